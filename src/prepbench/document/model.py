@@ -1,0 +1,116 @@
+"""The graph-collection document: what was captured, as plain data (standard library only).
+
+A document is what diagrams, tables and files are made from. It holds no tensors and no code, and
+every string in it that comes from a user's model is untrusted text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+VERSION = "1.0"
+MIME_TYPE = "application/vnd.prepbench.graph+json"
+
+Status = Literal["traced", "failed", "leaf", "unvisited"]
+Level = Literal["module", "aten"]
+Operation = Literal["placeholder", "get_attr", "call_module", "call_function", "call_method", "output"]
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of the user's code: ``file`` as Python names it, 1-based ``line``, and its stripped text."""
+
+    file: str
+    line: int
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why one module could not be captured.
+
+    Attributes:
+        fqn: fully qualified name of the module ("" is the model itself).
+        module_type: class name of the module.
+        kind: stable name of the reason, e.g. ``"data-dependent branch"``.
+        exception_type: class name of the exception that was raised.
+        message: its message, normalised (no addresses, no colours).
+        source: the user's line that raised it, if known.
+        remedy: what to change, in one or two sentences.
+    """
+
+    fqn: str
+    module_type: str
+    kind: str
+    exception_type: str
+    message: str
+    source: SourceLine | None = None
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation of a graph.
+
+    Attributes:
+        id: unique within the document and stable from capture to capture.
+        op: the FX operation.
+        label: short text for people, e.g. ``"conv1"`` or ``"relu"``.
+        target: full text of the FX target, e.g. ``"layer1.0.conv1"`` or ``"torch.nn.functional.relu"``.
+        fqn: the module that owns the operation (for ``call_module``, the called module itself).
+        type: module class name for ``call_module``, else the operator's name.
+        status: what capture made of it.
+        shapes: one text per output, e.g. ``"B×3×H×W"``.
+        dtypes: one text per output, e.g. ``"float32"``.
+        inputs: ids of the nodes whose values this node uses, in argument order.
+        source: the user's line that made the operation.
+    """
+
+    id: str
+    op: Operation
+    label: str
+    target: str
+    fqn: str = ""
+    type: str = ""
+    status: Status = "traced"
+    shapes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One captured graph: that of the module ``fqn`` ("" is the model itself); nodes are in execution order."""
+
+    id: str
+    fqn: str
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Module:
+    """One submodule of the model, in ``named_modules()`` order; the hierarchy is in the names.
+
+    ``parameters`` counts elements of the module's own and its descendants' parameters.
+    """
+
+    fqn: str
+    type: str
+    status: Status
+    parameters: int = 0
+    calls: int = 0
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class GraphCollectionDocument:
+    """Everything captured of one model at one level."""
+
+    model_type: str
+    level: Level
+    graphs: tuple[Graph, ...]
+    modules: tuple[Module, ...]
+    failures: tuple[Failure, ...] = ()
+    version: str = VERSION

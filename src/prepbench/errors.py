@@ -1,0 +1,48 @@
+"""Every error that prepbench raises on purpose.
+
+Each class is a :class:`PrepbenchError` and also the standard exception that a caller
+would expect, so both ``except pb.PrepbenchError`` and ``except ValueError`` work. A message says what went
+wrong, where (layer name, argument path, sample index), what was expected and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class PrepbenchError(Exception):
+    """Base class of all errors raised by prepbench."""
+
+
+class InputError(PrepbenchError, ValueError):
+    """A sample input has the wrong structure, type or value."""
+
+
+class CaptureError(PrepbenchError, RuntimeError):
+    """A model could not be captured as one graph."""
+
+
+class SettingsError(PrepbenchError, ValueError):
+    """A setting is invalid, contradicts another one, or matches no layer."""
+
+
+class CalibrationError(PrepbenchError, ValueError):
+    """Calibration could not give usable scales."""
+
+
+class TargetError(PrepbenchError, RuntimeError):
+    """A deployment target cannot take the model."""
+
+
+class MissingPackageError(PrepbenchError, ImportError):
+    """An optional package or program is not installed."""
+
+
+class MetricError(PrepbenchError, TypeError):
+    """A metric did not return a number."""
+
+
+class DocumentError(PrepbenchError, ValueError):
+    """A graph-collection document is damaged or of an unknown version."""
+
+
+class ArtifactError(PrepbenchError, ValueError):
+    """A saved model folder is damaged, incomplete or of an unknown version."""

@@ -1,0 +1,171 @@
+"""Sample inputs: one sample becomes one call ``(args, kwargs)``, and every leaf of it has a path that people can read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from prepbench.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One complete call of ``forward``: ``forward(*args, **kwargs)``; ``index`` is its place in the list it came from."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    index: int = 0
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        """Call ``function`` with this sample."""
+        return function(*self.args, **self.kwargs)
+
+    def map(self, function: Callable[[Any], Any]) -> Sample:
+        """A sample with ``function`` applied to every leaf."""
+        args, kwargs = pytree.tree_map(function, (self.args, self.kwargs))
+        return Sample(args, kwargs, self.index)
+
+
+def forward_of(module_or_function: Callable[..., Any]) -> Callable[..., Any]:
+    """The callable whose signature the samples must fit: ``module.forward``, or the function itself."""
+    return module_or_function.forward if isinstance(module_or_function, torch.nn.Module) else module_or_function
+
+
+def normalize_samples(
+    module_or_function: Callable[..., Any],
+    samples: Any,
+    *,
+    name: str = "inputs",
+    data_transform_fn: Callable[[Any], Any] | None = None,
+) -> list[Sample]:
+    """Read ``samples`` once and turn each element into a :class:`Sample`.
+
+    An element may be a tensor; a tuple of positional arguments; a tuple ending in a dict of keyword arguments; a mapping of
+    keyword arguments; or a mapping that ``forward`` takes whole, as its one argument. A lone tensor or mapping
+    in place of the list counts as one sample.
+
+    Args:
+        module_or_function: what will be called; its signature decides how mappings and lists are passed.
+        samples: an iterable of samples (a generator or ``DataLoader`` is read once).
+        name: the argument's name, for error messages.
+        data_transform_fn: applied to each element first.
+
+    Raises:
+        InputError: no samples, or a sample that does not fit the signature (named by index).
+
+    Example:
+        >>> normalize_samples(torch.nn.Linear(4, 2), [torch.ones(1, 4)])[0].args[0].shape
+        torch.Size([1, 4])
+    """
+    if isinstance(samples, torch.Tensor | Mapping | Sample):
+        samples = [samples]
+    if not isinstance(samples, Iterable):
+        raise InputError(
+            f"{name} must be an iterable of sample inputs (a list of tensors, tuples or dicts), got {type(samples).__name__}."
+        )
+    signature = _signature(module_or_function)
+    result = []
+    for index, element in enumerate(samples):
+        if isinstance(element, Sample):
+            result.append(Sample(element.args, element.kwargs, index))
+            continue
+        value = data_transform_fn(element) if data_transform_fn is not None else element
+        sample = _as_call(value, signature, index)
+        _check_fits(sample, signature, module_or_function, name)
+        result.append(sample)
+    if not result:
+        raise InputError(f"{name} is empty: give at least one sample input, e.g. {name}=[torch.randn(1, 3, 32, 32)].")
+    return result
+
+
+def named_leaves(module_or_function: Callable[..., Any], sample: Sample) -> list[tuple[str, Any]]:
+    """The leaves of a sample with their paths, e.g. ``[("input_ids", tensor), ("past[0].key", tensor)]``.
+
+    Positional arguments carry the parameter names of ``forward``; containers are walked as pytrees, so the order
+    is that of ``torch.utils._pytree.tree_leaves`` over ``(args, kwargs)``.
+    """
+    names = positional_names(module_or_function, len(sample.args))
+    leaves = []
+    for name, value in [*zip(names, sample.args, strict=True), *sample.kwargs.items()]:
+        for path, leaf in pytree.tree_flatten_with_path(value)[0]:
+            leaves.append((name + pytree.keystr(path), leaf))
+    return leaves
+
+
+def positional_names(module_or_function: Callable[..., Any], count: int) -> list[str]:
+    """Names for ``count`` positional arguments: parameter names, then ``args[i]`` for those taken by ``*args``."""
+    signature = _signature(module_or_function)
+    if signature is None:
+        return [f"args[{i}]" for i in range(count)]
+    names: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}[{i}]" for i in range(count - len(names))]
+            break
+    names += [f"args[{i}]" for i in range(len(names), count)]
+    return names[:count]
+
+
+def _signature(module_or_function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(forward_of(module_or_function))
+    except (TypeError, ValueError):  # builtins without a signature
+        return None
+
+
+def _as_call(value: Any, signature: inspect.Signature | None, index: int) -> Sample:
+    if isinstance(value, Mapping):
+        if _takes_keywords(signature, value):
+            return Sample((), dict(value), index)
+        return Sample((value,), {}, index)
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        if value and isinstance(value[-1], dict) and _takes_keywords(signature, value[-1], positional=len(value) - 1):
+            return Sample(value[:-1], dict(value[-1]), index)
+        return Sample(value, {}, index)
+    if isinstance(value, list) and len(value) != 1 and _takes_positional(signature, len(value)):
+        return Sample(tuple(value), {}, index)
+    return Sample((value,), {}, index)
+
+
+def _takes_keywords(signature: inspect.Signature | None, mapping: Mapping[Any, Any], positional: int = 0) -> bool:
+    if signature is None or not all(isinstance(key, str) for key in mapping):
+        return False
+    try:
+        signature.bind(*[None] * positional, **mapping)
+    except TypeError:
+        return False
+    # forward(batch, **kwargs) binds anything by keyword only when nothing is required by position
+    return True
+
+
+def _takes_positional(signature: inspect.Signature | None, count: int) -> bool:
+    if signature is None:
+        return False
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_fits(
+    sample: Sample, signature: inspect.Signature | None, module_or_function: Callable[..., Any], name: str
+) -> None:
+    if signature is None:
+        return
+    try:
+        signature.bind(*sample.args, **sample.kwargs)
+    except TypeError as error:
+        owner = type(module_or_function).__name__ if isinstance(module_or_function, torch.nn.Module) else "the function"
+        raise InputError(
+            f"{name}[{sample.index}] does not fit {owner}.forward{signature}: {error}. Give a tensor, a tuple of positional "
+            "arguments (a dict of keyword arguments may come last), or a dict of keyword arguments; "
+            "data_transform_fn can reshape what a DataLoader yields."
+        ) from error

@@ -1,0 +1,102 @@
+"""Progress, cancellation and background jobs, shared by every long-running stage."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from prepbench.errors import PrepbenchError
+
+T = TypeVar("T")
+
+
+class Cancelled(PrepbenchError, RuntimeError):
+    """The user cancelled; nothing that the caller owns was changed."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step of a long-running call: ``done`` of ``total`` units of ``stage``."""
+
+    stage: str
+    done: int = 0
+    total: int = 1
+    message: str = ""
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+def report_nothing(progress: Progress) -> None:
+    """The default progress callback."""
+
+
+class Job(Generic[T]):
+    """A function that runs in a thread while the notebook stays usable.
+
+    The thread runs in a copy of the caller's context, so that widget updates made inside it
+    reach the cell that started it on every ipykernel version.
+
+    Args:
+        function: called once with a progress callback. Cancellation is delivered by that callback, which
+            raises :class:`Cancelled`, so it takes effect at the next reported step (between batches).
+        progress: receives each step, in the job's thread.
+
+    Example:
+        >>> job = Job(lambda progress: 6 * 7)
+        >>> job.result()
+        42
+    """
+
+    def __init__(
+        self, function: Callable[[ProgressCallback], T], progress: ProgressCallback = report_nothing
+    ) -> None:
+        self._function = function
+        self._progress = progress
+        self._cancel = threading.Event()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._value = self._function(self._step)
+        except BaseException as error:  # delivered by result()
+            self._error = error
+
+    def _step(self, progress: Progress) -> None:
+        if self._cancel.is_set():
+            raise Cancelled(f"Cancelled during {progress.stage}. Nothing was changed; start it again when ready.")
+        self._progress(progress)
+
+    def cancel(self) -> None:
+        """Ask the job to stop at its next step."""
+        self._cancel.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether the function has returned or raised."""
+        return not self._thread.is_alive()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the value; raises what the function raised, or ``TimeoutError`` after ``timeout`` seconds."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"The job is still running after {timeout} s.")
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    def __await__(self) -> Generator[Any, None, T]:
+        import asyncio
+
+        return asyncio.to_thread(self.result).__await__()
+
+    def __repr__(self) -> str:
+        state = "running" if not self.done else "failed" if self._error is not None else "done"
+        return f"Job({state})"
