@@ -1,0 +1,63 @@
+# One command each, on a machine with only Python 3.11, pip and apt:
+#   make demo   set up, run the quickstart notebook on real data, print the comparison, say where the HTML lies
+#   make lab    open JupyterLab on the notebooks
+#   make check  format, lint, types, import layers, fresh generated files
+#   make test   everything: make check, unit tests, the zoo, notebooks, the browser
+#   make bench  ratios against the peers, in an environment of its own
+
+PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+BENCH := .bench-venv
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: demo lab check format test test-unit test-notebooks test-browser bench notebooks clean system
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	# torch first and pinned: letting pip choose could download gigabytes of CUDA packages
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[inductor,test]'
+	touch $@
+
+system:
+	@sh .ci/system-packages
+
+demo: system $(INSTALLED)
+	$(BIN)/python -m tests.demo
+
+lab: system $(INSTALLED)
+	$(BIN)/jupyter lab notebooks
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m prepbench.document.schema --check
+
+test: system $(INSTALLED) check test-unit test-notebooks test-browser
+
+test-unit: $(INSTALLED)
+	$(PYTEST) tests -m "not browser"
+
+test-notebooks: $(INSTALLED)
+	$(PYTEST) --nbval notebooks --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
+
+test-browser: system $(INSTALLED)
+	$(PYTEST) tests/browser -m browser
+
+notebooks: $(INSTALLED)
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+
+bench: system $(INSTALLED)
+	$(BIN)/python -m tests.benchmarks
+
+clean:
+	rm -rf $(VENV) $(BENCH) build dist demo-output

@@ -1,0 +1,89 @@
+"""prepbench: a workbench in Jupyter for preparing PyTorch models.
+
+Open a model, see what can be captured and why not, choose dynamic axes and quantization settings, compile, compare. Names are loaded when they are first
+used (PEP 562), so that ``import prepbench`` costs next to nothing on top of ``import torch``.
+
+Example:
+    >>> import prepbench as pb
+    >>> pb.QuantizationSettings().weights_num_bits
+    8
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prepbench.bench import Bench as Bench
+    from prepbench.capture.collection import GraphCollection as GraphCollection
+    from prepbench.capture.collection import recursive_trace as recursive_trace
+    from prepbench.capture.dynamic_axes import DynamicAxes as DynamicAxes
+    from prepbench.capture.export import Captured as Captured
+    from prepbench.capture.export import capture as capture
+    from prepbench.capture.tracer import RobustTracer as RobustTracer
+    from prepbench.compare import Comparison as Comparison
+    from prepbench.compare import compare as compare
+    from prepbench.compare import metrics as metrics
+    from prepbench.compile import CompiledModel as CompiledModel
+    from prepbench.compile import compile_model as compile_model
+    from prepbench.compile import load_compiled as load_compiled
+    from prepbench.errors import PrepbenchError as PrepbenchError
+    from prepbench.inputs import Sample as Sample
+    from prepbench.jobs import Cancelled as Cancelled
+    from prepbench.jobs import Job as Job
+    from prepbench.jobs import Progress as Progress
+    from prepbench.settings import DeploymentSettings as DeploymentSettings
+    from prepbench.settings import EagerDeployment as EagerDeployment
+    from prepbench.settings import InductorDeployment as InductorDeployment
+    from prepbench.settings import LayerQuantizationSettings as LayerQuantizationSettings
+    from prepbench.settings import OnnxRuntimeDeployment as OnnxRuntimeDeployment
+    from prepbench.settings import QuantizationSettings as QuantizationSettings
+    from prepbench.settings import explain_settings as explain_settings
+
+_HOME = {
+    "Bench": "prepbench.bench",
+    "Cancelled": "prepbench.jobs",
+    "Captured": "prepbench.capture.export",
+    "Comparison": "prepbench.compare.compare",
+    "CompiledModel": "prepbench.compile",
+    "DeploymentSettings": "prepbench.settings",
+    "DynamicAxes": "prepbench.capture.dynamic_axes",
+    "EagerDeployment": "prepbench.settings",
+    "GraphCollection": "prepbench.capture.collection",
+    "InductorDeployment": "prepbench.settings",
+    "Job": "prepbench.jobs",
+    "LayerQuantizationSettings": "prepbench.settings",
+    "OnnxRuntimeDeployment": "prepbench.settings",
+    "PrepbenchError": "prepbench.errors",
+    "Progress": "prepbench.jobs",
+    "QuantizationSettings": "prepbench.settings",
+    "RobustTracer": "prepbench.capture.tracer",
+    "Sample": "prepbench.inputs",
+    "capture": "prepbench.capture.export",
+    "compare": "prepbench.compare.compare",
+    "compile_model": "prepbench.compile",
+    "explain_settings": "prepbench.settings",
+    "load_compiled": "prepbench.compile",
+    "metrics": "prepbench.compare",
+    "recursive_trace": "prepbench.capture.collection",
+}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605 (the table is the one list of public names)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("prepbench")
+    if name not in _HOME:
+        raise AttributeError(f"module 'prepbench' has no attribute {name!r}")
+    home = importlib.import_module(_HOME[name])
+    value = getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{_HOME[name]}.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
