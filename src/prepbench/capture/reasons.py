@@ -1,0 +1,346 @@
+"""Why a module could not be captured: an exception becomes a :class:`Failure` that a person can act on.
+
+Tracing, exporting and compiling fail with dozens of exception types whose messages quote addresses, colours and internals.
+This module maps all of them onto a short list of reasons, finds the user's own line, and says what to change.
+The texts are stable: the same model fails with the same words, so that documents can be compared.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+import torch
+
+import prepbench
+from prepbench.document.model import Failure, SourceLine
+
+MESSAGE_LINES = 3
+MESSAGE_LENGTH = 400
+
+# Frames in these files run the capture, not the model.
+_LIBRARY_ROOTS = tuple(
+    str(Path(root).resolve()) + ("/" if Path(root).is_dir() else "")
+    for root in (
+        Path(torch.__file__).parent,
+        Path(prepbench.__file__).parent,
+        *(
+            Path(sysconfig.get_path("stdlib")) / name
+            for name in ("contextlib.py", "importlib", "functools.py", "copy.py")
+        ),
+    )
+)
+
+
+@dataclass(frozen=True)
+class _Reason:
+    """One kind of failure: how to recognise it (any given condition must hold) and what to do about it."""
+
+    kind: str
+    remedy: str
+    types: tuple[str, ...] = ()
+    message: str = ""
+    code: str = ""
+    gb_type: str = ""
+
+    def matches(self, type_names: frozenset[str], message: str, code: str, gb_type: str) -> bool:
+        if self.types and not type_names.intersection(self.types):
+            return False
+        if self.message and not re.search(self.message, message):
+            return False
+        if self.code and not re.search(self.code, code):
+            return False
+        return not self.gb_type or bool(re.search(self.gb_type, gb_type))
+
+
+_INPUTS_HINT = "If the value comes from a shape, pass inputs=[...] so that shapes are known while tracing. "
+_LEAF_HINT = "or keep the module as a leaf (leaf_modules=, RobustTracer.register_leaf)"
+
+BRANCH = "data-dependent branch"
+NUMBER = "item() / Python number from a tensor"
+NUMPY = "numpy call"
+SHAPE = "shape specialisation"
+DATA_SHAPE = "data-dependent shape"
+SIDE_EFFECT = "Python side effect"
+UNSUPPORTED = "unsupported operator"
+MUTATION = "mutation"
+ITERATION = "iteration over a tensor"
+NO_FAKE = "missing fake kernel"
+SIGNATURE = "unsupported signature"
+OUTPUT = "unsupported output type"
+PYTHON_CALL = "traced value in a plain Python function"
+GRAPH_BREAK = "unsupported Python construct"
+ERROR = "error in forward"
+
+_BRANCH_REMEDY = (
+    "Compute both sides and choose with torch.where, or use torch.cond, so that no Python `if` depends on tensor values; "
+    f"{_LEAF_HINT}."
+)
+_NUMBER_REMEDY = (
+    f"Keep the value as a tensor (drop .item(), float(), int(), .tolist()), or compute it from the shape; {_LEAF_HINT}."
+)
+_NUMPY_REMEDY = f"Replace the numpy call with the torch function of the same name; {_LEAF_HINT}."
+_ITERATION_REMEDY = (
+    "Use x.unbind(0), or index with a known length, or pass inputs=[...] so that the length is known while tracing."
+)
+_SHAPE_REMEDY = (
+    "Keep sizes symbolic: use x.shape[i] directly in torch calls instead of int(...) or range(...), "
+    "or make this axis static in the dynamic axes."
+)
+_DATA_SHAPE_REMEDY = (
+    "The size of this result depends on tensor values (nonzero, unique, boolean mask): use torch.where or a mask of fixed "
+    f"size; {_LEAF_HINT}."
+)
+_NO_FAKE_REMEDY = f"Register a fake implementation with torch.library.register_fake for this operator, {_LEAF_HINT}."
+_MUTATION_REMEDY = (
+    "Return a new value instead of assigning in place or to an attribute in forward; use register_buffer for state that changes. "
+    "For item assignment use torch.where, index_put or torch.cat, or pass inputs=[...]."
+)
+_SIDE_EFFECT_REMEDY = (
+    "Move printing, logging, files and timing out of forward, or guard them with torch.compiler.is_compiling(); "
+    f"{_LEAF_HINT}."
+)
+
+_BRANCH_CODE = r"^\s*(if|elif|while|assert)\b|\bbool\(|\bif\b.+\belse\b|^\s*return .*\b(and|or|not)\b"
+_NUMBER_CODE = r"\.item\(|\.tolist\(|\bfloat\(|\bint\(|\bround\(|\bcomplex\(|\bmath\."
+_DATA_TYPES = (
+    "GuardOnDataDependentSymNode",
+    "PendingUnbackedSymbolNotFound",
+    "DataDependentOutputException",
+)
+
+# The first reason that matches wins, so the specific ones come first.
+_REASONS = (
+    _Reason(NUMPY, _NUMPY_REMEDY, code=r"\.numpy\(|\bnp\.|\bnumpy\.", message=r"numpy|array|Proxy|Tensor|Fake|fake"),
+    _Reason(NUMPY, _NUMPY_REMEDY, message=r"numpy\(\)|to numpy|numpy (array|conversion)|__array__"),
+    _Reason(DATA_SHAPE, _DATA_SHAPE_REMEDY, types=("DynamicOutputShapeException",)),
+    _Reason(NUMBER, _NUMBER_REMEDY, types=_DATA_TYPES, code=_NUMBER_CODE),
+    _Reason(BRANCH, _BRANCH_REMEDY, types=_DATA_TYPES),
+    _Reason(BRANCH, _BRANCH_REMEDY, message=r"[Dd]ata[- ]dependent (branch|control flow|expression|jump|assert)"),
+    _Reason(BRANCH, _BRANCH_REMEDY, gb_type=r"[Dd]ata[- ]dependent (branching|jump|assert)"),
+    _Reason(NUMBER, _NUMBER_REMEDY, gb_type=r"Tensor\.(item|tolist)|as_python_constant|scalar"),
+    _Reason(DATA_SHAPE, _DATA_SHAPE_REMEDY, gb_type=r"[Dd]ynamic (shape|slicing|output)|data[- ]dependent operator"),
+    _Reason(
+        BRANCH, _INPUTS_HINT + _BRANCH_REMEDY, message=r"used as inputs to control flow|bool of|bool value of Tensor"
+    ),
+    _Reason(
+        ITERATION,
+        _ITERATION_REMEDY,
+        message=r"cannot be iterated|[Ii]teration over a 0-d|iter\(\) returned non-iterator",
+    ),
+    _Reason(ITERATION, _ITERATION_REMEDY, message=r"not iterable|[Cc]annot unpack|unpack.*\bProxy\b|iterat"),
+    _Reason(MUTATION, _MUTATION_REMEDY, message=r"does not support item (assignment|deletion)"),
+    _Reason(MUTATION, _MUTATION_REMEDY, message=r"was assigned during export|[Mm]utat(ing|ed|ion)|in-?place"),
+    _Reason(MUTATION, _MUTATION_REMEDY, types=("SpecViolationError", "UnsupportedMutationAliasingException")),
+    _Reason(SHAPE, _SHAPE_REMEDY, types=("ConstraintViolationError",)),
+    _Reason(
+        SHAPE, _SHAPE_REMEDY, message=r"0/1 speciali|specializ(ed|ation)|Constraints violated|marked .* as dynamic"
+    ),
+    _Reason(
+        NUMBER,
+        _INPUTS_HINT + _NUMBER_REMEDY,
+        message=r"'len' is not supported in symbolic|len\(\)|__len__|must be real number, not (\w*Proxy|Tensor)|"
+        r"cannot be interpreted as an integer|(int|float|complex)\(\) argument must be",
+    ),
+    _Reason(
+        SIGNATURE,
+        "Pass inputs=[...] so that forward is called the way your program calls it, instead of by its bare signature.",
+        message=r"co_varnames is too small|missing \d+ required (positional|keyword-only) argument|unexpected keyword argument",
+    ),
+    _Reason(NO_FAKE, _NO_FAKE_REMEDY, types=("UnsupportedOperatorException", "MissingOpProfile")),
+    _Reason(
+        NO_FAKE,
+        _NO_FAKE_REMEDY,
+        message=r"'Meta' backend|[Mm]eta tensor|[Ff]ake (impl|kernel)|data pointer|_local_scalar|register_fake|FakeTensor",
+    ),
+    _Reason(
+        SIDE_EFFECT, _SIDE_EFFECT_REMEDY, message=r"print|logging|side effect|forbidden callable|time\.(time|perf)"
+    ),
+    _Reason(SIDE_EFFECT, _SIDE_EFFECT_REMEDY, gb_type=r"print|logg|side effect|reorderable|builtin.*(open|input)"),
+    _Reason(
+        PYTHON_CALL,
+        _INPUTS_HINT + "Otherwise wrap the function with torch.fx.wrap, or use the torch function of the same meaning.",
+        message=r"\bProxy\b|symbolically traced",
+    ),
+    _Reason(
+        UNSUPPORTED,
+        f"Use supported torch operators in place of this one, {_LEAF_HINT}.",
+        types=("SerializeError", "OperatorIssue", "NotImplementedError", "UnsupportedOperator"),
+    ),
+    _Reason(
+        OUTPUT,
+        "Return tensors, numbers, None, or tuples, lists and dicts of these; "
+        "register other classes with torch.utils._pytree.register_pytree_node or as a dataclass.",
+        message=r"not a valid type for a Node|output.*(unsupported|pytree|type)|Unsupported output|type .* not registered",
+    ),
+    _Reason(
+        GRAPH_BREAK,
+        f"Rewrite this line with plain torch operations and control flow on shapes only, {_LEAF_HINT}.",
+        types=("Unsupported", "TorchRuntimeError", "UncapturedHigherOrderOpError", "UserError"),
+    ),
+    _Reason(
+        ERROR,
+        "The module raises this error when it is called this way: check that inputs=[...] are what it expects and that "
+        "model(*inputs) runs on its own.",
+    ),
+)
+
+
+def describe_failure(
+    error: BaseException, *, fqn: str, module_type: str, module: torch.nn.Module | None = None
+) -> Failure:
+    """Explain why capturing the module ``fqn`` raised ``error``.
+
+    Args:
+        error: what was raised, with its traceback.
+        fqn: fully qualified name of the module that failed ("" is the model itself).
+        module_type: its class name.
+        module: the module, whose ``forward`` gives a line when the traceback has no line of the user's.
+
+    Example:
+        >>> try:
+        ...     torch.fx.symbolic_trace(lambda x: x if x.sum() > 0 else -x)
+        ... except torch.fx.proxy.TraceError as error:
+        ...     describe_failure(error, fqn="gate", module_type="Gate").kind
+        'data-dependent branch'
+    """
+    source = user_source(error) or (_forward_line(module) if module is not None else None)
+    message = normalize_message(error)
+    reason = _reason_of(error, message, source.code if source else "")
+    return Failure(fqn, module_type, reason.kind, type(error).__name__, message, source, reason.remedy)
+
+
+def normalize_message(error: BaseException) -> str:
+    """The error's message in at most three lines, without addresses, colours, paths of libraries and internal state."""
+    text = _without_noise(str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    kept = []
+    for line in lines:
+        if kept and re.match(_TRAILER, line):
+            break
+        kept.append(line)
+    result = "\n".join(kept[:MESSAGE_LINES])
+    if not result:
+        return type(error).__name__
+    return result if len(result) <= MESSAGE_LENGTH else result[: MESSAGE_LENGTH - 1] + "…"
+
+
+# Everything after one of these repeats the traceback or advertises environment variables.
+_TRAILER = (
+    r"(Caused by:|User [Ss]tack|from user code|The following call raised|To fix the error|Set TORCH|"
+    r"For more information|For more debug|For C\+\+ stack|Developer debug|For more details|While executing|Original traceback|"
+    r"During handling|File \"|Call tool|If you suspect)"
+)
+
+
+def _without_noise(text: str) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+    text = re.sub(r"\s*\(unhinted: [^)]*\)\.?", "", text)
+    text = re.sub(r"\(Size-like symbols: [^)]*\)", "", text)
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+    text = re.sub(r"0x[0-9a-fA-F]{6,}", "0x…", text)
+    text = re.sub(r"/(?:[\w.+-]+/)+(?=[\w.+-]+\.(?:py|so|cpp|h)\b)", "", text)
+    # symbol numbers count every tensor seen before, so they shift when an unrelated layer changes
+    return re.sub(r"\b([uzs]+f?)\d+\b", r"\1", text)
+
+
+def _reason_of(error: BaseException, message: str, code: str) -> _Reason:
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    for link in chain if _wraps_another(error) else chain[:1]:
+        names = frozenset(kind.__name__ for kind in type(link).__mro__)
+        text = message if link is error else _without_noise(str(link))
+        gb_type = str(getattr(link, "gb_type", "") or "")
+        for reason in _REASONS[:-1]:
+            if reason.matches(names, text, code, gb_type):
+                return reason
+    return _REASONS[-1]
+
+
+def _wraps_another(error: BaseException) -> bool:
+    """Whether the cause tells more than the error: torch wraps what the user's code raised."""
+    return error.__cause__ is not None and type(error).__module__.startswith("torch")
+
+
+def user_source(error: BaseException) -> SourceLine | None:
+    """The innermost line of the user's that ``error`` went through, or ``None``."""
+    for stack in (getattr(error, "real_stack", None), getattr(error, "user_stack", None)):
+        if stack is not None and (line := _innermost(_summary_lines(stack))) is not None:
+            return line
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        if (line := _innermost(_traceback_lines(link.__traceback__))) is not None:
+            return line
+        link = link.__cause__ or link.__context__
+    return None
+
+
+def source_of_frame(frame: FrameType | None) -> SourceLine | None:
+    """The innermost user's line at or above ``frame``; cheap enough to call for every recorded operation."""
+    while frame is not None:
+        if is_user_code(frame.f_code):
+            return _source_line(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+_USER_FILES: dict[str, bool] = {}
+
+
+def is_user_code(code: CodeType) -> bool:
+    """Whether this code belongs to the user's model rather than to torch, prepbench or the import machinery."""
+    file = code.co_filename
+    known = _USER_FILES.get(file)
+    if known is None:
+        known = _USER_FILES[file] = _is_user_file(file)
+    return known
+
+
+def _is_user_file(file: str) -> bool:
+    if file.startswith("<"):
+        # notebook cells and exec'd code keep their text in linecache; <frozen importlib> and <eval_with_key> are not the user's
+        return not file.startswith(("<frozen", "<eval_with_key", "<string>", "<__array_function__"))
+    resolved = str(Path(file).resolve())
+    if "/torchao/" in resolved or "/executorch/" in resolved:
+        return False
+    return not resolved.startswith(_LIBRARY_ROOTS)
+
+
+def _traceback_lines(traceback: TracebackType | None) -> Iterable[tuple[str, int, bool]]:
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        yield code.co_filename, traceback.tb_lineno, is_user_code(code)
+        traceback = traceback.tb_next
+
+
+def _summary_lines(stack: Any) -> Iterable[tuple[str, int, bool]]:
+    for frame in stack:
+        yield frame.filename, frame.lineno or 0, _is_user_file(frame.filename)
+
+
+def _innermost(lines: Iterable[tuple[str, int, bool]]) -> SourceLine | None:
+    found = None
+    for file, line, is_user in lines:
+        if is_user:
+            found = (file, line)
+    return _source_line(*found) if found else None
+
+
+def _source_line(file: str, line: int) -> SourceLine:
+    return SourceLine(file, line, linecache.getline(file, line).strip())
+
+
+def _forward_line(module: torch.nn.Module) -> SourceLine | None:
+    code = getattr(getattr(module.forward, "__func__", module.forward), "__code__", None)
+    if code is None or not is_user_code(code):
+        return None
+    return _source_line(code.co_filename, code.co_firstlineno)
