@@ -26,7 +26,7 @@ system:
 	@sh .ci/system-packages
 
 demo: system $(INSTALLED)
-	$(BIN)/python -m tests.demo
+	$(BIN)/python notebooks/demo.py
 
 lab: system $(INSTALLED)
 	$(BIN)/jupyter lab notebooks

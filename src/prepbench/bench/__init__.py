@@ -1,0 +1,6 @@
+"""The workbench: one state, the actions on it, and the code that repeats them."""
+
+from prepbench.bench.bench import Bench as Bench
+from prepbench.bench.state import BenchState as BenchState
+
+__all__ = ["Bench", "BenchState"]

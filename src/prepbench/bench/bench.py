@@ -1,0 +1,319 @@
+"""``Bench``: the state machine behind the workbench widget, usable just as well without a screen."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from prepbench._shown import view
+from prepbench.bench.code import code_for
+from prepbench.bench.state import PRECISIONS, TARGETS, BenchState, Precision
+from prepbench.capture.collection import GraphCollection, recursive_trace
+from prepbench.capture.dynamic_axes import DynamicAxes
+from prepbench.compare.compare import Comparison, compare
+from prepbench.compile import CompiledModel, compile_model
+from prepbench.errors import InputError, SettingsError
+from prepbench.inputs import Sample, normalize_samples
+from prepbench.jobs import Job, ProgressCallback, report_nothing
+from prepbench.quantize import quantizable_layers
+
+
+class Bench:
+    """A workbench for one model: see what can be captured, choose axes and precisions, compile, compare.
+
+    Displayed in a notebook it is a widget; every switch of the widget is a method here, and :meth:`code` writes the
+    lines that do the same without it.
+
+    Args:
+        model: the model to prepare. It is never changed.
+        tracing_inputs: samples that differ along the dims that shall be dynamic; the calibration inputs when omitted.
+        calibration_inputs: representative samples, for int8 activations; needed only to quantize.
+        data: ``(input, target)`` pairs to compare on; without it the candidates are compared on the calibration
+            inputs by their distance from the float model (SQNR, in dB).
+        metric: ``metric(output, target) -> number`` for ``data``, e.g. ``pb.metrics.accuracy``.
+
+    Raises:
+        InputError: no samples, samples of different structure, or a metric without data.
+
+    Example:
+        >>> import torch
+        >>> bench = Bench(torch.nn.Sequential(torch.nn.Linear(4, 2)), calibration_inputs=[torch.ones(2, 4), torch.ones(3, 4)])
+        >>> bench.set_precision("0", "float32")
+        >>> "skip" in bench.code()
+        False
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        tracing_inputs: Iterable[Any] | None = None,
+        calibration_inputs: Iterable[Any] | None = None,
+        data: Iterable[Any] | None = None,
+        metric: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        if tracing_inputs is None and calibration_inputs is None:
+            raise InputError("Bench needs samples: give tracing_inputs, calibration_inputs, or both.")
+        if metric is not None and data is None:
+            raise InputError("metric was given without data: give data=[(input, target), ...] to compare on.")
+        self.model = model
+        self.calibration_inputs = _read(model, calibration_inputs, "calibration_inputs")
+        self.tracing_inputs = _read(model, tracing_inputs, "tracing_inputs") or self.calibration_inputs
+        self.data = None if data is None else list(data)
+        self.metric = metric
+        self.collection: GraphCollection = recursive_trace(model, inputs=self.tracing_inputs)
+        self.inferred_axes = DynamicAxes.infer(self.tracing_inputs, model)
+        default: Precision = "int8" if self.calibration_inputs else "float32"
+        self._states = [BenchState(self.inferred_axes, dict.fromkeys(quantizable_layers(model), default))]
+        self._position = 0
+        self.results: dict[str, CompiledModel] = {}
+        self._made_with: dict[str, BenchState] = {}
+        self.comparison: Comparison | None = None
+        self.job: Job[CompiledModel] | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    # -- what the switches stand at ------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> BenchState:
+        """The current choices."""
+        return self._states[self._position]
+
+    @property
+    def axes(self) -> DynamicAxes:
+        """The dynamic axes as they stand now."""
+        return self.state.axes
+
+    @property
+    def precisions(self) -> Mapping[str, Precision]:
+        """The precision chosen for each quantizable layer, by FQN."""
+        return self.state.precisions
+
+    def set_axis(self, path: str, dim: int, dynamic: bool) -> None:
+        """Make dim ``dim`` of the input ``path`` dynamic or static; ``SettingsError`` or ``InputError`` if there is no such dim."""
+        self._choose(replace(self.state, axes=self.state.axes.set(path, dim, dynamic)))
+
+    def set_precision(self, pattern: str | Iterable[str], precision: Precision) -> None:
+        """Choose the precision of layers.
+
+        Args:
+            pattern: an FQN, a glob over FQNs (``"encoder.*"``), or several of them.
+            precision: ``"int8"`` (weights and activations), ``"int8 weights"`` or ``"float32"``.
+
+        Raises:
+            SettingsError: an unknown precision, a pattern that matches no quantizable layer, or int8 activations
+                without calibration inputs.
+        """
+        if precision not in PRECISIONS:
+            raise SettingsError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}.")
+        if precision != "float32" and not self.calibration_inputs:
+            raise SettingsError(
+                f"{precision!r} needs calibration inputs: Bench(model, calibration_inputs=[...]) with representative samples."
+            )
+        patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+        chosen = {fqn: precision for p in patterns for fqn in self._matching(p)}
+        self._choose(replace(self.state, precisions={**self.state.precisions, **chosen}))
+
+    def set_target(self, target: str) -> None:
+        """Choose the deployment target by name, e.g. ``"ONNX Runtime"``."""
+        if target not in TARGETS:
+            raise SettingsError(f"target must be one of {', '.join(map(repr, TARGETS))}, got {target!r}.")
+        self._choose(replace(self.state, target=target))
+
+    def set_leaf_wrap(self, leaf_wrap: bool) -> None:
+        """Choose whether modules that cannot be captured become opaque operators (``fullgraph=False``)."""
+        self._choose(replace(self.state, leaf_wrap=leaf_wrap))
+
+    def undo(self) -> None:
+        """Go back to the choices before the last change; does nothing at the first."""
+        self._move(-1)
+
+    def redo(self) -> None:
+        """Take the last undo back; does nothing at the newest."""
+        self._move(+1)
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    def compile(self, progress: ProgressCallback = report_nothing) -> CompiledModel:
+        """Calibrate and compile with the current choices, then compare everything compiled so far with the float model.
+
+        Args:
+            progress: receives each step; raise :class:`prepbench.Cancelled` from it to stop between batches.
+
+        Returns:
+            The compiled model, also kept in :attr:`results` under a name such as ``"int8 ONNX Runtime"``.
+        """
+        state = self.state
+        settings = state.quantization_settings()
+        compiled = compile_model(
+            self.model,
+            tracing_inputs=self.tracing_inputs,
+            calibration_inputs=self.calibration_inputs if settings is not None else None,
+            dynamic_axes=state.axes,
+            deployment_settings=state.deployment(),
+            quantization_settings=settings,
+            layer_quantization_settings=state.layer_settings() or None,
+            fullgraph=not state.leaf_wrap,
+            progress=progress,
+        )
+        self._keep(state, compiled)
+        self.compare(progress)
+        return compiled
+
+    def start(
+        self, progress: ProgressCallback = report_nothing, on_end: Callable[[BaseException | None], None] | None = None
+    ) -> Job[CompiledModel]:
+        """:meth:`compile` in a background thread; the returned job can be waited for or cancelled.
+
+        Args:
+            progress: receives each step, in the job's thread.
+            on_end: called once at the end, in the job's thread, with the error or None.
+        """
+        if self.job is not None and not self.job.done:
+            raise SettingsError("A compile is already running: wait for bench.job.result() or call bench.job.cancel().")
+
+        def work(step: ProgressCallback) -> CompiledModel:
+            error: BaseException | None = None
+            try:
+                return self.compile(step)
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                if on_end is not None:
+                    on_end(error)
+
+        self.job = Job(work, progress)
+        return self.job
+
+    def compare(self, progress: ProgressCallback = report_nothing) -> Comparison:
+        """Compare the float model and every result so far; also kept in :attr:`comparison`."""
+        candidates = {"float32": self.model, **self.results}
+        data = self.data if self.data is not None else self.calibration_inputs or self.tracing_inputs
+        self.comparison = compare(candidates, data, metric=self.metric, progress=progress)
+        self._changed()
+        return self.comparison
+
+    def code(self) -> str:
+        """Python source that does what the switches say; see :func:`prepbench.bench.code.code_for`."""
+        return code_for(
+            self.state, self.inferred_axes, data=self.data is not None, metric=None if self.metric is None else _expression(self.metric)
+        )
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call ``listener`` after every change of choices or results; returns a function that ends this."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def summary(self) -> dict[str, Any]:
+        """What a front end shows, as plain data: title, axes, layers with their precision and result, target, code."""
+        failures = len(self.collection.failures)
+        notes = self._notes()
+        return {
+            "title": type(self.model).__name__,
+            "summary": f"{len(self.precisions)} quantizable layers · {failures or 'no'} failure{'' if failures == 1 else 's'}",
+            "axes": [
+                {"path": a.path, "dim": a.dim, "sizes": list(a.sizes), "dynamic": a.dynamic, "symbol": a.symbol or ""}
+                for a in self.axes.axes
+            ],
+            "layers": [
+                {**_layer(self.model, fqn), "precision": precision, "note": notes.get(fqn, "")}
+                for fqn, precision in self.precisions.items()
+            ],
+            "precisions": list(PRECISIONS),
+            "quantizable": bool(self.calibration_inputs),
+            "target": self.state.target,
+            "targets": list(TARGETS),
+            "leaf_wrap": self.state.leaf_wrap,
+            "failures": failures,
+            "code": self.code(),
+            "can_undo": self._position > 0,
+            "can_redo": self._position < len(self._states) - 1,
+        }
+
+    # -- how it shows itself -------------------------------------------------------------------------------------------
+
+    def widget(self) -> Any:
+        """The live widget (an ipywidgets ``VBox``): diagram, axes, layers, Compile button, progress, comparison."""
+        return view("widgets.bench", "bench_widget", self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return dict(view("widgets.bench", "bench_bundle", self))
+
+    def __repr__(self) -> str:
+        counts = {p: list(self.precisions.values()).count(p) for p in PRECISIONS}
+        layers = ", ".join(f"{count} in {p}" for p, count in counts.items() if count) or "none quantizable"
+        dynamic = [f"{axis.path}[{axis.dim}]" for axis in self.axes.axes if axis.dynamic] or ["none"]
+        lines = [
+            f"Bench({type(self.model).__name__})",
+            f"  dynamic axes  {', '.join(dynamic)}",
+            f"  layers        {layers}",
+            f"  target        {self.state.target}",
+            f"  failures      {len(self.collection.failures)}",
+            f"  results       {', '.join(self.results) or 'none yet: bench.compile()'}",
+        ]
+        return "\n".join(lines)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _choose(self, state: BenchState) -> None:
+        if state == self.state:
+            return
+        self._states = [*self._states[: self._position + 1], state]
+        self._position += 1
+        self._changed()
+
+    def _move(self, step: int) -> None:
+        self._position = min(max(self._position + step, 0), len(self._states) - 1)
+        self._changed()
+
+    def _changed(self) -> None:
+        for listener in list(self._listeners):
+            listener()
+
+    def _matching(self, pattern: str) -> list[str]:
+        names = list(self.state.precisions)
+        found = [pattern] if pattern in names else fnmatch.filter(names, pattern)
+        if not found:
+            near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
+            hint = f"Nearest: {', '.join(near)}." if near else f"There are: {', '.join(names[:8]) or 'none'}."
+            raise SettingsError(f"No quantizable layer matches {pattern!r}. {hint}")
+        return found
+
+    def _notes(self) -> dict[str, str]:
+        """What the newest compile made of each layer, in a few words."""
+        if not self.results:
+            return {}
+        newest = list(self.results.values())[-1]
+        return {row.fqn: row.summary for row in newest.report.layers}
+
+    def _keep(self, state: BenchState, compiled: CompiledModel) -> None:
+        """File a result under its label; the same choices replace, other choices get a number."""
+        name, number = state.label, 1
+        while name in self._made_with and self._made_with[name] != state:
+            number += 1
+            name = f"{state.label} ({number})"
+        self.results.pop(name, None)  # a repeated compile becomes the newest
+        self.results[name] = compiled
+        self._made_with[name] = state
+        self._changed()
+
+
+def _read(model: nn.Module, inputs: Iterable[Any] | None, name: str) -> list[Sample]:
+    return [] if inputs is None else normalize_samples(model, inputs, name=name)
+
+
+def _layer(model: nn.Module, fqn: str) -> dict[str, Any]:
+    module = model.get_submodule(fqn)
+    return {"fqn": fqn, "type": type(module).__name__, "parameters": sum(p.numel() for p in module.parameters())}
+
+
+def _expression(metric: Callable[[Any, Any], Any]) -> str:
+    """How code names the metric: ours by their public name, the user's as the variable ``metric``."""
+    module, name = getattr(metric, "__module__", ""), getattr(metric, "__name__", "")
+    return f"pb.metrics.{name}" if module == "prepbench.compare.metrics" and name.isidentifier() else "metric"

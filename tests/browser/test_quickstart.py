@@ -1,0 +1,79 @@
+"""The main job, as a person does it: open the quickstart in JupyterLab, run it, use the bench."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+READY = """async () => {
+  const app = window.jupyterapp;
+  await app.restored;
+  const panel = app.shell.currentWidget;
+  if (!panel || !panel.sessionContext) return false;
+  await panel.sessionContext.ready;
+  return panel.sessionContext.session?.kernel?.connectionStatus === 'connected';
+}"""
+IDLE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
+
+
+@pytest.mark.timeout(900)
+def test_quickstart_runs_and_the_bench_compiles(page: Page, lab: Any) -> None:
+    problems: list[str] = []
+    outside: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: outside.append(request.url) if not _is_local(request.url, lab.url) else None)
+    page.goto(f"{lab.url}/lab/tree/01_quickstart.ipynb?reset")
+    page.wait_for_function(READY, timeout=90_000)
+    _clear_and_run_all(page)
+
+    bench = page.locator(".pbb").last
+    expect(bench).to_be_visible(timeout=30_000)
+    bench.scroll_into_view_if_needed()
+
+    axis = bench.locator(".pbb-axis[aria-pressed='false']").first
+    label = axis.get_attribute("aria-label")
+    axis.click()
+    toggled = bench.locator(f".pbb-axis[aria-label='{label}']")
+    expect(toggled).to_have_attribute("aria-pressed", "true")
+    bench.get_by_role("button", name="Undo").click()  # the network takes images of one size only
+    expect(toggled).to_have_attribute("aria-pressed", "false")
+
+    row = bench.locator("tbody tr").first
+    layer = row.get_attribute("data-fqn")
+    row.get_by_role("radio", name=f"{layer} float32").click()
+    expect(row).to_have_attribute("data-precision", "float32")
+    bench.locator("summary", has_text="The same in Python").click()
+    expect(bench.locator(".pbb-code pre")).to_contain_text(f"'{layer}': pb.LayerQuantizationSettings(skip_quantization=True)")
+
+    bench.get_by_role("button", name="Compile").click()
+    expect(bench.locator(".pbb-run progress")).to_be_visible()
+    expect(bench.locator(".pbb-message.pbb-info")).to_contain_text("mixed int8 ONNX Runtime", timeout=180_000)
+    expect(page.locator(".pbb-message.pbb-error")).to_have_count(0)
+    chart = page.locator(".jp-Cell", has=page.locator(".pbb")).last.locator(".js-plotly-plot")
+    expect(chart).to_be_visible(timeout=30_000)
+    expect(chart).to_contain_text("mixed int8 ONNX Runtime")
+    assert not problems, problems
+    assert not outside, outside
+
+
+def _clear_and_run_all(page: Page) -> None:
+    """Run from a clean slate and fail with the first error output."""
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+    page.wait_for_function(IDLE, timeout=600_000)
+    outputs = page.evaluate(
+        """() => window.jupyterapp.shell.currentWidget.content.widgets
+            .filter(c => c.model.type === 'code').map(c => c.model.outputs.toJSON())"""
+    )
+    errors = [json.dumps(o)[:2000] for cell in outputs for o in cell if o.get("output_type") == "error"]
+    assert not errors, errors[0]
+    assert any(outputs), "the notebook produced no output"
+
+
+def _is_local(url: str, base: str) -> bool:
+    return url.startswith((base, base.replace("http", "ws"), "data:", "blob:", "about:"))
