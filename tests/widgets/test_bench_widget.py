@@ -1,0 +1,86 @@
+"""The bench widget: traits mirror the bench, messages from the page act on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.widgets.bench import BenchControls, bench_bundle, bench_widget
+
+
+@pytest.fixture
+def bench() -> pb.Bench:
+    torch.manual_seed(0)
+    samples = [torch.randn(2, 4), torch.randn(3, 4)]
+    return pb.Bench(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), tracing_inputs=samples, calibration_inputs=samples)
+
+
+@pytest.fixture
+def controls(bench: pb.Bench) -> BenchControls:
+    return BenchControls(bench)
+
+
+def _click(controls: BenchControls, **content: Any) -> None:
+    """What the page sends when something is clicked."""
+    controls._handle_custom_msg(content, [])
+
+
+def test_traits_mirror_the_bench(bench: pb.Bench, controls: BenchControls) -> None:
+    assert [layer["fqn"] for layer in controls.layers] == ["0", "2"]
+    assert controls.title == "Sequential"
+    bench.set_precision("0", "float32")
+    assert [layer["precision"] for layer in controls.layers] == ["float32", "int8"]
+    assert controls.can_undo
+    assert "skip_quantization=True" in controls.code
+
+
+def test_clicks_act_on_the_bench(bench: pb.Bench, controls: BenchControls) -> None:
+    _click(controls, action="set_axis", path="input", dim=0, dynamic=False)
+    assert not any(axis["dynamic"] for axis in controls.axes)
+    _click(controls, action="set_precision", fqns=["0", "2"], precision="int8 weights")
+    assert set(bench.precisions.values()) == {"int8 weights"}
+    _click(controls, action="undo")
+    assert set(bench.precisions.values()) == {"int8"}
+    _click(controls, action="set_target", target="Inductor")
+    assert bench.state.target == "Inductor"
+
+
+def test_compile_click_runs_in_the_background_and_ends_with_the_comparison(bench: pb.Bench, controls: BenchControls) -> None:
+    box = bench_widget(bench)
+    _click(controls, action="compile")
+    assert controls.running
+    assert bench.job is not None
+    bench.job.result(timeout=300)
+    assert not controls.running
+    assert controls.message["kind"] == "info"
+    assert "int8 ONNX Runtime" in controls.message["text"]
+    assert all(layer["note"] for layer in controls.layers)
+    chart = box.children[-1]
+    assert isinstance(chart, ipywidgets.Output)
+    assert "application/vnd.plotly.v1+json" in chart.outputs[0]["data"]
+
+
+def test_errors_become_messages(bench: pb.Bench, controls: BenchControls) -> None:
+    _click(controls, action="set_target", target="TPU")
+    assert controls.message["kind"] == "error"
+    assert "TPU" in controls.message["text"]
+    _click(controls, action="no such action")
+    _click(controls, action="cancel")
+
+
+def test_closing_ends_listening(bench: pb.Bench, controls: BenchControls) -> None:
+    controls.close()
+    bench.set_target("Inductor")
+    assert controls.target == "ONNX Runtime"
+
+
+def test_bundle_has_a_static_twin(bench: pb.Bench) -> None:
+    bundle = bench_bundle(bench)
+    assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"]
+    assert "dynamic axes" in bundle["text/plain"]
+    assert "&lt;" not in bundle["text/plain"]
