@@ -1,0 +1,99 @@
+"""Each candidate as a folder on disk: what its size is measured on and what its own process loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from prepbench.inputs import Sample
+from prepbench.jobs import Cancelled, ProgressCallback
+
+SAVED = "saved artifact"
+PARAMETERS = "parameters and buffers"
+
+
+@runtime_checkable
+class Compiled(Protocol):
+    """What a compiled model offers; written as a protocol so that comparing loads no target's runtime."""
+
+    @property
+    def target(self) -> Any: ...
+    @property
+    def size_bytes(self) -> Any: ...
+    def save(self, folder: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One candidate, saved or not.
+
+    Attributes:
+        folder: where it was saved; None when that was not possible.
+        size_bytes: bytes of all files in the folder, or of parameters and buffers; None for a plain function.
+        size_of: what ``size_bytes`` counts.
+        target: name of the deployment target that runs it.
+        note: why it could not be saved; empty when it was.
+    """
+
+    folder: Path | None
+    size_bytes: int | None
+    size_of: str
+    target: str
+    note: str = ""
+
+
+def is_compiled(candidate: Any) -> bool:
+    """Whether the candidate is compiled already and can save itself."""
+    return isinstance(candidate, Compiled)
+
+
+def save_candidate(candidate: Callable[..., Any], sample: Sample, folder: Path, progress: ProgressCallback) -> Artifact:
+    """Save ``candidate`` to ``folder``; a float module is captured first, to be run operator by operator.
+
+    A candidate that cannot be captured or saved is no error: it is timed in this process, and ``note`` says why.
+    """
+    folder.mkdir(parents=True)
+    compiled: Any = candidate
+    try:
+        if not isinstance(candidate, Compiled):
+            compiled = _captured(candidate, sample, progress)
+        compiled.save(folder)
+    except Cancelled:
+        raise
+    except Exception as error:
+        target = _target_name(candidate.target) if isinstance(candidate, Compiled) else "eager"
+        stage = "saved" if isinstance(compiled, Compiled) else "captured"
+        reason = f"could not be {stage}: {type(error).__name__}: {_first_line(error)}"
+        return Artifact(None, parameter_bytes(candidate), PARAMETERS, target, reason)
+    return Artifact(folder, folder_bytes(folder), SAVED, _target_name(compiled.target))
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below ``folder``."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def parameter_bytes(candidate: Any) -> int | None:
+    """Bytes of the parameters and buffers of a module, shared ones counted once; None for a plain function."""
+    if not isinstance(candidate, torch.nn.Module):
+        return None
+    return sum(t.numel() * t.element_size() for t in [*candidate.parameters(), *candidate.buffers()])
+
+
+def _captured(candidate: Callable[..., Any], sample: Sample, progress: ProgressCallback) -> Any:
+    from prepbench.compile import compile_model
+    from prepbench.settings import EagerDeployment
+
+    return compile_model(candidate, tracing_inputs=[sample], deployment_settings=EagerDeployment(), progress=progress)
+
+
+def _target_name(target: Any) -> str:
+    return target if isinstance(target, str) else str(getattr(target, "name", target))
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")[:200]

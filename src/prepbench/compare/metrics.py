@@ -1,0 +1,164 @@
+"""Metrics: functions of ``(output, target)`` that give one number for one batch.
+
+:func:`prepbench.compare` averages them over batches, weighted by batch size. Any function of the same form is a metric.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+Metric = Callable[[Any, Any], Any]
+
+IGNORED_CLASS = -100
+"""Targets of this value are left out, as in ``torch.nn.functional.cross_entropy``."""
+
+
+def accuracy(output: Any, target: Any) -> float:
+    """Share of predictions whose largest logit is the target's class, between 0 and 1.
+
+    Args:
+        output: logits ``(batch, classes)``, ``(batch, tokens, classes)`` or ``(batch, classes, height, width)``, or
+            integer predictions of the target's shape; also an object or dict holding them as ``logits``, or a
+            tuple that starts with them. Where both the last dimension and dimension 1 fit, the last one is the classes.
+        target: class numbers, or class scores of the logits' shape; entries of ``-100`` are not counted.
+
+    Raises:
+        ValueError: the shapes do not fit each other.
+
+    Example:
+        >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
+        0.5
+    """
+    scores, classes = _scores_and_classes(output, target)
+    predicted = scores.argmax(-1) if scores.dim() > classes.dim() else scores
+    counted = classes != IGNORED_CLASS
+    return _share((predicted == classes)[counted])
+
+
+def top_k(k: int) -> Metric:
+    """A metric: share of samples whose class is among the ``k`` largest logits, between 0 and 1.
+
+    Example:
+        >>> top_k(2)(torch.tensor([[0.1, 0.5, 0.4]]), torch.tensor([2]))
+        1.0
+    """
+    if k < 1:
+        raise ValueError(f"top_k needs k of at least 1, got {k}.")
+
+    def metric(output: Any, target: Any) -> float:
+        scores, classes = _scores_and_classes(output, target)
+        if scores.dim() == classes.dim():
+            raise ValueError(
+                f"top_{k} needs logits, got predictions of shape {tuple(scores.shape)}; use metrics.accuracy."
+            )
+        best = scores.topk(min(k, scores.shape[-1]), dim=-1).indices
+        counted = classes != IGNORED_CLASS
+        return _share((best == classes.unsqueeze(-1)).any(-1)[counted])
+
+    metric.__name__ = metric.__qualname__ = f"top_{k}"
+    return metric
+
+
+def sqnr(output: Any, target: Any) -> float:
+    """Signal-to-quantization-noise ratio of ``output`` against the reference output ``target``, in dB.
+
+    ``10 log10(sum(target**2) / sum((target - output)**2))`` over ``logits`` where the output has them, else over all
+    floating-point tensors in it. ``inf`` when both are equal. As the ``metric`` of :func:`prepbench.compare` it is
+    taken over the whole data, not averaged over batches.
+
+    Example:
+        >>> round(sqnr(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.1])), 1)
+        27.3
+    """
+    return decibels(*powers(output, target))
+
+
+def powers(output: Any, reference: Any) -> tuple[float, float]:
+    """Energy of the reference and of the difference to it, in double precision."""
+    found, expected = signal_tensors(output), signal_tensors(reference)
+    if not expected:
+        raise ValueError(
+            "the reference output holds no floating-point tensor; give a metric that understands this output"
+        )
+    if [t.shape for t in found] != [t.shape for t in expected]:
+        raise ValueError(f"output shapes {_shapes(found)} differ from those of the reference, {_shapes(expected)}")
+    signal = noise = 0.0
+    for value, base in zip(found, expected, strict=True):
+        exact = _double(base)
+        signal += float(exact.abs().square().sum())
+        noise += float((_double(value) - exact).abs().square().sum())
+    return signal, noise
+
+
+def decibels(signal: float, noise: float) -> float:
+    """The ratio in dB: ``inf`` without noise, ``-inf`` with noise but no signal."""
+    if noise == 0.0:
+        return math.inf
+    return 10.0 * math.log10(signal / noise) if signal else -math.inf
+
+
+def signal_tensors(output: Any) -> list[torch.Tensor]:
+    """``[logits]`` where the output has them, else its floating-point tensors in pytree order."""
+    logits = _named_logits(output)
+    leaves = [logits] if logits is not None else torch.utils._pytree.tree_leaves(output)
+    return [x for x in leaves if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
+
+
+def logits_of(output: Any) -> torch.Tensor:
+    """The logits in a model's output: itself, its ``logits``, its only tensor, or the first element of a tuple."""
+    logits = _named_logits(output)
+    if logits is not None:
+        return logits
+    if isinstance(output, torch.Tensor):
+        return output
+    values = list(output.values()) if isinstance(output, Mapping) else output
+    tensors = [v for v in values if isinstance(v, torch.Tensor)] if isinstance(values, list | tuple) else []
+    if tensors and (isinstance(output, tuple | list) or len(tensors) == 1):
+        return tensors[0]
+    keys = f" with the keys {sorted(map(str, output))}" if isinstance(output, Mapping) else ""
+    raise ValueError(
+        f"no logits in an output of type {type(output).__name__}{keys}; wrap the metric: "
+        "metric=lambda output, target: prepbench.metrics.accuracy(output['...'], target)"
+    )
+
+
+def _named_logits(output: Any) -> torch.Tensor | None:
+    value = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _scores_and_classes(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores with the classes in the last dimension (or predictions), and class numbers."""
+    scores = logits_of(output).detach()
+    classes = torch.as_tensor(target).detach().to(scores.device)
+    if scores.shape == classes.shape:
+        if not scores.is_floating_point():
+            return scores, classes
+        if classes.is_floating_point():
+            return scores, classes.argmax(-1)
+    if scores.dim() >= 2 and scores.shape[:-1] == classes.shape:
+        return scores, classes
+    if scores.dim() > 2 and scores.shape[:1] + scores.shape[2:] == classes.shape:
+        return scores.movedim(1, -1), classes
+    raise ValueError(
+        f"logits of shape {tuple(scores.shape)} and a target of shape {tuple(classes.shape)} do not fit: expected "
+        "logits (batch, classes) with targets (batch,), or the classes in the last dimension or dimension 1 of larger ones"
+    )
+
+
+def _share(correct: torch.Tensor) -> float:
+    if correct.numel() == 0:
+        raise ValueError(f"no target to count: all are {IGNORED_CLASS}, or the batch is empty")
+    return float(correct.double().mean())
+
+
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _shapes(tensors: list[torch.Tensor]) -> str:
+    return ", ".join(str(tuple(t.shape)) for t in tensors) or "(no floating-point tensor)"

@@ -1,0 +1,73 @@
+"""One sample input as two files, without pickle: tensors as safetensors, everything around them as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from prepbench.errors import InputError
+from prepbench.inputs import Sample
+
+_TENSORS = "inputs.safetensors"
+_STRUCTURE = "inputs.json"
+_FORMATS = {"channels_last": torch.channels_last, "channels_last_3d": torch.channels_last_3d}
+
+
+def save_sample(sample: Sample, folder: Path) -> None:
+    """Write ``sample`` to ``folder``, with device and memory format of each tensor: latency depends on them.
+
+    Raises:
+        InputError: a leaf is neither a tensor nor None, bool, int, float or str, or a container is unknown to pytree.
+    """
+    from safetensors.torch import save_file
+
+    leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
+    tensors: dict[str, torch.Tensor] = {}
+    described: list[dict[str, Any]] = []
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            tensors[str(position)] = leaf.detach().cpu().contiguous().clone()
+            described.append({"tensor": str(position), "device": str(leaf.device), "format": _memory_format(leaf)})
+        elif leaf is None or isinstance(leaf, bool | int | float | str):
+            described.append({"value": leaf})
+        else:
+            raise InputError(
+                f"an input of type {type(leaf).__name__} cannot be handed to another process without pickle"
+            )
+    try:
+        structure = pytree.treespec_dumps(spec)
+    except NotImplementedError as error:
+        raise InputError(f"the containers of the inputs cannot be written as JSON: {error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / _TENSORS)
+    (folder / _STRUCTURE).write_text(json.dumps({"structure": structure, "leaves": described}), encoding="utf-8")
+
+
+def load_sample(folder: Path) -> Sample:
+    """Read what :func:`save_sample` wrote."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(folder / _TENSORS)
+    document = json.loads((folder / _STRUCTURE).read_text(encoding="utf-8"))
+    leaves = [_leaf(entry, tensors) for entry in document["leaves"]]
+    args, kwargs = pytree.tree_unflatten(leaves, pytree.treespec_loads(document["structure"]))
+    return Sample(tuple(args), kwargs)
+
+
+def _leaf(entry: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Any:
+    if "tensor" not in entry:
+        return entry["value"]
+    tensor = tensors[entry["tensor"]].to(entry["device"])
+    return tensor.contiguous(memory_format=_FORMATS[entry["format"]]) if entry["format"] else tensor
+
+
+def _memory_format(tensor: torch.Tensor) -> str | None:
+    if tensor.is_contiguous():
+        return None
+    ranks = {4: "channels_last", 5: "channels_last_3d"}
+    name = ranks.get(tensor.dim())
+    return name if name and tensor.is_contiguous(memory_format=_FORMATS[name]) else None
