@@ -61,7 +61,8 @@ def _split(element: Any, index: int) -> tuple[Any, Any]:
     length = f" of length {len(element)}" if isinstance(element, tuple | list) else ""
     raise InputError(
         f"data[{index}] must be a pair (input, target) because a metric is given, "
-        f"got {type(element).__name__}{length}. Reshape what a DataLoader yields with a generator: data=((b['pixels'], b['label']) for b in loader); "
+        f"got {type(element).__name__}{length}. Reshape what a DataLoader yields with a generator: "
+        "data=((b['pixels'], b['label']) for b in loader); "
         "several inputs go into one tuple: ((a, b), target). Without targets, leave metric out."
     )
 

@@ -38,8 +38,8 @@ def compare(
 
     The metric is averaged over the batches, weighted by batch size (the first dimension of the first input tensor).
     Latency is that of one call on the first batch: each candidate is saved to a temporary folder and timed in a process
-    of its own, all with the same number of threads, in interleaved rounds. A float module is timed as its exported graph,
-    which PyTorch runs operator by operator. A candidate that cannot be saved is timed in this process, and the
+    of its own, all with the same number of threads, in interleaved rounds. A float module is timed as its exported
+    graph, which PyTorch runs operator by operator. A candidate that cannot be saved is timed in this process, and the
     result says so. Models keep their training flags and buffers; data is not changed.
 
     Args:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prepbench._shown import view
+from prepbench.compare.artifacts import PARAMETERS
 
 if TYPE_CHECKING:
     import pandas
@@ -102,8 +103,10 @@ class Comparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on single candidates, e.g. why one was timed in this process."""
-        return tuple(f"{row.name}: {row.note}" for row in self.rows if row.note)
+        """Remarks, e.g. why a candidate was timed in this process."""
+        marked = any(row.size_of == PARAMETERS and row.size_bytes is not None for row in self.rows)
+        legend = (f"* size of {PARAMETERS}, as it could not be saved",) if marked else ()
+        return (*legend, *(f"{row.name}: {row.note}" for row in self.rows if row.note))
 
     def table(self) -> pandas.DataFrame:
         """One row for each candidate, numbers as numbers; sizes in MB (10**6 bytes)."""
@@ -166,7 +169,7 @@ class Comparison:
             milliseconds(row.p50_ms),
             milliseconds(row.p90_ms),
             "–" if row.speedup is None else f"{row.speedup:.2f}×",
-            megabytes(row.size_bytes) + ("*" if row.size_of != "saved artifact" else ""),
+            megabytes(row.size_bytes) + "*" * (row.size_bytes is not None and row.size_of == PARAMETERS),
             row.target,
             row.timed_in,
         ]
@@ -201,4 +204,4 @@ def milliseconds(value: float | None) -> str:
 
 def megabytes(size: int | None) -> str:
     """Bytes as MB (10**6); ``–`` when unknown."""
-    return "–" if size is None else milliseconds(size / 1e6)
+    return "–" if size is None else f"{size / 1e6:.2g}" if size < 10_000 else milliseconds(size / 1e6)

@@ -1,8 +1,8 @@
 """Latency of several candidates, fairly: one process for each, one active at a time, rounds interleaved.
 
-Two runtimes in one process disturb each other: their thread pools compete, which was seen to cost a factor of six. And a
-candidate measured after another sees another state of the machine. So every candidate gets a process, and in every
-round each has its turn, while the others sleep in a pipe.
+Two runtimes in one process disturb each other: their thread pools compete, which was seen to cost a factor of six.
+And a candidate measured after another sees another state of the machine. So every candidate gets a process, and in
+every round each has its turn, while the others sleep in a pipe.
 """
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ class WorkerProcess:
         hint = " (often: out of memory)" if code == -signal.SIGKILL else ""
         return LatencyError(
             f"candidate {self._name!r}: its timing process ended with {how}{hint} {doing}. Save the candidate and "
-            f"load it in a fresh Python to see the failure alone, or pass rounds=0 to compare without timing.{self._tail()}"
+            "load it in a fresh Python to see the failure alone, or pass rounds=0 to compare without timing."
+            f"{self._tail()}"
         )
 
     def _timed_out(self, doing: str) -> LatencyTimeoutError:
