@@ -146,7 +146,7 @@ def _scores_and_classes(output: Any, target: Any) -> tuple[torch.Tensor, torch.T
         return scores.movedim(1, -1), classes
     raise ValueError(
         f"logits of shape {tuple(scores.shape)} and a target of shape {tuple(classes.shape)} do not fit: expected "
-        "logits (batch, classes) with targets (batch,); of larger ones, the classes in the last dimension or dimension 1"
+        "logits (batch, classes) with targets (batch,); of larger ones, the classes in the last dimension or in 1"
     )
 
 

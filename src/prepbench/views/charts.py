@@ -1,0 +1,308 @@
+"""Charts of results, as plotly figures: legible on light and dark pages, as only the data has a background."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from prepbench.compare.comparison import CandidateResult, Comparison, megabytes, milliseconds, number
+from prepbench.views.labels import Box, Place, Point, place_labels
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+TEXT = "#797979"  # the grey with equal contrast (4.4:1) on white and on JupyterLab's #111111
+LINE = "rgba(128,128,128,0.55)"
+GRID = "rgba(128,128,128,0.18)"
+FIRST = "#767A80"
+OTHER = "#3F86BD"
+RING = "rgba(255,255,255,0.6)"  # keeps markers that cover each other apart
+BETTER = "rgba(63,134,189,0.09)"
+
+_HEIGHT = 460
+_MARGIN = {"l": 76, "r": 28, "t": 122, "b": 58}
+# labels are placed for a narrow output cell; on a wider one the points only move apart
+_AREA = Box(0.0, 0.0, 520.0, float(_HEIGHT - _MARGIN["t"] - _MARGIN["b"]))
+_LARGEST_MARKER = 30.0
+_SMALLEST_MARKER = 11.0
+_LOG_FROM_RATIO = 25.0
+_NAME_LENGTH = 30
+_UNUSED_BUTTONS = ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]
+_SIZES = (7.4, 6.0, 36.0)  # pixels: a letter of the name, a letter of the numbers, the height of both lines
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: positions of the points on it, its range, and ticks where they are not plotly's own."""
+
+    title: str
+    values: tuple[float, ...]
+    low: float
+    high: float
+    log: bool = False
+    ticks: tuple[tuple[float, str], ...] = ()
+
+    def share(self, value: float) -> float:
+        """Where ``value`` lies between the ends, 0 to 1."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def layout(self) -> dict[str, Any]:
+        """The axis as plotly takes it."""
+        ends = [math.log10(self.low), math.log10(self.high)] if self.log else [self.low, self.high]
+        own: dict[str, Any] = {"nticks": 8}
+        if self.ticks:
+            own = {"tickvals": [v for v, _ in self.ticks], "ticktext": [t for _, t in self.ticks]}
+        elif self.log:
+            own = {"dtick": 1, "tickformat": "~g", "minor": {"dtick": "D1", "ticks": "outside", "tickcolor": LINE}}
+        return {
+            "title": {"text": html.escape(self.title), "standoff": 12},
+            "range": ends,
+            "type": "log" if self.log else "linear",
+            "gridcolor": GRID,
+            "linecolor": LINE,
+            "showline": True,
+            "zeroline": False,
+            "ticks": "outside",
+            "tickcolor": LINE,
+            **own,
+        }
+
+
+def comparison_figure(comparison: Comparison) -> go.Figure:
+    """The metric against the median latency, a whisker to the 90th percentile, marker area by size.
+
+    Without latency the metric is drawn against the size. Candidates of which neither is known are left out.
+    """
+    import plotly.graph_objects as go
+
+    timed = comparison.rows[0].p50_ms is not None
+    rows = [row for row in comparison.rows if timed or row.size_bytes is not None]
+    figure = go.Figure(layout=_layout(comparison, timed, any(row.size_bytes for row in rows)))
+    if not rows:
+        return figure
+    x, y = _x_axis(rows, timed), _y_axis(comparison, rows)
+    diameters = _diameters(rows, timed)
+    for i, row in enumerate(rows):
+        figure.add_trace(_marker(comparison, row, x.values[i], y.values[i], diameters[i], timed))
+    figure.update_layout(xaxis=x.layout(), yaxis=y.layout())
+    _add_guide(figure, comparison, x, y)
+    points = [_point(comparison, row, x, y, i, diameters[i], timed) for i, row in enumerate(rows)]
+    for i, (row, place) in enumerate(zip(rows, place_labels(points, _AREA), strict=True)):
+        figure.add_annotation(_label(comparison, row, x, y.values[i], i, place, diameters[i], timed))
+    return figure
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The table as HTML that takes its fonts and colours from the page."""
+    header, *body = comparison.cells()
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+    remarks = "".join(f"<br>{html.escape(note)}" for note in comparison.notes)
+    return (
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<small>{html.escape(comparison.caption)}{remarks}</small>"
+    )
+
+
+def comparison_bundle(comparison: Comparison) -> dict[str, Any]:
+    """What a notebook shows: the chart where plotly's renderer is installed, else the table, else text."""
+    chart = json.loads(comparison_figure(comparison).to_json())
+    return {
+        "application/vnd.plotly.v1+json": {**chart, "config": {"displaylogo": False, "responsive": True}},
+        "text/html": comparison_html(comparison),
+        "text/plain": repr(comparison),
+    }
+
+
+def _layout(comparison: Comparison, timed: bool, sized: bool) -> dict[str, Any]:
+    return {
+        "template": "none",
+        "height": _HEIGHT,
+        "margin": _MARGIN,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
+        "title": {
+            "text": _title(comparison, timed, sized),
+            "font": {"size": 16, "color": TEXT},
+            "x": 0,
+            "xref": "paper",
+            "xanchor": "left",
+            "y": 0.93,
+            "yanchor": "top",
+        },
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT, "remove": _UNUSED_BUTTONS},
+        "showlegend": False,
+        "hovermode": "closest",
+        "annotations": [_direction(comparison.higher_is_better)],
+    }
+
+
+def _title(comparison: Comparison, timed: bool, sized: bool) -> str:
+    heading = f"{comparison.metric} against {'latency' if timed else 'size'}"
+    keys = ["marker area: size on disk"] if timed and sized else []
+    if comparison.unit != "dB" and len(comparison.rows) > 1:
+        keys.append(f"shaded: {'faster' if timed else 'smaller'} and better than {_short(comparison.rows[0].name)}")
+    lines = [*comparison.caption.split("; "), " · ".join(keys)]
+    small = "".join(f"<br><span style='font-size:12px'>{html.escape(line)}</span>" for line in lines if line)
+    return f"<b>{html.escape(heading)}</b>{small}"
+
+
+def _direction(higher_is_better: bool) -> dict[str, Any]:
+    """The words that tell which corner is the good one."""
+    corner = (
+        {"text": "↖ better", "y": 1, "yshift": 3} if higher_is_better else {"text": "↙ better", "y": 0, "yshift": 4}
+    )
+    place = {"x": 0, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "xshift": 4}
+    return {**place, **corner, "showarrow": False, "font": {"size": 13, "color": OTHER}}
+
+
+def _x_axis(rows: list[CandidateResult], timed: bool) -> Axis:
+    if not timed:
+        sizes = tuple((row.size_bytes or 0) / 1e6 for row in rows)
+        return Axis("size on disk (MB)", sizes, 0.0, max(*sizes, 1e-9) * 1.15)
+    middles = tuple(row.p50_ms or 0.0 for row in rows)
+    high = max(row.p90_ms or 0.0 for row in rows)
+    title = "latency (ms per call): median, whisker to p90"
+    if min(middles) > 0 and max(middles) / min(middles) > _LOG_FROM_RATIO:
+        return Axis(title + ", log scale", middles, min(middles) / 2, high * 1.6, log=True)
+    return Axis(title, middles, 0.0, high * 1.15)
+
+
+def _y_axis(comparison: Comparison, rows: list[CandidateResult]) -> Axis:
+    finite = [row.metric for row in rows if math.isfinite(row.metric)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    least = 3.0 if comparison.unit == "dB" else max(0.004, 0.01 * max(abs(low), abs(high)))
+    span = max(high - low, least)
+    above, below = high + 0.4 * span, low - 0.4 * span
+    if len(finite) == len(rows):
+        middle, half = (low + high) / 2, 0.9 * span
+        return Axis(comparison.metric_label, tuple(row.metric for row in rows), middle - half, middle + half)
+    # a score of infinity gets a place of its own past the others, marked as such on the axis
+    beyond = {math.inf: above + 0.3 * span, -math.inf: below - 0.3 * span}
+    values = tuple(beyond.get(row.metric, row.metric) for row in rows)
+    ticks = [(v, f"{v:g}") for v in _round_ticks(low - 0.1 * span, high + 0.1 * span)] if finite else []
+    ticks += [(beyond[v], number(v)) for v in (math.inf, -math.inf) if any(row.metric == v for row in rows)]
+    return Axis(
+        comparison.metric_label,
+        values,
+        min(*values, low) - 0.4 * span,
+        max(*values, high) + 0.45 * span,
+        ticks=tuple(ticks),
+    )
+
+
+def _round_ticks(low: float, high: float) -> list[float]:
+    """About four round numbers between ``low`` and ``high``."""
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    return [round(i * step, 12) for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _diameters(rows: list[CandidateResult], timed: bool) -> list[float]:
+    largest = max((row.size_bytes or 0) for row in rows)
+    if not timed or largest == 0:
+        return [_SMALLEST_MARKER + 3] * len(rows)
+    return [max(_SMALLEST_MARKER, _LARGEST_MARKER * math.sqrt((row.size_bytes or 0) / largest)) for row in rows]
+
+
+def _marker(
+    comparison: Comparison, row: CandidateResult, x: float, y: float, diameter: float, timed: bool
+) -> dict[str, Any]:
+    first = row is comparison.rows[0]
+    color = FIRST if first else OTHER
+    whisker = {"type": "data", "symmetric": False, "array": [(row.p90_ms or 0) - (row.p50_ms or 0)], "arrayminus": [0]}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": html.escape(row.name),
+        "x": [x],
+        "y": [y],
+        "marker": {
+            "size": diameter,
+            "symbol": "diamond" if first else "circle",
+            "color": color,
+            "opacity": 0.9,
+            "line": {"width": 1, "color": RING},
+        },
+        "error_x": {**whisker, "color": color, "thickness": 1.5, "width": 5} if timed else None,
+        "hovertemplate": _hover(comparison, row) + "<extra></extra>",
+    }
+
+
+def _hover(comparison: Comparison, row: CandidateResult) -> str:
+    names, *_ = comparison.cells()
+    cells = comparison.cells()[1 + comparison.rows.index(row)]
+    lines = [f"{html.escape(n)}: {html.escape(c)}" for n, c in zip(names[1:], cells[1:], strict=True) if c != "–"]
+    return "<br>".join([f"<b>{html.escape(row.name)}</b>", *lines]).replace("%{", "% {")
+
+
+def _add_guide(figure: go.Figure, comparison: Comparison, x: Axis, y: Axis) -> None:
+    """Shade where the first candidate is beaten in both; a reference that nothing can beat gets a line instead."""
+    if comparison.unit == "dB":
+        figure.add_hline(y=y.values[0], line={"color": LINE, "width": 1, "dash": "dot"}, layer="below")
+        return
+    figure.add_shape(
+        type="rect",
+        x0=x.low,
+        x1=x.values[0],
+        y0=y.values[0],
+        y1=y.high if comparison.higher_is_better else y.low,
+        fillcolor=BETTER,
+        line={"width": 0},
+        layer="below",
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 1] + "…"
+
+
+def _words(comparison: Comparison, row: CandidateResult, timed: bool) -> tuple[str, str]:
+    faster = row.speedup if row is not comparison.rows[0] else None
+    speed = "" if not faster else f"{faster:.0f}×" if faster >= 20 else f"{faster:.1f}×"
+    size = f"{megabytes(row.size_bytes)} MB" if row.size_bytes is not None else ""
+    latency = f"{milliseconds(row.p50_ms)} ms" if timed else number(row.metric, comparison.unit)
+    return _short(row.name), " · ".join(filter(None, [latency, speed, size]))
+
+
+def _point(
+    comparison: Comparison, row: CandidateResult, x: Axis, y: Axis, i: int, diameter: float, timed: bool
+) -> Point:
+    name, numbers = _words(comparison, row, timed)
+    end = row.p90_ms if timed and row.p90_ms else x.values[i]
+    return Point(
+        x=x.share(x.values[i]) * _AREA.right,
+        y=(1 - y.share(y.values[i])) * _AREA.bottom,
+        radius=diameter / 2,
+        whisker_x=x.share(end) * _AREA.right + 4,
+        label_width=max(len(name) * _SIZES[0], len(numbers) * _SIZES[1]) + 8,
+        label_height=_SIZES[2],
+    )
+
+
+def _label(
+    comparison: Comparison, row: CandidateResult, x: Axis, y: float, i: int, place: Place, diameter: float, timed: bool
+) -> dict[str, Any]:
+    name, numbers = _words(comparison, row, timed)
+    return {
+        "text": f"<b>{html.escape(name)}</b><br><span style='font-size:11px'>{numbers}</span>",
+        # positions on a logarithmic axis are given as exponents
+        "x": math.log10(x.values[i]) if x.log else x.values[i],
+        "y": y,
+        "showarrow": True,
+        "ax": place.dx,
+        "ay": place.dy,
+        "arrowhead": 0,
+        "arrowwidth": 1,
+        "arrowcolor": "rgba(0,0,0,0)" if place.near else LINE,
+        "standoff": diameter / 2,
+        "font": {"size": 13, "color": TEXT},
+        "align": "center",
+    }
