@@ -22,8 +22,8 @@ OTHER = "#3F86BD"
 RING = "rgba(255,255,255,0.6)"  # keeps markers that cover each other apart
 BETTER = "rgba(63,134,189,0.09)"
 
-_HEIGHT = 460
-_MARGIN = {"l": 76, "r": 28, "t": 122, "b": 58}
+_HEIGHT = 450
+_MARGIN = {"l": 76, "r": 28, "t": 108, "b": 58}
 # labels are placed for a narrow output cell; on a wider one the points only move apart
 _AREA = Box(0.0, 0.0, 520.0, float(_HEIGHT - _MARGIN["t"] - _MARGIN["b"]))
 _LARGEST_MARKER = 30.0
@@ -91,8 +91,9 @@ def comparison_figure(comparison: Comparison) -> go.Figure:
         figure.add_trace(_marker(comparison, row, x.values[i], y.values[i], diameters[i], timed))
     figure.update_layout(xaxis=x.layout(), yaxis=y.layout())
     _add_guide(figure, comparison, x, y)
+    corner = Box(0, 0, 80, 26) if comparison.higher_is_better else Box(0, _AREA.bottom - 26, 80, _AREA.bottom)
     points = [_point(comparison, row, x, y, i, diameters[i], timed) for i, row in enumerate(rows)]
-    for i, (row, place) in enumerate(zip(rows, place_labels(points, _AREA), strict=True)):
+    for i, (row, place) in enumerate(zip(rows, place_labels(points, _AREA, [corner]), strict=True)):
         figure.add_annotation(_label(comparison, row, x, y.values[i], i, place, diameters[i], timed))
     return figure
 
@@ -133,7 +134,7 @@ def _layout(comparison: Comparison, timed: bool, sized: bool) -> dict[str, Any]:
             "x": 0,
             "xref": "paper",
             "xanchor": "left",
-            "y": 0.93,
+            "y": 0.94,
             "yanchor": "top",
         },
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT, "remove": _UNUSED_BUTTONS},
@@ -155,10 +156,10 @@ def _title(comparison: Comparison, timed: bool, sized: bool) -> str:
 
 def _direction(higher_is_better: bool) -> dict[str, Any]:
     """The words that tell which corner is the good one."""
-    corner = (
-        {"text": "↖ better", "y": 1, "yshift": 3} if higher_is_better else {"text": "↙ better", "y": 0, "yshift": 4}
-    )
-    place = {"x": 0, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "xshift": 4}
+    up = {"text": "↖ better", "y": 1, "yanchor": "top", "yshift": -4}
+    down = {"text": "↙ better", "y": 0, "yanchor": "bottom", "yshift": 4}
+    corner = up if higher_is_better else down
+    place = {"x": 0, "xref": "paper", "yref": "paper", "xanchor": "left", "xshift": 6}
     return {**place, **corner, "showarrow": False, "font": {"size": 13, "color": OTHER}}
 
 

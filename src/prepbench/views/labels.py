@@ -73,14 +73,14 @@ class Place:
     near: bool
 
 
-def place_labels(points: Sequence[Point], area: Box) -> list[Place]:
-    """One place for each point's label.
+def place_labels(points: Sequence[Point], area: Box, reserved: Sequence[Box] = ()) -> list[Place]:
+    """One place for each point's label, off the ``reserved`` boxes.
 
     Example:
         >>> place_labels([Point(100, 100, 8, 100, 60, 20)], Box(0, 0, 200, 200))
         [Place(dx=0.0, dy=-24.0, near=True)]
     """
-    obstacles = [box for point in points for box in point.obstacles()]
+    obstacles = [*reserved, *(box for point in points for box in point.obstacles())]
     taken: list[Box] = []
     places = []
     for point in points:
