@@ -21,7 +21,8 @@ class _WatchedShapeEnv(ShapeEnv):
     """A shape environment that reports each new assumption about sizes at the moment the model makes it."""
 
     def __init__(self, on_guard: GuardCallback) -> None:
-        super().__init__()
+        # a value read from a tensor becomes an unknown number instead of an error; only branching on it fails
+        super().__init__(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
         self._on_guard = on_guard
 
     def evaluate_expr(self, *args: Any, **kwargs: Any) -> Any:
@@ -37,24 +38,39 @@ def symbolic_fake_mode(on_guard: GuardCallback) -> FakeTensorMode:
 
     ``on_guard`` receives each assumption on sizes (a sympy expression) when it is first made.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=_WatchedShapeEnv(on_guard))
-    # a value read from a tensor becomes an unknown number instead of an error; only branching on it fails
-    mode.shape_env.allow_scalar_outputs = True  # type: ignore[union-attr]
-    mode.shape_env.allow_dynamic_output_shape_ops = True  # type: ignore[union-attr]
-    return mode
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=_WatchedShapeEnv(on_guard))
 
 
 def fake_input(mode: FakeTensorMode, tensor: torch.Tensor, hints: dict[int, int], name: str) -> torch.Tensor:
     """A fake of ``tensor`` whose dims in ``hints`` are symbolic; each is traced as if it had the hinted size."""
     from torch._dynamo.source import ConstantSource
 
-    if any(tensor.shape[dim] != size for dim, size in hints.items()):
-        sizes = [hints.get(dim, size) for dim, size in enumerate(tensor.shape)]
-        with torch.no_grad():
-            tensor = torch.empty(sizes, dtype=tensor.dtype, device="meta").requires_grad_(tensor.requires_grad)
+    device = getattr(tensor, _DEVICE, tensor.device)
+    base = tensor
+    if device != tensor.device or any(tensor.shape[dim] != size for dim, size in hints.items()):
+        base = torch.empty([hints.get(dim, size) for dim, size in enumerate(tensor.shape)], dtype=tensor.dtype, device="meta")
     dims = [DimDynamic.DYNAMIC if dim in hints else DimDynamic.STATIC for dim in range(tensor.dim())]
     context = StatelessSymbolicContext(dynamic_sizes=dims)
-    return mode.from_tensor(tensor, source=ConstantSource(name), symbolic_context=context)
+    fake = mode.from_tensor(base, source=ConstantSource(name), symbolic_context=context)
+    if fake.device != device:
+        with mode:
+            fake = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device=device)
+    return fake.requires_grad_(tensor.requires_grad) if fake.is_leaf else fake
+
+
+_DEVICE = "_prepbench_device"
+
+
+def on_device(meta_tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Mark a meta tensor as standing for one on ``device``; :func:`fake_input` makes fakes there."""
+    setattr(meta_tensor, _DEVICE, device)
+    return meta_tensor
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """The device that :func:`on_device` noted, or the tensor's own."""
+    device: torch.device = getattr(tensor, _DEVICE, tensor.device)
+    return device
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -70,3 +86,11 @@ def in_functorch() -> bool:
 def vmap_module() -> Any:
     """The module whose ``vmap_impl`` runs every ``torch.vmap``."""
     return sys.modules["torch._functorch.apis"]
+
+
+def fresh_size(mode: FakeTensorMode) -> torch.SymInt:
+    """A size about which nothing is known."""
+    assert mode.shape_env is not None
+    size: torch.SymInt = mode.shape_env.create_unbacked_symint()
+    torch._check(size >= 0)
+    return size

@@ -1,0 +1,103 @@
+"""What is replaced in torch and Python while a model is traced by value, so that calls which hide from torch are seen."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from prepbench._torch_compat import vmap_module
+from prepbench.capture.patching import patched
+
+_MATH = {
+    "sqrt": torch.sym_sqrt if hasattr(torch, "sym_sqrt") else torch._sym_sqrt,  # type: ignore[attr-defined]
+    "ceil": lambda value: value.__ceil__(),
+    "floor": lambda value: value.__floor__(),
+    "trunc": lambda value: value.__trunc__(),
+}
+
+
+class Run(Protocol):
+    """What a tracing run offers to the replacements."""
+
+    @property
+    def active(self) -> bool: ...
+    def call_below(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any: ...
+    def module_call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any: ...
+    def autograd_function(self, original: Callable[..., Any], kind: Any, args: Any, kwargs: Any) -> Any: ...
+
+
+@contextmanager
+def intercepted(run: Run) -> Iterator[None]:
+    """Report module calls, custom autograd functions, ``vmap``, ``len`` and ``math`` to ``run`` inside the block.
+
+    Other threads, and code that runs while ``run`` is not active, get the originals.
+    """
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (torch.nn.Module, "__call__", _module_call(run)),
+            (torch.autograd.Function, "apply", classmethod(_apply(run))),
+            (vmap_module(), "vmap_impl", _vmap(run)),
+            (builtins, "len", _len(run)),
+            *((math, name, _number(run, name)) for name in _MATH),
+        ):
+            stack.enter_context(patched(owner, name, value))
+        yield
+
+
+def _module_call(run: Run) -> Callable[..., Any]:
+    original = torch.nn.Module.__call__
+
+    def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if run.active:
+            return run.module_call(original, module, args, kwargs)
+        return original(module, *args, **kwargs)
+
+    return call
+
+
+def _apply(run: Run) -> Callable[..., Any]:
+    original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+
+    def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        if run.active:
+            return run.autograd_function(original, kind, args, kwargs)
+        return original(kind, *args, **kwargs)
+
+    return apply
+
+
+def _vmap(run: Run) -> Callable[..., Any]:
+    original = vmap_module().vmap_impl
+
+    def vmap_impl(*args: Any, **kwargs: Any) -> Any:
+        return run.call_below(original, *args, **kwargs) if run.active else original(*args, **kwargs)
+
+    return vmap_impl
+
+
+def _len(run: Run) -> Callable[[Any], Any]:
+    original = builtins.len
+
+    def traced_len(value: Any, /) -> Any:
+        if isinstance(value, torch.Tensor) and run.active and value.dim():
+            # Python insists on an int from __len__, which would fix the size
+            return value.shape[0]
+        return original(value)
+
+    return traced_len
+
+
+def _number(run: Run, name: str) -> Callable[..., Any]:
+    original = getattr(math, name)
+
+    def traced_number(value: Any, /) -> Any:
+        if isinstance(value, torch.SymInt | torch.SymFloat) and run.active:
+            return _MATH[name](value)
+        return original(value)
+
+    return traced_number

@@ -1,0 +1,152 @@
+"""What each submodule really received and returned on the samples: the outputs of parts that cannot be traced.
+
+One real forward per sample, run only when something fails. Tensors are kept as meta tensors, so nothing is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat import on_device
+from prepbench.capture.module_state import restored
+from prepbench.capture.patching import patched
+from prepbench.capture.structures import collect, map_values
+from prepbench.inputs import Sample
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one submodule on one sample."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any = None
+
+
+class Observed:
+    """The calls of every submodule of a model, by name and by sample."""
+
+    def __init__(self, calls: list[dict[str, list[Call]]], error: Exception | None = None) -> None:
+        self._calls = calls
+        self.error = error
+        """What the model raised on a sample without any tracing, if it did."""
+
+    @classmethod
+    def of(cls, root: torch.nn.Module, samples: Sequence[Sample]) -> Observed:
+        """Run ``root`` on every sample and note what its submodules see; the model is left as it was.
+
+        A sample on which the model raises contributes the calls that finished.
+        """
+        seen = [_observe(root, sample) for sample in samples]
+        return cls([calls for calls, _ in seen], next((error for _, error in seen if error is not None), None))
+
+    def count(self, fqn: str) -> int:
+        """How often the module ran on the first sample that reached it."""
+        return max(len(calls.get(fqn, ())) for calls in self._calls)
+
+    def samples_for(self, fqn: str) -> list[Sample]:
+        """The inputs of the module's first call on each sample, as samples without data."""
+        first = [calls[fqn][0] for calls in self._calls if calls.get(fqn)]
+        return [Sample(call.args, call.kwargs, index) for index, call in enumerate(first)]
+
+    def output(self, fqn: str, number: int, inputs: Any, make: Callable[[torch.Tensor, Any], Any], fresh: Any) -> Any:
+        """A fake output for the ``number``-th call of a module: sizes follow from those of ``inputs`` where they can.
+
+        Args:
+            fqn: the module.
+            number: which of its calls, from 0.
+            inputs: what the module receives while tracing.
+            make: turns a meta tensor and its new sizes into a fake tensor.
+            fresh: makes a size that nothing is known about.
+        """
+        calls = [c[fqn][min(number, len(c[fqn]) - 1)] for c in self._calls if c.get(fqn)]
+        now = [size for tensor in _tensors(inputs) for size in tensor.shape]
+        seen = list(zip(*([s for t in _tensors((c.args, c.kwargs)) for s in t.shape] for c in calls), strict=False))
+        known = list(zip(seen, now, strict=False)) if len(seen) == len(now) else []
+        outputs = [_tensors(call.output) for call in calls]
+        sizes = iter(
+            [
+                [_size(values, known, fresh) for values in zip(*(tensor.shape for tensor in same), strict=True)]
+                for same in zip(*outputs, strict=True)
+            ]
+        )
+        return map_values(
+            calls[0].output, lambda leaf: make(leaf, next(sizes)) if isinstance(leaf, torch.Tensor) else leaf
+        )
+
+
+def _size(values: Sizes, known: Iterable[tuple[Sizes, Any]], fresh: Callable[[], Any]) -> Any:
+    """The simplest rule that explains a size on all samples: constant, one input size, shifted, scaled, a product."""
+    if len(set(values)) == 1:
+        return values[0]
+    varying = [(seen, now) for seen, now in known if len(set(seen)) > 1]
+    for seen, now in varying:
+        if seen == values:
+            return now
+    for seen, now in varying:
+        differences = {value - size for value, size in zip(values, seen, strict=True)}
+        if len(differences) == 1:
+            return now + differences.pop()
+        if all(size and value % size == 0 for value, size in zip(values, seen, strict=True)):
+            factors = {value // size for value, size in zip(values, seen, strict=True)}
+            if len(factors) == 1:
+                return now * factors.pop()
+    for (seen, now), (other, also) in combinations(list(known), 2):
+        if tuple(a * b for a, b in zip(seen, other, strict=True)) == values:
+            return now * also
+    return fresh()
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in collect(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _without_data(value: Any) -> Any:
+    def meta(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        result = torch.empty_like(leaf, device="meta")
+        return on_device(result, leaf.device)
+
+    return map_values(value, meta)
+
+
+def _observe(root: torch.nn.Module, sample: Sample) -> tuple[dict[str, list[Call]], Exception | None]:
+    names = {id(module): name for name, module in root.named_modules()}
+    calls: dict[str, list[Call]] = defaultdict(list)
+    raised = None
+    original = torch.nn.Module.__call__
+
+    def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        name = names.get(id(module))
+        if name is None:
+            return original(module, *args, **kwargs)
+        seen = _without_data((args, kwargs))
+        output = original(module, *args, **kwargs)
+        calls[name].append(Call(seen[0], seen[1], _without_data(output)))
+        return output
+
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        buffers = stack.enter_context(restored(root))
+        values = {name: buffer.clone() for name, buffer in buffers.items()}
+        stack.enter_context(patched(torch.nn.Module, "__call__", call))
+        try:
+            own = sample.map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+            own.call(root)
+        except Exception as error:
+            raised = error
+        finally:
+            for name, buffer in buffers.items():
+                buffer.copy_(values[name])
+    return calls, raised

@@ -1,0 +1,185 @@
+"""Nested values: find, replace and put back the tensors inside anything a forward takes or returns.
+
+Pytrees cover tuples, dicts and registered classes. Models also pass caches, dataclasses and their own objects around; those are
+walked through their attributes, and copied only along the way to a tensor, so that everything else stays shared.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+Step = tuple[str, Any]
+"""``("item", key)``, ``("attr", name)`` or ``("tensor", n)``: how to get from a value to one tensor inside it."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of the ``index``-th traced value in a structure."""
+
+    index: int
+
+
+_VALUES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, Slot)
+_ATOMS = (
+    type(None), bool, int, float, complex, str, bytes, type, types.FunctionType, types.BuiltinFunctionType,
+    types.MethodType, types.ModuleType, torch.nn.Module, torch.dtype, torch.device, torch.layout, torch.memory_format,
+    torch.Generator, range, slice, type(Ellipsis),
+)  # fmt: skip
+
+
+def is_value(value: Any) -> bool:
+    """Whether tracing follows this value by itself: a tensor, or a number whose value is not known while tracing."""
+    return isinstance(value, _VALUES)
+
+
+def map_values(value: Any, function: Callable[[Any], Any]) -> Any:
+    """``value`` with ``function`` applied to every tensor and symbolic number inside it; untouched parts stay shared."""
+    return _Mapper(function).visit(value)
+
+
+def collect(value: Any) -> list[Any]:
+    """The tensors and symbolic numbers inside ``value``, in the order of :func:`map_values`."""
+    found: list[Any] = []
+
+    def keep(leaf: Any) -> Any:
+        found.append(leaf)
+        return leaf
+
+    map_values(value, keep)
+    return found
+
+
+class _Mapper:
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+        self.done: dict[int, Any] = {}
+        self.keep: list[Any] = []
+
+    def visit(self, value: Any) -> Any:
+        if isinstance(value, _VALUES):
+            return self.function(value)
+        leaves, spec = pytree.tree_flatten(value)
+        if len(leaves) == 1 and leaves[0] is value:
+            return self._object(value)
+        changed = [self.visit(leaf) for leaf in leaves]
+        if all(new is old for new, old in zip(changed, leaves, strict=True)):
+            return value
+        return pytree.tree_unflatten(changed, spec)
+
+    def _object(self, value: Any) -> Any:
+        if isinstance(value, _ATOMS):
+            return value
+        if isinstance(value, torch.Size):
+            items = [self.visit(item) for item in value]
+            return value if all(a is b for a, b in zip(items, value, strict=True)) else tuple(items)
+        if id(value) not in self.done:
+            self.done[id(value)] = value  # a cycle meets the original
+            self.keep.append(value)
+            self.done[id(value)] = self._copied(value)
+        return self.done[id(value)]
+
+    def _copied(self, value: Any) -> Any:
+        items = list(value.items()) if isinstance(value, dict) else []
+        parts = [("item", key, part, self.visit(part)) for key, part in items]
+        if isinstance(value, list):
+            parts += [("item", index, part, self.visit(part)) for index, part in enumerate(value)]
+        parts += [("attr", name, part, self.visit(part)) for name, part in attributes(value).items()]
+        parts = [part for part in parts if part[3] is not part[2]]
+        if not parts:
+            return value
+        clone = copy.copy(value)
+        for kind, key, _, new in parts:
+            if kind == "attr":
+                object.__setattr__(clone, key, new)
+            else:
+                (dict if isinstance(clone, dict) else list).__setitem__(clone, key, new)  # type: ignore[index]
+        return clone
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """The instance attributes of ``value``, those in ``__slots__`` included."""
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if not name.startswith("__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
+def paths(value: Any) -> list[tuple[tuple[Step, ...], Any]]:
+    """Each tensor and symbolic number in ``value`` with the steps that lead to it at run time."""
+    readable = {id(leaf): path for path, leaf in _readable_paths(value, (), 0)}
+    return [(readable.get(id(leaf), (("tensor", index),)), leaf) for index, leaf in enumerate(collect(value))]
+
+
+def _readable_paths(value: Any, path: tuple[Step, ...], depth: int) -> list[tuple[tuple[Step, ...], Any]]:
+    if isinstance(value, _VALUES):
+        return [(path, value)]
+    if isinstance(value, _ATOMS) or depth > 8:
+        return []
+    children: list[tuple[Step, Any]] = []
+    if isinstance(value, Mapping):
+        children = [(("item", key), part) for key, part in value.items() if isinstance(key, str | int)]
+    elif isinstance(value, tuple | list):
+        children = [(("item", index), part) for index, part in enumerate(value)]
+    else:
+        children = [(("attr", name), part) for name, part in attributes(value).items() if name.isidentifier()]
+    return [found for step, part in children for found in _readable_paths(part, (*path, step), depth + 1)]
+
+
+def tensor_at(value: Any, index: int) -> Any:
+    """The ``index``-th tensor or symbolic number inside ``value``; what generated code calls for objects without a path."""
+    return collect(value)[index]
+
+
+class Rebuild:
+    """Makes a value like ``template`` with other tensors in it; what generated code calls to return caches and objects.
+
+    Example:
+        >>> make, values = Rebuild.of({"logits": torch.ones(2)})
+        >>> make(*values)
+        {'logits': tensor([1., 1.])}
+    """
+
+    def __init__(self, template: Any, name: str) -> None:
+        self.template = template
+        # FX writes a call by the name of its target
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = __name__
+
+    @classmethod
+    def of(cls, value: Any) -> tuple[Rebuild, list[Any]]:
+        """The recipe for ``value``, and the tensors to call it with."""
+        values: list[Any] = []
+
+        def slot(leaf: Any) -> Slot:
+            values.append(leaf)
+            return Slot(len(values) - 1)
+
+        return cls(map_values(value, slot), f"make_{type(value).__name__}"), values
+
+    def __call__(self, *values: Any) -> Any:
+        return map_values(self.template, lambda slot: values[slot.index] if isinstance(slot, Slot) else slot)
+
+    def __repr__(self) -> str:
+        return f"Rebuild({self.__name__})"
+
+
+class Applied:
+    """Calls a custom ``torch.autograd.Function``; the target of its node in a graph."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self.__name__ = self.__qualname__ = kind.__name__
+        self.__module__ = kind.__module__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind.apply(*args, **kwargs)

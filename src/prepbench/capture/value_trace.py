@@ -1,0 +1,322 @@
+"""Tracing by value: the real forward runs on tensors without data, and every torch call it makes is written down.
+
+Because the values are true tensors with true (possibly symbolic) sizes, Python resolves as usual: branches on shapes, ``len``,
+iteration, item assignment, ``isinstance``, keyword arguments, output classes. Only what depends on tensor *data* cannot be
+resolved; the innermost module that tries becomes one opaque call, and tracing goes on behind it.
+"""
+
+from __future__ import annotations
+
+import keyword
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from prepbench._torch_compat import device_of, fresh_size, in_functorch, is_fake, symbolic_fake_mode
+from prepbench.capture import structures
+from prepbench.capture.fake_inputs import FakeCall, InputSize, fake_call
+from prepbench.capture.interception import intercepted
+from prepbench.capture.module_state import replaced_buffers, restored
+from prepbench.capture.observed import Observed
+from prepbench.capture.operations import has_side_effect, spell
+from prepbench.capture.reasons import source_of_frame
+from prepbench.capture.recording import Recording
+from prepbench.document.model import SourceLine
+from prepbench.inputs import Sample
+
+IsLeaf = Callable[[torch.nn.Module, str], bool]
+
+class _NotObserved(BaseException):
+    """Tracing needs the real outputs of a part that failed; not an ``Exception``, so that no model swallows it."""
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What a graph takes for granted about its input sizes: the line that decided it, as a sympy expression."""
+
+    expression: Any
+    source: SourceLine | None
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a submodule, with the error if it could not be traced through."""
+
+    fqn: str
+    error: Exception | None = None
+
+
+@dataclass
+class ValueTrace:
+    """The graph of one module, and what it needs to run; ``error`` is what its own forward raised, if it did."""
+
+    graph: fx.Graph
+    calls: list[ModuleCall] = field(default_factory=list)
+    error: Exception | None = None
+    constants: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[Any, InputSize] = field(default_factory=dict)
+    assumptions: list[Assumption] = field(default_factory=list)
+
+
+def trace_values(
+    root: torch.nn.Module | Callable[..., Any],
+    samples: Sequence[Sample],
+    *,
+    is_leaf: IsLeaf,
+    observe: Callable[[], Observed],
+    observed: Observed | None = None,
+    prefix: str = "",
+) -> ValueTrace:
+    """Trace ``root`` on the samples.
+
+    Args:
+        root: a module, or a function over tensors.
+        samples: at least one; sizes that differ between samples stay symbolic.
+        is_leaf: which modules stay single calls; called with the module and its name within ``root``.
+        observe: finds out what the submodules do on the samples, which needs a real forward; asked when something
+            fails, and then ``root`` is traced once more with the answer.
+        observed: the answer, if known already.
+        prefix: name of ``root`` within the model that was observed.
+    """
+    try:
+        return _Run(root, is_leaf, observed, prefix).trace(samples)
+    except _NotObserved:
+        return _Run(root, is_leaf, observe(), prefix).trace(samples)
+
+
+class _Run:
+    """One tracing run; lives as long as one call of :func:`trace_values`."""
+
+    def __init__(self, root: Any, is_leaf: IsLeaf, observed: Observed | None, prefix: str) -> None:
+        self.function = root
+        self.root = root if isinstance(root, torch.nn.Module) else torch.nn.Module()
+        self.is_leaf, self.observed, self.prefix = is_leaf, observed, prefix
+        self.paths = {id(module): name for name, module in self.root.named_modules()}
+        self.numbers: Counter[str] = Counter()
+        self.calls: list[ModuleCall] = []
+        self.assumptions: list[Assumption] = []
+        self.thread = threading.get_ident()
+        self.paused = 0
+        self.below = 0
+        self._attributes: dict[int, str] | None = None
+        names = {id(t): name for name, t in (*self.root.named_parameters(), *self.root.named_buffers())}
+        self.recording = Recording(names, self._attribute_name)
+        self.mode = symbolic_fake_mode(self._assume)
+
+    @property
+    def active(self) -> bool:
+        """Whether what runs now is the model's own code, to be written down call by call."""
+        return not self.paused and not self.below and threading.get_ident() == self.thread
+
+    def trace(self, samples: Sequence[Sample]) -> ValueTrace:
+        """Run the forward once and return what it did."""
+        result = ValueTrace(self.recording.graph, self.calls, None, self.recording.constants)
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            buffers = stack.enter_context(restored(self.root))
+            call = fake_call(self.function, samples, self.mode)
+            result.sizes = call.sizes
+            self._add_placeholders(call)
+            try:
+                self._forward(call, buffers)
+            except Exception as error:
+                result.error, result.graph = error, fx.Graph()
+        result.assumptions = [a for a in self.assumptions if a.expression.free_symbols <= set(result.sizes)]
+        return result
+
+    def _forward(self, call: FakeCall, buffers: dict[str, torch.Tensor]) -> None:
+        with self.mode, intercepted(self), _Dispatched(self), _Called(self):
+            output = self.function(*call.args, **call.kwargs)
+            self.paused += 1
+            self._keep_buffers(buffers)
+            self._output(output)
+
+    def _assume(self, expression: Any) -> None:
+        # inside torch, inequalities only choose between ways of computing the same (contiguity, broadcasting)
+        if self.active or type(expression).__name__ == "Equality":
+            self.assumptions.append(Assumption(expression, source_of_frame(sys._getframe(2))))
+
+    def _add_placeholders(self, call: FakeCall) -> None:
+        for name, value in zip(call.names, call.values, strict=True):
+            safe = f"{name}_" if keyword.iskeyword(name) else name
+            node = self.recording.create("placeholder", safe)
+            node.meta["val"] = value
+            node.meta["source"] = None
+            self.recording.bind(value, node)
+
+    def _keep_buffers(self, before: dict[str, torch.Tensor]) -> None:
+        # self.steps = self.steps + 1 changes the model's state, so the graph must write it back
+        for old, new in replaced_buffers(self.root, before):
+            if is_fake(new):
+                self.recording.add("call_method", "copy_", (old, new), {}, None)
+
+    def _output(self, output: Any) -> None:
+        node = self.recording.create("output", "output", (self.recording.argument(output),))
+        node.meta["val"] = output
+        node.meta["source"] = None
+
+    def _attribute_name(self, tensor: Any) -> str | None:
+        if self._attributes is None:
+            self._attributes = {
+                id(value): f"{path}.{name}" if path else name
+                for path, module in self.root.named_modules()
+                for name, value in vars(module).items()
+                if isinstance(value, torch.Tensor)
+            }
+        return self._attributes.get(id(tensor))
+
+    # -- operations
+
+    def call_quietly(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``function`` on fakes without writing anything down."""
+        self.paused += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.paused -= 1
+
+    def call_below(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``function`` and write down what it does one level below, as plain operators on plain tensors."""
+        self.below += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.below -= 1
+
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one torch call of the model and write it down if it made or changed a value."""
+        if func is torch.Tensor.__iter__:
+            return iter(self.operation(torch.Tensor.unbind, args, kwargs))
+        result = self.call_quietly(func, *args, **kwargs)
+        if result is NotImplemented:
+            return result
+        if self._is_new(result) or (result is None and has_side_effect(func)):
+            self.recording.add(*spell(func, args, kwargs), result)
+        return result
+
+    def _is_new(self, result: Any) -> bool:
+        if isinstance(result, torch.Tensor):
+            return True
+        if result is None or isinstance(result, bool | int | float | str | torch.Size | torch.dtype | torch.device):
+            return False
+        for leaf in structures.collect(result):
+            if isinstance(leaf, torch.Tensor):
+                return True
+            if any(not self.recording.knows(symbol) for symbol in leaf.node.expr.free_symbols):
+                return True
+        return False
+
+    def autograd_function(self, original: Callable[..., Any], kind: Any, args: Any, kwargs: Any) -> Any:
+        """Write a custom autograd function down as one call, so that its backward is kept."""
+        if any(callable(arg) and not isinstance(arg, torch.Tensor) for arg in args):
+            return original(kind, *args, **kwargs)  # a checkpoint: the model's code runs inside
+        result = self.call_quietly(original, kind, *args, **kwargs)
+        self.recording.add("call_function", structures.Applied(kind), args, kwargs, result)
+        return result
+
+    # -- modules
+
+    def module_call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        """Run a submodule: a leaf as one call, any other through its own code, and as one call if that fails."""
+        fqn = self.paths.get(id(module))
+        if fqn is None:
+            return original(module, *args, **kwargs)
+        number = self.numbers[fqn]
+        self.numbers[fqn] += 1
+        if self.is_leaf(module, fqn):
+            return self._leaf(original, module, fqn, number, args, kwargs)
+        mark, count = self.recording.mark(), len(self.calls)
+        self.recording.scope.append((fqn, type(module).__name__))
+        self.calls.append(ModuleCall(fqn))
+        try:
+            return original(module, *args, **kwargs)
+        except Exception as error:
+            if module is self.root or not self._observed().count(self._full(fqn)):
+                raise
+            failure = error
+        finally:
+            self.recording.scope.pop()
+        self.recording.rollback(mark)
+        self.calls[count:] = [ModuleCall(fqn, failure), *(call for call in self.calls[count:] if call.error)]
+        return self._opaque(module, fqn, number, args, kwargs, self._prepared(args, kwargs), "failed")
+
+    def _observed(self) -> Observed:
+        if self.observed is None:
+            raise _NotObserved
+        return self.observed
+
+    def _prepared(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        argument = self.recording.argument
+        return argument(tuple(args)), {name: argument(value) for name, value in kwargs.items()}
+
+    def _leaf(self, original: Any, module: torch.nn.Module, fqn: str, number: int, args: Any, kwargs: Any) -> Any:
+        self.calls.append(ModuleCall(fqn))
+        prepared = self._prepared(args, kwargs)
+        try:
+            result = self.call_quietly(original, module, *args, **kwargs)
+        except Exception:
+            # a leaf is never looked into, so what its code cannot do without data is no failure
+            if not self._observed().count(self._full(fqn)):
+                raise
+            return self._opaque(module, fqn, number, args, kwargs, prepared, "leaf")
+        node = self.recording.add_prepared("call_module", fqn, *prepared, result, fqn)
+        node.meta["status"] = "leaf"
+        return result
+
+    def _opaque(
+        self, module: torch.nn.Module, fqn: str, number: int, args: Any, kwargs: Any, prepared: Any, status: str
+    ) -> Any:
+        def make(leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
+            return torch.empty(tuple(sizes), dtype=leaf.dtype, device=device_of(leaf))
+
+        def output() -> Any:
+            return self._observed().output(
+                self._full(fqn), number, (args, kwargs), make, lambda: fresh_size(self.mode)
+            )
+
+        result = self.call_quietly(output)
+        node = self.recording.add_prepared("call_module", fqn, *prepared, result, fqn)
+        node.meta["status"] = status
+        return result
+
+    def _full(self, fqn: str) -> str:
+        return ".".join(part for part in (self.prefix, fqn) if part)
+
+
+class _Called(TorchFunctionMode):
+    """Sees every torch function, Tensor method and property that the model's code uses."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._run.active:
+            return func(*args, **(kwargs or {}))
+        if in_functorch():
+            return self._run.call_below(func, *args, **(kwargs or {}))
+        return self._run.operation(func, tuple(args), kwargs or {})
+
+
+class _Dispatched(TorchDispatchMode):
+    """Sees the operators below function transforms, where batched tensors have become plain ones."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        run = self._run
+        result = func(*args, **(kwargs or {}))
+        if run.below and not run.paused and run._is_new(result):
+            run.recording.add("call_function", func, args, kwargs or {}, result)
+        return result
