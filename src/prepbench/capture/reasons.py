@@ -284,9 +284,13 @@ def user_source(error: BaseException) -> SourceLine | None:
     return None
 
 
+# above these, the user's code is what started the capture, not the model
+_ENTRIES = frozenset({"trace_values", "trace_symbolically"})
+
+
 def source_of_frame(frame: FrameType | None) -> SourceLine | None:
     """The innermost user's line at or above ``frame``; cheap enough to call for every recorded operation."""
-    while frame is not None:
+    while frame is not None and frame.f_code.co_name not in _ENTRIES:
         if is_user_code(frame.f_code):
             return _source_line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,10 @@ class Recording:
 
     def bind(self, value: Any, node: fx.Node) -> None:
         """Say that ``node`` made ``value`` and every tensor inside it."""
+        if isinstance(value, Iterator):
+            self._set(self._values, id(value), (node, ()))
+            self._alive.append(value)
+            return
         for path, leaf in [((), value)] if structures.is_value(value) else structures.paths(value):
             if isinstance(leaf, torch.Tensor):
                 self._set(self._values, id(leaf), (node, path))
@@ -173,11 +177,15 @@ class Recording:
         return name
 
     def _object(self, value: Any) -> fx.Node:
+        if id(value) in self._values:
+            return self._values[id(value)][0]
+        if isinstance(value, Iterator):
+            raise UntracedTensor(
+                f"A {type(value).__name__} cannot be an input or output: Tensor iterator, used up once."
+            )
         make, values = structures.Rebuild.of(value)
         if values:
             return self.add("call_function", make, values, {}, None)
-        if id(value) in self._values:
-            return self._values[id(value)][0]
         return self._attribute(self._constant(value, "_constant"), value)
 
     def _resolved(self, key: Any, node: fx.Node, path: Path) -> fx.Node:
@@ -217,7 +225,9 @@ class Recording:
             return self._symbol(expression)
         if expression not in self._expressions:
             tracer = _NumberTracer(self)
-            known = {symbol: fx.Proxy(self._symbol(symbol), tracer) for symbol in sorted(expression.free_symbols, key=str)}
+            known = {
+                symbol: fx.Proxy(self._symbol(symbol), tracer) for symbol in sorted(expression.free_symbols, key=str)
+            }
             result = sympy_interp(PythonReferenceAnalysis, known, expression)
             self._set(self._expressions, expression, result.node)
         return self._expressions[expression]

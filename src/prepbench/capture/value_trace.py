@@ -11,7 +11,7 @@ import keyword
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +34,7 @@ from prepbench.document.model import SourceLine
 from prepbench.inputs import Sample
 
 IsLeaf = Callable[[torch.nn.Module, str], bool]
+
 
 class _NotObserved(BaseException):
     """Tracing needs the real outputs of a part that failed; not an ``Exception``, so that no model swallows it."""
@@ -238,7 +239,7 @@ class _Run:
         self.recording.scope.append((fqn, type(module).__name__))
         self.calls.append(ModuleCall(fqn))
         try:
-            return original(module, *args, **kwargs)
+            return _not_an_iterator(original(module, *args, **kwargs))
         except Exception as error:
             if module is self.root or not self._observed().count(self._full(fqn)):
                 raise
@@ -279,9 +280,7 @@ class _Run:
             return torch.empty(tuple(sizes), dtype=leaf.dtype, device=device_of(leaf))
 
         def output() -> Any:
-            return self._observed().output(
-                self._full(fqn), number, (args, kwargs), make, lambda: fresh_size(self.mode)
-            )
+            return self._observed().output(self._full(fqn), number, (args, kwargs), make, lambda: fresh_size(self.mode))
 
         result = self.call_quietly(output)
         node = self.recording.add_prepared("call_module", fqn, *prepared, result, fqn)
@@ -290,6 +289,12 @@ class _Run:
 
     def _full(self, fqn: str) -> str:
         return ".".join(part for part in (self.prefix, fqn) if part)
+
+
+def _not_an_iterator(result: Any) -> Any:
+    if isinstance(result, Iterator):
+        raise TypeError(f"Tensor iteration is not an output: forward returns a {type(result).__name__}, used up once.")
+    return result
 
 
 class _Called(TorchFunctionMode):

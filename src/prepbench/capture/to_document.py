@@ -1,0 +1,244 @@
+"""Graphs become the plain document that diagrams, tables and files are made from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from prepbench.capture.operations import is_method
+from prepbench.capture.structures import collect
+from prepbench.capture.value_trace import ValueTrace
+from prepbench.document.model import Failure, Graph, GraphCollectionDocument, Level, Module, Node, Status
+
+if TYPE_CHECKING:
+    from prepbench.capture.collection import GraphCollection
+
+SHAPE_OUTPUTS = 8
+"""Outputs of one node whose shapes are written down; caches have hundreds."""
+
+
+def document_of_collection(collection: GraphCollection, traces: Mapping[str, ValueTrace]) -> GraphCollectionDocument:
+    """The module-level document of a collection."""
+    model = collection.model
+    graphs = tuple(_graph(fqn, traces[fqn].graph, _size_names(traces[fqn]), model) for fqn in collection.graphs)
+    failures = collection.failures
+    if not isinstance(model, torch.nn.Module):
+        name = getattr(model, "__name__", type(model).__name__)
+        return GraphCollectionDocument(name, "module", graphs, (), failures)
+    leaves = {
+        node.fqn for graph in graphs for node in graph.nodes if node.op == "call_module" and node.status == "leaf"
+    }
+    modules = _modules(model, failures, leaves, collection)
+    return GraphCollectionDocument(type(model).__name__, "module", graphs, modules, failures)
+
+
+def document_of_program(
+    program: torch.export.ExportedProgram,
+    model: torch.nn.Module,
+    leaves: Iterable[Failure] = (),
+    title: str = "",
+) -> GraphCollectionDocument:
+    """The ATen-level document of an exported program; operators that stand for whole modules have the status ``"leaf"``.
+
+    Args:
+        program: the exported program.
+        model: the module it was exported from, for the hierarchy.
+        leaves: the modules that were wrapped as opaque operators, with the reasons.
+        title: shown as the model's name instead of its class.
+    """
+    failures = tuple(leaves)
+    wrapped = {failure.fqn for failure in failures}
+    inputs = set(program.graph_signature.user_inputs)
+    hidden = {
+        node.name
+        for node in program.graph.nodes
+        if (node.op == "placeholder" and node.name not in inputs)
+        or (node.op == "get_attr" and isinstance(getattr(program.graph_module, str(node.target), 0), torch.nn.Module))
+    }
+    nodes = tuple(_aten_node(node, hidden, wrapped) for node in program.graph.nodes if node.name not in hidden)
+    called = {part for node in nodes for part in _ancestors(node.fqn)} | {""}
+    modules = tuple(
+        Module(
+            fqn,
+            type(module).__name__,
+            "leaf" if fqn in wrapped else "traced" if fqn in called else "unvisited",
+            _parameters(module),
+            int(fqn in called),
+            next((failure for failure in failures if failure.fqn == fqn), None),
+        )
+        for fqn, module in model.named_modules(remove_duplicate=False)
+    )
+    return GraphCollectionDocument(
+        title or type(model).__name__, "aten", (Graph("graph:", "", nodes),), modules, failures
+    )
+
+
+def _modules(
+    model: torch.nn.Module, failures: tuple[Failure, ...], leaves: set[str], collection: GraphCollection
+) -> tuple[Module, ...]:
+    by_name = {failure.fqn: failure for failure in failures}
+    first: dict[int, str] = {}
+    result = []
+    for fqn, module in model.named_modules(remove_duplicate=False):
+        known = first.setdefault(id(module), fqn)  # a shared module is called by its first name
+        status: Status = "traced"
+        if known in by_name:
+            status = "failed"
+        elif known in leaves:
+            status = "leaf"
+        elif collection.is_unvisited(module) and not _holds_visited(module, collection):
+            status = "unvisited"
+        result.append(
+            Module(fqn, type(module).__name__, status, _parameters(module), collection.calls(known), by_name.get(known))
+        )
+    return tuple(result)
+
+
+def _holds_visited(module: torch.nn.Module, collection: GraphCollection) -> bool:
+    """Whether a container that is never called itself (``ModuleList``) holds something that was."""
+    from prepbench.capture.collection import has_forward
+
+    return not has_forward(module) and any(not collection.is_unvisited(child) for child in module.children())
+
+
+def _parameters(module: torch.nn.Module) -> int:
+    return sum(0 if _is_lazy(parameter) else parameter.numel() for parameter in module.parameters())
+
+
+def _is_lazy(parameter: torch.nn.Parameter) -> bool:
+    return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
+
+
+# -- nodes
+
+
+def _graph(fqn: str, graph: fx.Graph, names: Mapping[str, str], model: Any) -> Graph:
+    def owner(name: str) -> str:
+        return ".".join(part for part in (fqn, name) if part)
+
+    return Graph(
+        f"graph:{fqn}", fqn, tuple(_node(node, fqn, owner(_owner(node)), names, model) for node in graph.nodes)
+    )
+
+
+def _owner(node: fx.Node) -> str:
+    return str(node.target) if node.op == "call_module" else str(node.meta.get("fqn", ""))
+
+
+def _node(node: fx.Node, graph: str, fqn: str, names: Mapping[str, str], model: Any) -> Node:
+    status: Status = node.meta.get("status", "traced")
+    shapes, dtypes = _values(node.meta.get("val"), names)
+    return Node(
+        id=f"{graph}:{node.name}",
+        op=node.op,  # type: ignore[arg-type]
+        label=_label(node),
+        target=fqn if node.op == "call_module" else target_text(node.target),
+        fqn=fqn,
+        type=_type(node, fqn, model),
+        status=status,
+        shapes=shapes,
+        dtypes=dtypes,
+        inputs=tuple(f"{graph}:{source.name}" for source in node.all_input_nodes),
+        source=node.meta.get("source"),
+    )
+
+
+def _aten_node(node: fx.Node, hidden: set[str], wrapped: set[str]) -> Node:
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    fqn = _clean(stack[-1][0]) if stack else ""
+    shapes, dtypes = _values(node.meta.get("val"), {})
+    namespace = getattr(node.target, "namespace", "aten")
+    is_leaf = node.op == "call_function" and namespace == "prepbench" and bool(wrapped)
+    return Node(
+        id=f":{node.name}",
+        op=node.op,  # type: ignore[arg-type]
+        label=_label(node),
+        target=target_text(node.target),
+        fqn=fqn,
+        type=_label(node) if node.op == "call_function" else "",
+        status="leaf" if is_leaf else "traced",
+        shapes=shapes,
+        dtypes=dtypes,
+        inputs=tuple(f":{source.name}" for source in node.all_input_nodes if source.name not in hidden),
+    )
+
+
+def _clean(path: str) -> str:
+    """The fully qualified name in an exported module stack, which starts with ``L['self']`` and numbers repeated calls."""
+    path = re.sub(r"@\d+", "", path)
+    path = re.sub(r"^L\['self'\]\.?", "", path)
+    return re.sub(r"\._modules\['([^']*)'\]|\['([^']*)'\]|\[(\d+)\]", r".\1\2\3", path).lstrip(".")
+
+
+def _ancestors(fqn: str) -> list[str]:
+    parts = fqn.split(".") if fqn else []
+    return [".".join(parts[: index + 1]) for index in range(len(parts))]
+
+
+def _label(node: fx.Node) -> str:
+    if node.op == "call_module":
+        return str(node.target).rpartition(".")[2] or "module"
+    if node.op in ("placeholder", "output", "call_method"):
+        return str(node.target)
+    if node.op == "get_attr":
+        return str(node.target).rpartition(".")[2]
+    return _short(node.target)
+
+
+def _short(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return target.overloadpacket.__name__
+    return str(getattr(target, "__name__", type(target).__name__))
+
+
+def _type(node: fx.Node, fqn: str, model: Any) -> str:
+    if node.op == "call_module" and isinstance(model, torch.nn.Module):
+        return type(model.get_submodule(fqn)).__name__
+    return _label(node) if node.op in ("call_function", "call_method") else ""
+
+
+def target_text(target: Any) -> str:
+    """An FX target as text without addresses, e.g. ``"torch.nn.functional.relu"``."""
+    if isinstance(target, str) or isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    name = str(getattr(target, "__name__", type(target).__name__))
+    if is_method(target, name):
+        return f"torch.Tensor.{name}"
+    module = str(getattr(target, "__module__", "") or "")
+    if module in ("_operator", "builtins"):
+        module = "operator" if module == "_operator" else ""
+    elif module.startswith("torch._C") or not module:
+        module = "torch"
+    return f"{module}.{name}" if module else name
+
+
+# -- shapes
+
+
+def _size_names(trace: ValueTrace) -> dict[str, str]:
+    return {str(symbol): size.name for symbol, size in trace.sizes.items()}
+
+
+def _values(value: Any, names: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    tensors = [leaf for leaf in collect(value) if isinstance(leaf, torch.Tensor)][:SHAPE_OUTPUTS]
+    shapes = tuple(shape_text(tensor, names) for tensor in tensors)
+    return shapes, tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+
+
+def shape_text(tensor: torch.Tensor, names: Mapping[str, str]) -> str:
+    """``"B×3×32×32"``; a scalar is ``"scalar"``; symbols without a name stay as torch wrote them."""
+    if tensor.dim() == 0:
+        return "scalar"
+    return "×".join(_size_text(size, names) for size in tensor.shape)
+
+
+def _size_text(size: Any, names: Mapping[str, str]) -> str:
+    text = re.sub(r"\b[a-z]+\d+\b", lambda match: names.get(match[0], match[0]), str(size))
+    return f"({text})" if re.search(r"[-+*/ ]", text) else text
+
+
+LEVELS: tuple[Level, ...] = ("module", "aten")
