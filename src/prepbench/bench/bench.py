@@ -20,7 +20,7 @@ from prepbench.compile import CompiledModel, compile_model
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.jobs import Job, ProgressCallback, report_nothing
-from prepbench.quantize import quantizable_layers
+from prepbench.settings import quantizable_layers
 
 
 class Bench:

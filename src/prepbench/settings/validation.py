@@ -1,0 +1,41 @@
+"""Shared by all settings: checked fields, and JSON in and out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, Self
+
+from prepbench.errors import SettingsError
+
+
+class Settings:
+    """Base of the settings dataclasses: plain data that goes to JSON and back."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON-ready data."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            SettingsError: a field that does not exist (with the nearest names), or a value that is not allowed.
+        """
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        for key in data:
+            if key not in names:
+                near = difflib.get_close_matches(str(key), names, n=1)
+                hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}."
+                raise SettingsError(f"{cls.__name__} has no field {key!r}. {hint}")
+        return cls(**data)
+
+
+def check_choice(owner: object, field: str, allowed: tuple[Any, ...]) -> None:
+    """Raise ``SettingsError`` unless the field's value is one of ``allowed`` (of the same type: True is not 1)."""
+    value = getattr(owner, field)
+    if not any(value == choice and type(value) is type(choice) for choice in allowed):
+        choices = " or ".join(repr(choice) for choice in allowed)
+        raise SettingsError(f"{type(owner).__name__}.{field} must be {choices}, got {value!r}.")
