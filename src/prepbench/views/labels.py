@@ -101,7 +101,7 @@ def _choices(point: Point) -> list[Place]:
     places += [Place(dx, dy, True) for dy in (-up, up) for dx in (shift, -shift)]
     for step in (1, 2, 3):
         far = up + step * (point.label_height + _GAP)
-        places += [Place(dx, dy, False) for dy in (-far, far) for dx in (0.0, side, -side)]
+        places += [Place(dx, dy, False) for dy in (-far, far) for dx in (0.0, shift, -shift, side, -side)]
         wide = side + step * point.label_width / 2
         places += [Place(dx, dy, False) for dy in (-up, up) for dx in (wide, -wide)]
     return places

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+
+from prepbench.compare.comparison import CandidateResult, Comparison
+from prepbench.views import charts
+from prepbench.views.labels import Box, Point, place_labels
+
+
+def row(name, metric, p50, p90, megabytes=10.0, speedup=1.0, **more):
+    size = None if megabytes is None else int(megabytes * 1e6)
+    timed = "own process" if p50 is not None else "not timed"
+    return CandidateResult(name, metric, 0.0, p50, p90, speedup, size, "saved artifact", "eager", timed, **more)
+
+
+def comparison(*rows, unit="", higher_is_better=True, rounds=10):
+    return Comparison(rows, "SQNR" if unit else "accuracy", unit, higher_is_better, 64, 8, rounds, 2)
+
+
+THREE = comparison(
+    row("float32", 0.912, 33.1, 35.2, 102.4),
+    row("onnxruntime int8", 0.9085, 11.8, 12.6, 25.6, 2.8),
+    row("inductor int8", 0.9097, 8.5, 9.4, 25.6, 3.9),
+)
+
+
+def labels(figure):
+    return [a for a in figure.layout.annotations if a.showarrow]
+
+
+def test_points_whiskers_and_marker_areas():
+    figure = charts.comparison_figure(THREE)
+    assert [(t.x[0], t.y[0]) for t in figure.data] == [(33.1, 0.912), (11.8, 0.9085), (8.5, 0.9097)]
+    assert [round(t.x[0] + t.error_x.array[0], 6) for t in figure.data] == [35.2, 12.6, 9.4]
+    assert all(tuple(t.error_x.arrayminus) == (0,) for t in figure.data)
+    areas = [t.marker.size**2 for t in figure.data]
+    assert areas[0] / areas[1] == pytest.approx(4.0)  # 102.4 MB against 25.6 MB
+    assert figure.data[0].marker.symbol != figure.data[1].marker.symbol  # told by shape, not by colour alone
+
+
+def test_every_point_is_labelled_and_inside():
+    figure = charts.comparison_figure(THREE)
+    assert ["<b>float32</b>" in a.text for a in labels(figure)] == [True, False, False]
+    assert "11.8 ms · 2.8× · 25.6 MB" in labels(figure)[1].text
+    (x0, x1), (y0, y1) = figure.layout.xaxis.range, figure.layout.yaxis.range
+    assert x0 == 0
+    assert all(x0 <= t.x[0] + t.error_x.array[0] <= x1 and y0 < t.y[0] < y1 for t in figure.data)
+
+
+def test_hover_has_all_numbers():
+    hover = charts.comparison_figure(THREE).data[1].hovertemplate
+    for words in (
+        "onnxruntime int8",
+        "accuracy: 0.9085",
+        "p50 ms: 11.8",
+        "p90 ms: 12.6",
+        "speed-up: 2.80×",
+        "size MB: 25.6",
+    ):
+        assert words in hover
+
+
+@pytest.mark.parametrize(("higher", "arrow", "edge"), [(True, "↖", 1), (False, "↙", 0)])
+def test_the_better_direction_is_told_and_shaded(higher, arrow, edge):
+    figure = charts.comparison_figure(comparison(*THREE.rows, higher_is_better=higher))
+    [direction] = [a for a in figure.layout.annotations if not a.showarrow]
+    assert direction.text == f"{arrow} better"
+    assert direction.y == edge
+    [shade] = figure.layout.shapes
+    assert (shade.x0, shade.x1, shade.y0) == (0, 33.1, 0.912)
+    assert (shade.y1 > shade.y0) == higher
+
+
+def test_a_reference_of_infinite_sqnr_has_a_place_of_its_own():
+    figure = charts.comparison_figure(
+        comparison(
+            row("float32", math.inf, 33.0, 35.0), row("int8", 36.2, 8.8, 9.6), row("int4", 18.4, 9.8, 10), unit="dB"
+        )
+    )
+    values = [t.y[0] for t in figure.data]
+    assert values[1:] == [36.2, 18.4]
+    assert math.isfinite(values[0])
+    assert values[0] > 36.2
+    ticks = dict(zip(figure.layout.yaxis.ticktext, figure.layout.yaxis.tickvals, strict=True))
+    assert ticks.pop("∞") == values[0]
+    assert ticks
+    assert all(float(text) == value < values[0] for text, value in ticks.items())
+    assert "reference" in figure.data[0].hovertemplate
+
+
+def test_all_equal_to_the_reference():
+    figure = charts.comparison_figure(comparison(row("a", math.inf, 1.0, 1.1), row("b", math.inf, 2.0, 2.1), unit="dB"))
+    assert figure.data[0].y == figure.data[1].y
+    assert tuple(figure.layout.yaxis.ticktext) == ("∞",)
+
+
+def test_very_different_latencies_use_a_logarithmic_axis():
+    figure = charts.comparison_figure(comparison(row("slow", 0.9, 133.0, 180.0), row("fast", 0.8, 0.8, 0.9)))
+    assert figure.layout.xaxis.type == "log"
+    assert figure.layout.xaxis.range[0] < math.log10(0.8) < math.log10(180) < figure.layout.xaxis.range[1]
+    assert [a.x for a in labels(figure)] == pytest.approx([math.log10(133.0), math.log10(0.8)])
+
+
+def test_without_latency_the_metric_is_drawn_against_the_size():
+    figure = charts.comparison_figure(
+        comparison(row("a", 0.9, None, None, 40.0, None), row("f", 0.8, None, None, None, None), rounds=0)
+    )
+    assert [(t.x[0], t.y[0]) for t in figure.data] == [(40.0, 0.9)]
+    assert "MB" in figure.layout.xaxis.title.text
+
+
+def test_nothing_but_the_data_has_a_background_and_grey_text_reads_on_both_themes():
+    layout = charts.comparison_figure(THREE).layout
+    assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
+    colors = {
+        layout.font.color,
+        layout.title.font.color,
+        *(a.font.color for a in labels(charts.comparison_figure(THREE))),
+    }
+    for color in colors:
+        assert min(contrast(color, "#ffffff"), contrast(color, "#111111")) > 4.3
+    for color in (charts.FIRST, charts.OTHER):
+        assert min(contrast(color, "#ffffff"), contrast(color, "#111111")) > 3.0
+
+
+def contrast(one, other):
+    def luminance(color):
+        channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_names_are_text_not_markup():
+    name = "<img src=x onerror=alert(1)>%{x}"
+    result = comparison(row(name, 0.9, 1.0, 1.1), row("a" * 60, 0.8, 2.0, 2.1))
+    figure = charts.comparison_figure(result)
+    assert "<img" not in figure.to_json().replace("\\u003c", "<")
+    assert "<img" not in charts.comparison_html(result)
+    assert "%{x}" not in figure.data[0].hovertemplate
+    assert "a" * 31 not in labels(figure)[1].text
+    assert "a" * 60 in figure.data[1].hovertemplate
+
+
+def test_the_bundle_is_plain_json_and_the_same_every_time():
+    bundle = charts.comparison_bundle(THREE)
+    assert json.dumps(bundle) == json.dumps(charts.comparison_bundle(THREE))
+    chart = bundle["application/vnd.plotly.v1+json"]
+    assert {"data", "layout"} <= set(chart)
+    assert len(json.dumps(chart)) < 15_000
+    assert bundle["text/html"].count("<tr>") == 4
+    assert "10 interleaved rounds" in bundle["text/html"]
+
+
+AREA = Box(0, 0, 520, 280)
+
+
+def boxes(points):
+    places = place_labels(points, AREA)
+    return [
+        Box.around(p.x + q.dx, p.y + q.dy, p.label_width, p.label_height) for p, q in zip(points, places, strict=True)
+    ]
+
+
+def point(x, y, radius=8, width=120):
+    return Point(x, y, radius, x + 15, width, 36)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [point(100, 100)],
+        [point(100, 100), point(104, 101)],
+        [point(100, 100), point(101, 100), point(102, 100)],
+        [point(260, 140 + i) for i in range(4)],
+        [point(20, 20), point(500, 20), point(500, 260), point(20, 260)],
+        [point(500, 140, 15), point(498, 142, 15), point(502, 139, 15), point(503, 140, 15)],
+        [point(100, 100, 15), point(130, 90), point(160, 110), point(90, 130)],
+    ],
+    ids=["one", "two near", "three near", "four near", "corners", "four near at the edge", "cluster"],
+)
+def test_labels_cover_neither_each_other_nor_a_marker_and_stay_inside(points):
+    placed = boxes(points)
+    assert all(one.overlap(other) == 0 for one, other in itertools.combinations(placed, 2))
+    markers = [Box.around(p.x, p.y, 2 * p.radius, 2 * p.radius) for p in points]
+    assert all(label.overlap(marker) == 0 for label in placed for marker in markers)
+    assert all(label.outside(AREA) == 0 for label in placed)
+
+
+def test_labels_keep_off_reserved_boxes():
+    reserved = Box(40, 40, 160, 95)
+    [place] = place_labels([point(100, 100)], AREA, [reserved])
+    assert Box.around(100 + place.dx, 100 + place.dy, 120, 36).overlap(reserved) == 0
