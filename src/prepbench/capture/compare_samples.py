@@ -1,0 +1,101 @@
+"""Comparing samples leaf by leaf: sizes may differ, everything else must agree, and what does not is named by its path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from prepbench.errors import InputError
+from prepbench.inputs import Sample, named_leaves
+
+Shapes = dict[str, list[tuple[int, ...]]]
+
+
+def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample]) -> Shapes:
+    """The shape of every tensor argument in each sample, by path.
+
+    Raises:
+        InputError: the samples differ in something that no dynamic axis can express.
+    """
+    named = [dict(named_leaves(function, sample)) for sample in samples]
+    for sample, leaves in zip(samples[1:], named[1:], strict=True):
+        _check_structure(samples[0], named[0], sample, leaves)
+        for path, leaf in named[0].items():
+            _check_leaf(path, samples[0].index, leaf, sample.index, leaves[path])
+    return {
+        path: [tuple(int(size) for size in leaves[path].shape) for leaves in named]
+        for path, leaf in named[0].items()
+        if isinstance(leaf, torch.Tensor)
+    }
+
+
+def _check_structure(first: Sample, leaves: dict[str, Any], other: Sample, others: dict[str, Any]) -> None:
+    missing = [path for path in leaves if path not in others]
+    extra = [path for path in others if path not in leaves]
+    if not missing and not extra:
+        return
+    if missing:
+        path, present, absent, there = missing[0], first.index, other.index, others
+    else:
+        path, present, absent, there = extra[0], other.index, first.index, leaves
+    container = path[: max(path.rfind("["), path.rfind("."))] if "[" in path or "." in path else ""
+    siblings = [name for name in there if container and name.startswith(container)]
+    if container and siblings:
+        counts = (
+            sum(name.startswith(container) for name in leaves),
+            len([n for n in others if n.startswith(container)]),
+        )
+        raise InputError(
+            f"Argument {container!r} differs in its contents: {path!r} is given in sample {present} but not in sample "
+            f"{absent} ({counts[0]} values in sample {first.index}, {counts[1]} in sample {other.index}). The number of "
+            "values and the keys of an argument must be the same in all samples: one graph is one structure. Give "
+            "samples of the same structure, and capture once for each structure."
+        )
+    raise InputError(
+        f"Argument {path!r} is given in sample {present} but not in sample {absent}. One graph has one set of arguments: "
+        f"give {path!r} in every sample or in none; for both uses, capture twice."
+    )
+
+
+def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any) -> None:
+    where = f"Argument {path!r} differs between sample {index} and sample {other_index}"
+    if (leaf is None) != (other is None):
+        empty, full = (index, other_index) if leaf is None else (other_index, index)
+        raise InputError(
+            f"Argument {path!r} is None in sample {empty} but a {type(leaf if other is None else other).__name__} in sample "
+            f"{full}. Give a value in every sample or in none; for both uses, capture twice."
+        )
+    if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor):
+        _check_tensors(where, leaf, other)
+    elif type(leaf) is not type(other):
+        raise InputError(
+            f"{where} in its type: {type(leaf).__name__} and {type(other).__name__}. Give the same type in every sample."
+        )
+    elif not isinstance(leaf, torch.Tensor) and not _same(leaf, other):
+        raise InputError(
+            f"{where}: {leaf!r} and {other!r}. Python values are fixed in a graph: give the same value in every sample, "
+            "capture once for each value, or pass it as a tensor if the model takes one."
+        )
+
+
+def _check_tensors(where: str, leaf: torch.Tensor, other: torch.Tensor) -> None:
+    if leaf.dim() != other.dim():
+        raise InputError(
+            f"{where} in its rank: shapes {tuple(leaf.shape)} and {tuple(other.shape)}. The number of dims is fixed in a "
+            "graph: add or remove dims (unsqueeze, squeeze) so that all samples have the same rank."
+        )
+    if leaf.dtype != other.dtype:
+        raise InputError(
+            f"{where} in its dtype: {leaf.dtype} and {other.dtype}. Convert all samples to one dtype with .to(dtype)."
+        )
+
+
+def _same(leaf: Any, other: Any) -> bool:
+    if leaf is other:
+        return True
+    try:
+        return bool(leaf == other)
+    except (RuntimeError, TypeError, ValueError):  # objects such as arrays whose == has no truth value
+        return False

@@ -1,0 +1,225 @@
+"""Dynamic axes: which dims of the inputs may vary, inferred from samples and changed by the user."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from prepbench._shown import view
+from prepbench.capture.compare_samples import tensor_shapes
+from prepbench.errors import InputError
+from prepbench.inputs import Sample, named_leaves, normalize_samples
+
+if TYPE_CHECKING:
+    from prepbench.capture.axes_report import AxesReport
+    from prepbench.capture.export import Captured
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dim of one tensor argument.
+
+    Attributes:
+        path: the argument, e.g. ``"input_ids"`` or ``"past[0].key"``.
+        dim: the dim, from 0.
+        sizes: its size in each sample.
+        dynamic: whether the captured graph must take other sizes.
+        symbol: the name of the size when it is dynamic; axes of the same name vary together.
+    """
+
+    path: str
+    dim: int
+    sizes: tuple[int, ...]
+    dynamic: bool = False
+    symbol: str = ""
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The smallest and the largest size that was seen."""
+        return min(self.sizes), max(self.sizes)
+
+
+@dataclass(frozen=True)
+class DynamicAxes:
+    """Every dim of every tensor argument, and which of them are dynamic. A value: changes make a new one.
+
+    Example:
+        >>> axes = DynamicAxes.infer([torch.ones(1, 3), torch.ones(2, 3)], torch.nn.Linear(3, 4))
+        >>> [axis.dim for axis in axes.axes if axis.dynamic]
+        [0]
+        >>> axes.set("input", 1, True).axes[1].dynamic
+        True
+    """
+
+    axes: tuple[Axis, ...]
+    samples: tuple[Sample, ...] = field(default=(), compare=False, repr=False)
+
+    @classmethod
+    def infer(cls, samples: Any, module_or_func: Callable[..., Any] | None = None) -> DynamicAxes:
+        """Compare all samples: a dim whose size differs between any two of them is dynamic.
+
+        The order of the samples does not matter, and a size of 1 in some of them makes no difference.
+
+        Args:
+            samples: sample inputs, in any form that :func:`prepbench.inputs.normalize_samples` takes.
+            module_or_func: what will be called with them; gives positional arguments their names.
+
+        Raises:
+            InputError: the samples differ in something other than sizes (an argument, its type, dtype, rank, or a
+                Python value); the message names the argument and both samples.
+        """
+        function = module_or_func if module_or_func is not None else _anything
+        normalized = normalize_samples(function, samples, name="samples")
+        axes = []
+        for path, shapes in tensor_shapes(function, normalized).items():
+            for dim, sizes in enumerate(zip(*shapes, strict=True)):
+                axes.append(Axis(path, dim, tuple(sizes), len(set(sizes)) > 1))
+        return cls(_with_symbols(axes), tuple(normalized))
+
+    def set(self, path: str, dim: int, dynamic: bool = True) -> DynamicAxes:
+        """The axes with one of them made dynamic or static; a negative ``dim`` counts from the last.
+
+        Raises:
+            InputError: there is no such argument or dim; the message gives the nearest names.
+        """
+        dims = [axis.dim for axis in self.axes if axis.path == path]
+        if not dims:
+            paths = list(dict.fromkeys(axis.path for axis in self.axes))
+            near = difflib.get_close_matches(path, paths, 3, 0.4) or paths
+            raise InputError(f"There is no tensor argument {path!r}. Nearest: {', '.join(map(repr, near)) or 'none'}.")
+        if not -len(dims) <= dim < len(dims):
+            raise InputError(f"{path!r} has {len(dims)} dims, so dim must be between 0 and {len(dims) - 1}, got {dim}.")
+        wanted = dim % len(dims)
+        changed = [
+            replace(axis, dynamic=dynamic) if (axis.path, axis.dim) == (path, wanted) else axis for axis in self.axes
+        ]
+        return DynamicAxes(_with_symbols(changed), self.samples)
+
+    @property
+    def dynamic(self) -> tuple[Axis, ...]:
+        """The dynamic axes only."""
+        return tuple(axis for axis in self.axes if axis.dynamic)
+
+    def dynamic_shapes(
+        self, module_or_func: Callable[..., Any], sample: Sample | None = None, *, hint: Any = None
+    ) -> Any:
+        """The ``dynamic_shapes`` argument of ``torch.export.export`` for a call of ``module_or_func``.
+
+        Args:
+            module_or_func: what is exported.
+            sample: the call; the first of the samples that the axes were inferred from when not given.
+            hint: what stands for a dynamic dim; ``torch.export.Dim.DYNAMIC`` when not given.
+
+        Raises:
+            InputError: no sample, or one without an argument that has axes here.
+        """
+        sample = sample or next(iter(self.samples), None)
+        if sample is None:
+            raise InputError("These axes were made without samples: pass the call to export as sample=.")
+        dynamic: dict[str, dict[int, Any]] = {}
+        for axis in self.dynamic:
+            dynamic.setdefault(axis.path, {})[axis.dim] = torch.export.Dim.DYNAMIC if hint is None else hint
+        leaves = dict(named_leaves(module_or_func, sample))
+        self.check_paths(leaves)
+        shapes = torch.export.ShapesCollection()
+        for path, dims in dynamic.items():
+            # the same tensor given twice has one entry, which must hold the dims of both
+            known = shapes._shapes.get(id(leaves[path]), {})
+            shapes._shapes[id(leaves[path])] = {**known, **dims}
+        module = module_or_func if isinstance(module_or_func, torch.nn.Module) else _Called(module_or_func)
+        return shapes.dynamic_shapes(module, sample.args, sample.kwargs)  # type: ignore[arg-type]
+
+    def check_paths(self, leaves: dict[str, Any]) -> None:
+        """Raise :class:`InputError` when an axis belongs to an argument that ``leaves`` does not have."""
+        for axis in self.axes:
+            leaf = leaves.get(axis.path)
+            if not isinstance(leaf, torch.Tensor) or leaf.dim() <= axis.dim:
+                near = difflib.get_close_matches(axis.path, list(leaves), 3, 0.3) or list(leaves)
+                raise InputError(
+                    f"The dynamic axes name dim {axis.dim} of the argument {axis.path!r}, which these inputs do not have. "
+                    f"Nearest: {', '.join(map(repr, near))}. Infer the axes with the same model: "
+                    "DynamicAxes.infer(inputs, model)."
+                )
+
+    def verify(self, captured: Captured) -> AxesReport:
+        """Run sizes that no sample had, and say of each dynamic axis: holds, specialised, or bounded."""
+        from prepbench.capture.axes_report import verify_axes
+
+        return verify_axes(self, captured)
+
+    def code(self) -> str:
+        """Python that makes an equal value, without the samples."""
+        lines = [
+            f"    Axis({axis.path!r}, {axis.dim}, {axis.sizes!r}, {axis.dynamic}, {axis.symbol!r}),"
+            for axis in self.axes
+        ]
+        header = "from prepbench.capture.dynamic_axes import Axis, DynamicAxes"
+        return "\n".join([header, "", "axes = DynamicAxes((", *lines, "))"])
+
+    def table(self) -> Any:
+        """The axes as a pandas ``DataFrame``."""
+        return view("views.tables", "axes_table", self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return view("views.display", "axes_bundle", self)
+
+    def __repr__(self) -> str:
+        shapes: dict[str, list[str]] = {}
+        for axis in self.axes:
+            shapes.setdefault(axis.path, []).append(axis.symbol if axis.dynamic else str(axis.sizes[0]))
+        lines = [f"  {path}: ({', '.join(sizes)})" for path, sizes in shapes.items()]
+        if not self.dynamic:
+            lines.append(
+                "  Nothing is dynamic: all samples have the same sizes. Give a sample of another size (such as another "
+                "batch), or make an axis dynamic with .set(path, dim)."
+            )
+        for symbol in dict.fromkeys(axis.symbol for axis in self.dynamic):
+            seen = sorted({size for axis in self.dynamic if axis.symbol == symbol for size in axis.sizes})
+            lines.append(f"  {symbol}: seen {', '.join(map(str, seen))}")
+        return "\n".join(["DynamicAxes", *lines])
+
+
+class _Called(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def _anything(*args: Any, **kwargs: Any) -> None:
+    """What samples are read for when no model is given."""
+
+
+def _with_symbols(axes: list[Axis]) -> tuple[Axis, ...]:
+    """Name the dynamic axes: axes that vary together share a name."""
+    names: dict[Any, str] = {}
+    result = []
+    for axis in axes:
+        if not axis.dynamic:
+            result.append(replace(axis, symbol=""))
+            continue
+        # sizes that never varied say nothing about varying together, but the same dim probably does
+        key = axis.sizes if len(set(axis.sizes)) > 1 else (axis.dim, axis.sizes)
+        if key not in names:
+            rank = sum(other.path == axis.path for other in axes)
+            names[key] = _unused(_symbol_name(axis, rank), set(names.values()))
+        result.append(replace(axis, symbol=names[key]))
+    return tuple(result)
+
+
+def _symbol_name(axis: Axis, rank: int) -> str:
+    if axis.dim == 0:
+        return "batch"
+    if rank >= 4 and axis.dim >= rank - 2:
+        return ("height", "width")[axis.dim - rank + 2]
+    if axis.dim == 1 and rank in (2, 3):
+        return "sequence"
+    return f"dim{axis.dim}"
+
+
+def _unused(name: str, used: set[str]) -> str:
+    candidates = [name, *(f"{name}_{number}" for number in range(2, len(used) + 3))]
+    return next(candidate for candidate in candidates if candidate not in used)
