@@ -15,7 +15,13 @@ from prepbench.errors import InputError
 
 def readable(trace: ValueTrace) -> list[str]:
     """One line per assumption, e.g. ``"x.size(1) == 4, from model.py:12: for i in range(x.shape[1])"``."""
-    return list(dict.fromkeys(_line(assumption, trace.sizes) for assumption in trace.assumptions))
+    return list(dict.fromkeys(_line(a, trace.sizes) for a in trace.assumptions if not _shown_by_samples(a, trace.sizes)))
+
+
+def _shown_by_samples(assumption: Assumption, sizes: dict[Any, InputSize]) -> bool:
+    """Whether it only says that two sizes are equal which are equal in every sample."""
+    seen = {sizes[symbol].sizes for symbol in assumption.expression.free_symbols}
+    return bool(assumption.expression.is_Equality) and len(assumption.expression.free_symbols) > 1 and len(seen) == 1
 
 
 def _line(assumption: Assumption, sizes: dict[Any, InputSize]) -> str:

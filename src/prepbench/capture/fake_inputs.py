@@ -41,8 +41,32 @@ class FakeCall:
         return [*self.args, *self.kwargs.values()]
 
 
-def fake_call(function: Any, samples: Sequence[Sample], mode: FakeTensorMode) -> FakeCall:
+def base_samples(function: Any, samples: Sequence[Sample]) -> list[int]:
+    """Which samples to trace with, best first.
+
+    The one with the fewest varying axes of size 0 or 1 is first: torch treats these sizes specially. A second
+    one helps when a size happens to equal a fixed one of the model, so that torch takes the two for the same.
+    """
+    leaves = [_tensors(_in_signature_order(function, sample)) for sample in samples]
+    _check_alike(leaves)
+    order = sorted(range(len(samples)), key=lambda index: _short_axes(leaves, index))
+    shapes = {index: [tuple(tensor.shape) for tensor in leaves[index]] for index in order}
+    different = [index for index in order[1:] if shapes[index] != shapes[order[0]]]
+    return [order[0], *different[:1]]
+
+
+def _short_axes(leaves: list[list[torch.Tensor]], index: int) -> int:
+    return sum(
+        size < 2 and any(other[number].shape[dim] != size for other in leaves)
+        for number, tensor in enumerate(leaves[index])
+        for dim, size in enumerate(tensor.shape)
+    )
+
+
+def fake_call(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, base: int) -> FakeCall:
     """The call that stands for all ``samples``: sizes that differ between them are symbols, all others are fixed.
+
+    ``base`` is the sample whose sizes decide branches.
 
     Raises:
         InputError: the samples do not have the same tensors.
@@ -51,8 +75,6 @@ def fake_call(function: Any, samples: Sequence[Sample], mode: FakeTensorMode) ->
     leaves = [_tensors(sample) for sample in samples]
     names = [name.replace("[", "_").replace("]", "") for name in positional_names(function, len(samples[0].args))]
     names += list(samples[0].kwargs)
-    _check_alike(leaves)
-    base = _base(leaves)
     paths = _paths(samples[base], names)
     result = FakeCall((), {}, names)
     position = iter(range(len(leaves[base])))
@@ -95,19 +117,6 @@ def _fake(
 def _hint(size: int, values: tuple[int, ...]) -> int:
     # sizes 0 and 1 broadcast and are special to torch: trace as if the axis were longer
     return size if size > 1 else next((value for value in values if value > 1), 2)
-
-
-def _base(leaves: list[list[torch.Tensor]]) -> int:
-    """The sample to trace with: the one with the fewest varying axes of size 0 or 1."""
-
-    def short(sample: list[torch.Tensor]) -> int:
-        return sum(
-            size < 2 and any(other[index].shape[dim] != size for other in leaves)
-            for index, tensor in enumerate(sample)
-            for dim, size in enumerate(tensor.shape)
-        )
-
-    return min(range(len(leaves)), key=lambda index: short(leaves[index]))
 
 
 def _size_name(path: str, rank: int, dim: int, values: tuple[int, ...], sizes: dict[Any, InputSize]) -> str:

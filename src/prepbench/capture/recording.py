@@ -256,6 +256,4 @@ class _NumberTracer(fx.proxy.TracerBase):
         return self._recording.create(*args[:4])
 
     def create_arg(self, a: Any) -> Any:
-        if isinstance(a, fx.Proxy):
-            return a.node
-        return a
+        return super().create_arg(a)

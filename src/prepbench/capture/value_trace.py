@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from prepbench._torch_compat import device_of, fresh_size, in_functorch, is_fake, symbolic_fake_mode
 from prepbench.capture import structures
-from prepbench.capture.fake_inputs import FakeCall, InputSize, fake_call
+from prepbench.capture.fake_inputs import FakeCall, InputSize, base_samples, fake_call
 from prepbench.capture.interception import intercepted
 from prepbench.capture.module_state import replaced_buffers, restored
 from prepbench.capture.observed import Observed
@@ -67,6 +67,11 @@ class ValueTrace:
     sizes: dict[Any, InputSize] = field(default_factory=dict)
     assumptions: list[Assumption] = field(default_factory=list)
 
+    @property
+    def fixed(self) -> list[Assumption]:
+        """Sizes that differ between samples and yet had to be one number, such as the length of an unrolled loop."""
+        return [a for a in self.assumptions if a.expression.is_Equality and len(a.expression.free_symbols) == 1]
+
 
 def trace_values(
     root: torch.nn.Module | Callable[..., Any],
@@ -88,10 +93,19 @@ def trace_values(
         observed: the answer, if known already.
         prefix: name of ``root`` within the model that was observed.
     """
-    try:
-        return _Run(root, is_leaf, observed, prefix).trace(samples)
-    except _NotObserved:
-        return _Run(root, is_leaf, observe(), prefix).trace(samples)
+    best: ValueTrace | None = None
+    for base in base_samples(root, samples):
+        try:
+            trace = _Run(root, is_leaf, observed, prefix).trace(samples, base)
+        except _NotObserved:
+            observed = observe()
+            trace = _Run(root, is_leaf, observed, prefix).trace(samples, base)
+        if best is None or len(trace.fixed) < len(best.fixed):
+            best = trace
+        if trace.error is not None or not best.fixed:
+            break
+    assert best is not None
+    return best
 
 
 class _Run:
@@ -118,13 +132,13 @@ class _Run:
         """Whether what runs now is the model's own code, to be written down call by call."""
         return not self.paused and not self.below and threading.get_ident() == self.thread
 
-    def trace(self, samples: Sequence[Sample]) -> ValueTrace:
+    def trace(self, samples: Sequence[Sample], base: int) -> ValueTrace:
         """Run the forward once and return what it did."""
         result = ValueTrace(self.recording.graph, self.calls, None, self.recording.constants)
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=[]))
             buffers = stack.enter_context(restored(self.root))
-            call = fake_call(self.function, samples, self.mode)
+            call = fake_call(self.function, samples, self.mode, base)
             result.sizes = call.sizes
             self._add_placeholders(call)
             try:
@@ -239,7 +253,8 @@ class _Run:
         self.recording.scope.append((fqn, type(module).__name__))
         self.calls.append(ModuleCall(fqn))
         try:
-            return _not_an_iterator(original(module, *args, **kwargs))
+            result = original(module, *args, **kwargs)
+            return result if module is self.root else _not_an_iterator(result)
         except Exception as error:
             if module is self.root or not self._observed().count(self._full(fqn)):
                 raise
