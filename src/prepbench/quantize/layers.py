@@ -1,0 +1,80 @@
+"""Finding the layers of a model in its ATen graph: which node computes which layer, with which weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+CONVOLUTIONS = frozenset(
+    getattr(getattr(aten, name), overload)
+    for name in ("conv1d", "conv2d", "conv3d")
+    for overload in ("default", "padding")
+)
+# operator -> (index of the input, index of the weight, axis of the weight that counts output channels)
+_WEIGHTED = {**dict.fromkeys(CONVOLUTIONS, (0, 1, 0)), aten.linear.default: (0, 1, 0), aten.addmm.default: (1, 2, 1), aten.mm.default: (0, 1, 1)}
+
+ACTIVATIONS = frozenset(
+    [aten.relu.default, aten.relu_.default, aten.relu6.default, aten.relu6_.default, aten.hardtanh.default, aten.hardtanh_.default]
+)
+ADDITIONS = frozenset([aten.add.Tensor, aten.add_.Tensor])
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One call of a layer: the node that multiplies, its input and weight nodes, and the weight's output-channel axis."""
+
+    fqn: str
+    node: fx.Node
+    input: fx.Node
+    weight: fx.Node
+    axis: int
+
+    @property
+    def is_convolution(self) -> bool:
+        return self.node.target in CONVOLUTIONS
+
+    def end(self) -> fx.Node:
+        """The last node of the group that one kernel computes: the layer itself, or the activation that alone follows it."""
+        users = list(self.node.users)
+        return users[0] if len(users) == 1 and users[0].target in ACTIVATIONS else self.node
+
+
+def layer_calls(graph: fx.Graph, layers: Mapping[str, object]) -> list[LayerCall]:
+    """The calls of ``layers`` in ``graph``, in execution order; other multiplications with parameters are left out."""
+    calls = []
+    for node in graph.nodes:
+        if node.op != "call_function" or node.target not in _WEIGHTED:
+            continue
+        input_index, weight_index, axis = _WEIGHTED[node.target]
+        operand, weight = node.args[input_index], node.args[weight_index]
+        if isinstance(operand, fx.Node) and isinstance(weight, fx.Node) and weight.op == "get_attr" and operand.op != "get_attr":
+            fqn = _owner(node, weight, layers)
+            if fqn is not None:
+                calls.append(LayerCall(fqn, node, operand, weight, axis))
+    return calls
+
+
+def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str | None:
+    """The layer that makes this call: the innermost module around it, else the owner of the weight (which tied layers share)."""
+    stack = node.meta.get("nn_module_stack") or {}
+    for path, _ in reversed(list(stack.values())):
+        if path in layers:
+            return str(path)
+        break
+    by_weight = str(weight.target).rpartition(".")[0]
+    return by_weight if by_weight in layers else None
+
+
+def operators_of(graph: fx.Graph, fqn: str) -> list[str]:
+    """Names of the operators that the module ``fqn`` runs, for saying why it was not quantized."""
+    names = []
+    for node in graph.nodes:
+        stack = node.meta.get("nn_module_stack") or {}
+        if node.op == "call_function" and any(path == fqn for path, _ in stack.values()):
+            names.append(str(node.target).removesuffix(".default"))
+    return list(dict.fromkeys(names))

@@ -1,0 +1,156 @@
+"""The PT2E stages as functions from value to value: insert observers, calibrate, convert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from prepbench.errors import CalibrationError, SettingsError
+from prepbench.inputs import Sample, named_leaves
+from prepbench.jobs import Progress, ProgressCallback, report_nothing
+from prepbench.quantize._torchao import pt2e
+from prepbench.quantize.annotate import make_quantizer
+from prepbench.quantize.layers import operators_of
+from prepbench.quantize.placement import Placement
+from prepbench.quantize.report import LayerReport
+from prepbench.settings import ExplainedLayer
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A graph with observers in it, and what will become of each layer."""
+
+    graph: fx.GraphModule
+    layers: tuple[LayerReport, ...]
+
+
+def insert_observers(
+    program: torch.export.ExportedProgram,
+    model: nn.Module,
+    explained: Sequence[ExplainedLayer],
+    placement: Placement,
+    leaves: Mapping[str, str] | None = None,
+) -> Observed:
+    """Fold batch norms and put observers where the settings and the target want them.
+
+    Args:
+        program: the captured model; it is not changed.
+        model: the model it was captured from, for parameter counts.
+        explained: the decision for each layer, from :func:`prepbench.settings.explain_settings`.
+        placement: the target's wishes.
+        leaves: leaf-wrapped modules and why, by FQN: what is inside them cannot be quantized.
+
+    Raises:
+        SettingsError: nothing would be quantized under these settings.
+    """
+    settings = {layer.fqn: layer.settings for layer in explained if layer.settings is not None}
+    quantizer = make_quantizer(settings, placement)
+    graph = program.module(check_guards=False)
+    observed = pt2e().prepare_pt2e(graph, quantizer)
+    rows = tuple(_row(layer, model, quantizer.quantized, observed, leaves or {}) for layer in explained)
+    if not any(row.quantized for row in rows):
+        reasons = "; ".join(f"{row.fqn}: {row.reason}" for row in rows[:6]) or "the model has no layer with a weight matrix"
+        raise SettingsError(
+            f"Nothing would be quantized: {reasons}. Change layer_quantization_settings, or compile in float with quantization_settings=None."
+        )
+    return Observed(observed, rows)
+
+
+def calibrate(
+    observed: Observed, samples: Sequence[Sample], model: nn.Module, progress: ProgressCallback = report_nothing
+) -> Observed:
+    """Run the samples through the observers; each learns the range of what passes it.
+
+    Args:
+        observed: from :func:`insert_observers`; its observers are updated.
+        samples: the calibration inputs.
+        model: the original model, for the names of its arguments.
+        progress: called after each sample; may raise to cancel.
+
+    Raises:
+        CalibrationError: NaN in a sample (by index and argument), or an observer that saw no finite range.
+    """
+    for sample in samples:
+        _check_finite(model, sample)
+    progress(Progress("calibrate", 0, len(samples)))
+    with torch.no_grad():
+        for done, sample in enumerate(samples, start=1):
+            sample.call(observed.graph)
+            progress(Progress("calibrate", done, len(samples)))
+    _check_ranges(observed.graph)
+    return observed
+
+
+def convert(observed: Observed) -> fx.GraphModule:
+    """Replace observers by quantize and dequantize operators with the learned scales; weights become int8 constants."""
+    converted = pt2e().convert_pt2e(observed.graph)
+    assert isinstance(converted, fx.GraphModule)
+    return converted
+
+
+def _check_finite(model: nn.Module, sample: Sample) -> None:
+    for path, leaf in named_leaves(model, sample):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and bool(leaf.isnan().any()):
+            count = int(leaf.isnan().sum())
+            raise CalibrationError(
+                f"calibration_inputs[{sample.index}]: {path} holds {count} NaN (of {leaf.numel()} values). "
+                "Scales learned from it would be NaN: remove the sample or repair its preprocessing."
+            )
+
+
+def _check_ranges(graph: fx.GraphModule) -> None:
+    for node in graph.graph.nodes:
+        if node.op != "call_module" or not str(node.target).startswith("activation_post_process"):
+            continue
+        observer = graph.get_submodule(str(node.target))
+        low, high = getattr(observer, "min_val", None), getattr(observer, "max_val", None)
+        if low is not None and high is not None and not bool((low.isfinite() & high.isfinite()).all()):
+            source = node.args[0]
+            raise CalibrationError(
+                f"The values of {_place(source)} reach from {float(low.min())} to {float(high.max())} on the calibration inputs, so no scale "
+                "fits them. Look for infinities in the inputs (a mask of -inf?) or keep this layer in float "
+                "(LayerQuantizationSettings(skip_quantization=True))."
+            )
+
+
+def _place(node: Any) -> str:
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    where = stack[-1][0] if stack and stack[-1][0] else "the model"
+    return f"{node.name} in {where}"
+
+
+def _row(
+    layer: ExplainedLayer, model: nn.Module, quantized: set[str], graph: fx.GraphModule, leaves: Mapping[str, str]
+) -> LayerReport:
+    parameters = sum(p.numel() for p in model.get_submodule(layer.fqn).parameters())
+    if layer.settings is not None and layer.fqn in quantized:
+        only_weights = layer.settings.prefer_weights_only_quantization
+        return LayerReport(
+            layer.fqn,
+            layer.type,
+            parameters,
+            weights_bits=layer.settings.weights_num_bits,
+            activations_bits=32 if only_weights else layer.settings.activations_num_bits,
+            rule=layer.rule,
+            reason="weights only, by the settings" if only_weights else "",
+        )
+    return LayerReport(layer.fqn, layer.type, parameters, rule=layer.rule, reason=_why_not(layer, model, graph, leaves))
+
+
+def _why_not(layer: ExplainedLayer, model: nn.Module, graph: fx.GraphModule, leaves: Mapping[str, str]) -> str:
+    if layer.settings is None:
+        return f"skipped by rule {layer.rule!r}"
+    for fqn, reason in leaves.items():
+        if layer.fqn == fqn or fqn == "" or layer.fqn.startswith(fqn + "."):
+            return f"inside leaf-wrapped {fqn or 'model'} ({reason})"
+    weight = model.get_submodule(layer.fqn)._parameters.get("weight")
+    if weight is not None and weight.dtype != torch.float32:
+        return f"its weight is {str(weight.dtype).removeprefix('torch.')}; only float32 is quantized (model.float())"
+    operators = operators_of(graph.graph, layer.fqn)
+    if not operators:
+        return "not called on the tracing inputs"
+    return f"no int8 form of {', '.join(operators[:3])}"
