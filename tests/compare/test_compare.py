@@ -8,7 +8,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.compare.batches import batch_size, read_batches
-from prepbench.compare.compare import Comparison, compare, percentile
+from prepbench.compare.compare import Comparison, compare, percentile, speedup
 from prepbench.errors import InputError, MetricError
 from prepbench.inputs import Sample
 
@@ -257,6 +257,13 @@ def test_percentile_interpolates():
     assert percentile((4.0, 1.0, 3.0, 2.0), 50) == 2.5
     assert percentile((7.0,), 90) == 7.0
     assert percentile((), 50) is None
+
+
+def test_speedup_is_paired_by_round():
+    # the machine was ten times slower in the middle rounds: the ratio within each round still is 2
+    assert speedup([2.0, 2.2, 20.0, 22.0, 20.0, 21.0], [1.0, 1.1, 10.0, 11.0, 1.0, 1.1], rounds=3) == pytest.approx(2.0)
+    assert speedup([1.0, 1.0], [4.0, 4.0], rounds=2) == 0.25
+    assert speedup([], [], rounds=0) is None
 
 
 def test_the_package_is_callable_under_every_name():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 
@@ -137,6 +138,22 @@ def test_cancelling_ends_all_workers(fake_workers, tmp_path, error, mode, stage)
 
 def left_over(folder):
     return list(folder.glob("prepbench-compare-*"))
+
+
+def test_workers_end_when_their_parent_is_killed(fake_workers, tmp_path):
+    program = (
+        "import os, sys; from pathlib import Path; from prepbench.compare.process import WorkerProcess\n"
+        "worker = WorkerProcess('m', sys.argv[2:], Path(sys.argv[1]), threads=1, timeout=60, heartbeat=lambda: None)\n"
+        "worker.wait_until_ready(); os.kill(os.getpid(), 9)"
+    )
+    command = fake_workers.command("1000@m", tmp_path, 1)
+    parent = subprocess.run([sys.executable, "-c", program, str(tmp_path / "log"), *command], timeout=120)
+    assert parent.returncode == -9
+    [(_, _, pid)] = fake_workers.events()
+    deadline = time.monotonic() + 10
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{pid}")
 
 
 def test_temporary_folders_are_removed_when_a_worker_fails(exported, temporary_folders, monkeypatch):

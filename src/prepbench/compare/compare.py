@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def compare(
         for batch in batches:
             _score(scores, batch, total, progress)
     return Comparison(
-        rows=_rows(scores.values(), artifacts, latencies),
+        rows=_rows(scores.values(), artifacts, latencies, rounds),
         metric=scores.name,
         unit="dB" if scores.is_sqnr else "",
         higher_is_better=higher_is_better,
@@ -107,26 +106,33 @@ def _size_and_latency(
 
 
 def _rows(
-    scores: Mapping[str, float], artifacts: Mapping[str, Artifact], latencies: Mapping[str, Latency]
+    scores: Mapping[str, float], artifacts: Mapping[str, Artifact], latencies: Mapping[str, Latency], rounds: int
 ) -> tuple[CandidateResult, ...]:
     first = next(iter(scores))
-    base = percentile(latencies[first].times_ms, 50)
-    row = functools.partial(_row, base_score=scores[first], base_ms=base)
-    return tuple(row(name, scores[name], artifacts[name], latencies[name]) for name in scores)
+    base = latencies[first].times_ms
+    return tuple(
+        _row(
+            name,
+            score,
+            score - scores[first],
+            artifacts[name],
+            latencies[name],
+            speedup(base, latencies[name].times_ms, rounds),
+        )
+        for name, score in scores.items()
+    )
 
 
 def _row(
-    name: str, score: float, artifact: Artifact, latency: Latency, *, base_score: float, base_ms: float | None
+    name: str, score: float, change: float, artifact: Artifact, latency: Latency, faster: float | None
 ) -> CandidateResult:
-    change = score - base_score
-    p50 = percentile(latency.times_ms, 50)
     return CandidateResult(
         name=name,
         metric=score,
         change=change if math.isfinite(change) else None,
-        p50_ms=p50,
+        p50_ms=percentile(latency.times_ms, 50),
         p90_ms=percentile(latency.times_ms, 90),
-        speedup=base_ms / p50 if base_ms is not None and p50 else None,
+        speedup=faster,
         size_bytes=artifact.size_bytes,
         size_of=artifact.size_of,
         target=artifact.target,
@@ -134,6 +140,27 @@ def _row(
         note="; ".join(filter(None, [artifact.note, latency.note])),
         times_ms=latency.times_ms,
     )
+
+
+def speedup(base: Sequence[float], times: Sequence[float], rounds: int) -> float | None:
+    """Median over the rounds of the ratio of both medians in that round; None without times.
+
+    Both were measured one after the other in every round, so what slows the machine for a while slows both and cancels.
+
+    Args:
+        base: times of the first candidate, rounds in order, the same number of calls in each.
+        times: as many times of another candidate.
+        rounds: number of rounds.
+
+    Example:
+        >>> speedup([4.0, 40.0, 4.0], [2.0, 20.0, 2.0], rounds=3)
+        2.0
+    """
+    if not base or not times:
+        return None
+    calls = len(base) // rounds
+    turns = [slice(i * calls, (i + 1) * calls) for i in range(rounds)]
+    return statistics.median(statistics.median(base[t]) / max(statistics.median(times[t]), 1e-6) for t in turns)
 
 
 def percentile(values: tuple[float, ...], percent: int) -> float | None:

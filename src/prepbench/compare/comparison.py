@@ -24,7 +24,8 @@ class CandidateResult:
         change: its score minus the first candidate's; None where that is no finite number.
         p50_ms: median latency of one call in milliseconds; None when latency was not measured.
         p90_ms: 90th percentile of the latency in milliseconds.
-        speedup: median of the first candidate divided by this one's; above 1 is faster.
+        speedup: how many times faster than the first candidate: the median, over the rounds, of the ratio of both
+            medians in one round. They ran right after each other there, so a machine that slows down cancels out.
         size_bytes: see ``size_of``; None for a plain function that cannot be saved.
         size_of: ``"saved artifact"``, or ``"parameters and buffers"`` of what cannot be saved.
         target: name of the deployment target.
@@ -59,7 +60,7 @@ class Comparison:
         samples: number of samples scored.
         batch_size: samples in one timed call.
         rounds: number of interleaved rounds.
-        threads: threads of each timing process.
+        threads: number of threads of PyTorch and OpenMP in each timing process; a target may set its own.
 
     Example:
         >>> row = CandidateResult("fp32", 0.9, 0.0, 2.0, 2.5, 1.0, 4_000_000, "saved artifact", "eager", "own process")
@@ -91,14 +92,15 @@ class Comparison:
     @property
     def caption(self) -> str:
         """Under which conditions the numbers hold, in one sentence."""
-        samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
-        scored = f"{self.metric} over {samples}" + (f" against {self.rows[0].name}" if self.unit else "")
+        scored = f"{self.metric} over {_count(self.samples, 'sample')}" + (
+            f" against {self.rows[0].name}" if self.unit else ""
+        )
         if not self.rounds:
             return f"{scored}; latency not measured."
         calls = len(self.rows[0].times_ms)
         return (
-            f"{scored}; ms per call on a batch of {self.batch_size}, {self.threads} thread{'s' * (self.threads != 1)}, "
-            f"{calls} calls in {self.rounds} interleaved round{'s' * (self.rounds != 1)}."
+            f"{scored}; ms per call on a batch of {self.batch_size}, {_count(self.threads, 'PyTorch thread')}, "
+            f"{calls} calls in {_count(self.rounds, 'interleaved round')}."
         )
 
     @property
@@ -185,6 +187,10 @@ def number(value: float, unit: str = "", *, signed: bool = False) -> str:
         return "∞" if value > 0 else "−∞"
     digits = ".1f" if unit == "dB" else ".4f" if abs(value) < 10 else ".4g"
     return format(value, sign + digits).replace("-", "−")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def milliseconds(value: float | None) -> str:
