@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -94,3 +96,47 @@ def fresh_size(mode: FakeTensorMode) -> torch.SymInt:
     size: torch.SymInt = mode.shape_env.create_unbacked_symint()
     torch._check(size >= 0)
     return size
+
+
+def symbolic_kernels() -> AbstractContextManager[Any]:
+    """Use torch's Python kernels where it has them; the C++ ones of padding and resizing fix symbolic sizes."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    context: AbstractContextManager[Any] = enable_python_dispatcher()
+    return context
+
+
+@contextmanager
+def watched_specialisation(on_constant: Callable[[Any, int], None]) -> Iterator[None]:
+    """Call ``on_constant(symbol, value)`` when tracing is about to fix the size of an input; it may raise.
+
+    What it raises appears at the line of the model that asked for the number.
+    """
+    original = ShapeEnv._set_replacement
+
+    def set_replacement(self: ShapeEnv, symbol: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(target, "is_Integer", False) and symbol in self.backed_var_to_val:
+            on_constant(symbol, int(target))
+        return original(self, symbol, target, *args, **kwargs)
+
+    ShapeEnv._set_replacement = set_replacement  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ShapeEnv._set_replacement = original  # type: ignore[method-assign]
+
+
+def forget_pending_sizes(values: Any) -> None:
+    """Drop unknown sizes and numbers that an abandoned computation left behind on the fake mode of ``values``."""
+    from torch._guards import detect_fake_mode
+
+    mode = detect_fake_mode(values)
+    if mode is not None and mode.shape_env is not None:
+        mode.shape_env.pending_fresh_unbacked_symbols.clear()
+
+
+def exact_zero_one() -> Any:
+    """A context in which tracing assumes nothing about sizes 0 and 1 and records what the model asks about them."""
+    from torch.fx.experimental import _config
+
+    return _config.patch(backed_size_oblivious=True)

@@ -21,7 +21,7 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from prepbench._torch_compat import device_of, fresh_size, in_functorch, is_fake, symbolic_fake_mode
+from prepbench._torch_compat import device_of, fresh_size, in_functorch, is_fake, symbolic_fake_mode, symbolic_kernels
 from prepbench.capture import structures
 from prepbench.capture.fake_inputs import FakeCall, InputSize, base_samples, fake_call
 from prepbench.capture.interception import intercepted
@@ -149,7 +149,7 @@ class _Run:
         return result
 
     def _forward(self, call: FakeCall, buffers: dict[str, torch.Tensor]) -> None:
-        with self.mode, intercepted(self), _Dispatched(self), _Called(self):
+        with symbolic_kernels(), self.mode, intercepted(self), _Dispatched(self), _Called(self):
             output = self.function(*call.args, **call.kwargs)
             self.paused += 1
             self._keep_buffers(buffers)
