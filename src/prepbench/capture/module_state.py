@@ -11,10 +11,10 @@ import torch
 
 @contextmanager
 def restored(root: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
-    """Undo every attribute that is set, replaced or deleted on ``root`` or a submodule inside the block.
+    """Undo what the block does to ``root`` and its submodules: attributes, buffers, ``requires_grad``.
 
-    Plain lists, dicts and sets held by a module are restored too, for models that keep a cache between calls. Yields
-    the buffers as they were, by name.
+    Plain lists, dicts and sets held by a module are restored too, for models that keep a cache between calls, and the
+    values of buffers that are counted up in place. Yields the buffers as they were, by name.
     """
     saved = [(module.__dict__, dict(module.__dict__)) for module in root.modules()]
     containers = [
@@ -24,8 +24,10 @@ def restored(root: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
         if isinstance(value, dict | list | set)
     ]
     flags = [(tensor, tensor.requires_grad) for tensor in root.parameters()]
+    buffers = dict(root.named_buffers())
+    values = [(buffer, buffer.detach().clone(), buffer._version) for buffer in buffers.values()]
     try:
-        yield dict(root.named_buffers())
+        yield buffers
     finally:
         for live, attributes in saved:
             live.clear()
@@ -35,6 +37,10 @@ def restored(root: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
         for parameter, flag in flags:
             if parameter.requires_grad != flag:
                 parameter.requires_grad_(flag)
+        with torch.no_grad():
+            for buffer, value, version in values:
+                if buffer._version != version:
+                    buffer.copy_(value)
 
 
 def _refill(container: Any, content: Any) -> None:

@@ -138,15 +138,11 @@ def _observe(root: torch.nn.Module, sample: Sample) -> tuple[dict[str, list[Call
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        buffers = stack.enter_context(restored(root))
-        values = {name: buffer.clone() for name, buffer in buffers.items()}
+        stack.enter_context(restored(root))
         stack.enter_context(patched(torch.nn.Module, "__call__", call))
         try:
             own = sample.map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
             own.call(root)
         except Exception as error:
             raised = error
-        finally:
-            for name, buffer in buffers.items():
-                buffer.copy_(values[name])
     return calls, raised

@@ -1,0 +1,91 @@
+"""Every hard model traces to a graph that equals the model, also at sizes never shown."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from prepbench.capture.collection import GraphCollection, recursive_trace
+from prepbench.capture.structures import collect
+from prepbench.errors import InputError
+from prepbench.inputs import normalize_samples
+from tests.zoo import ZOO, ZooCase
+
+
+def traced(case: ZooCase) -> tuple[Any, GraphCollection]:
+    torch.manual_seed(0)
+    model = case.make()
+    return model, recursive_trace(model, inputs=copy.deepcopy(case.samples))
+
+
+def run(function: Any, sample: Any) -> Any:
+    torch.manual_seed(0)
+    return copy.deepcopy(sample).call(function)
+
+
+def assert_same(got: Any, expected: Any) -> None:
+    assert type(got) is type(expected)
+    for left, right in zip(collect(got), collect(expected), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_failures_are_exactly_those_that_depend_on_data(name: str) -> None:
+    case = ZOO[name]
+    _, collection = traced(case)
+    assert tuple(failure.fqn for failure in collection.failures) == case.failed
+    assert tuple(failure.kind for failure in collection.failures) == case.kinds
+    for failure in collection.failures:
+        assert failure.source is not None
+        assert "zoo" in failure.source.file
+        assert failure.remedy
+
+
+@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if "" not in case.failed])
+def test_graph_equals_model(name: str) -> None:
+    case = ZOO[name]
+    model, collection = traced(case)
+    graph = copy.deepcopy(collection.graph_module())
+    graph.graph.lint()
+    inputs = case.samples[:1] if case.assumes else [*case.samples, *case.unseen]
+    for sample in normalize_samples(model, inputs):
+        if case.failed == ("0",):
+            continue  # an iterator cannot be compared
+        assert_same(run(graph, sample), run(model, sample))
+
+
+@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if case.assumes])
+def test_sizes_that_were_fixed_are_reported_and_refused(name: str) -> None:
+    case = ZOO[name]
+    model, collection = traced(case)
+    assert any(case.assumes in line for line in collection.assumptions)
+    for sample in normalize_samples(model, case.unseen):
+        with pytest.raises(InputError, match="was traced for"):
+            sample.call(collection.graph_module())
+
+
+@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("with_inputs", [True, False])
+def test_the_model_is_left_as_it_was(name: str, with_inputs: bool) -> None:
+    case = ZOO[name]
+    torch.manual_seed(0)
+    model = case.make()
+    before = {path: {key: id(value) for key, value in vars(module).items()} for path, module in model.named_modules()}
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    recursive_trace(model, inputs=copy.deepcopy(case.samples) if with_inputs else None)
+    after = {path: {key: id(value) for key, value in vars(module).items()} for path, module in model.named_modules()}
+    assert after == before
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if case.symbolic_failed is not None])
+def test_failures_without_inputs(name: str) -> None:
+    case = ZOO[name]
+    torch.manual_seed(0)
+    collection = recursive_trace(case.make())
+    assert tuple(failure.fqn for failure in collection.failures) == case.symbolic_failed
