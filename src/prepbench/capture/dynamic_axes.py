@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from prepbench._shown import view
+from prepbench.capture.callable_module import as_module
 from prepbench.capture.compare_samples import tensor_shapes
+from prepbench.capture.object_nodes import register_nodes
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 
@@ -74,6 +76,7 @@ class DynamicAxes:
         """
         function = module_or_func if module_or_func is not None else _anything
         normalized = normalize_samples(function, samples, name="samples")
+        register_nodes([(sample.args, sample.kwargs) for sample in normalized])
         axes = []
         for path, shapes in tensor_shapes(function, normalized).items():
             for dim, sizes in enumerate(zip(*shapes, strict=True)):
@@ -120,18 +123,17 @@ class DynamicAxes:
         sample = sample or next(iter(self.samples), None)
         if sample is None:
             raise InputError("These axes were made without samples: pass the call to export as sample=.")
-        dynamic: dict[str, dict[int, Any]] = {}
-        for axis in self.dynamic:
-            dynamic.setdefault(axis.path, {})[axis.dim] = torch.export.Dim.DYNAMIC if hint is None else hint
         leaves = dict(named_leaves(module_or_func, sample))
         self.check_paths(leaves)
+        # the same tensor given twice has one entry, which holds the dims of both
+        dims: dict[int, dict[int, Any]] = {}
+        for axis in self.dynamic:
+            entry = dims.setdefault(id(leaves[axis.path]), {})
+            entry[axis.dim] = torch.export.Dim.DYNAMIC if hint is None else hint
         shapes = torch.export.ShapesCollection()
-        for path, dims in dynamic.items():
-            # the same tensor given twice has one entry, which must hold the dims of both
-            known = shapes._shapes.get(id(leaves[path]), {})
-            shapes._shapes[id(leaves[path])] = {**known, **dims}
-        module = module_or_func if isinstance(module_or_func, torch.nn.Module) else _Called(module_or_func)
-        return shapes.dynamic_shapes(module, sample.args, sample.kwargs)  # type: ignore[arg-type]
+        for path in dict.fromkeys(axis.path for axis in self.dynamic):
+            shapes[leaves[path]] = dims[id(leaves[path])]
+        return shapes.dynamic_shapes(as_module(module_or_func), sample.args, sample.kwargs)  # type: ignore[arg-type]
 
     def check_paths(self, leaves: dict[str, Any]) -> None:
         """Raise :class:`InputError` when an axis belongs to an argument that ``leaves`` does not have."""
@@ -140,8 +142,8 @@ class DynamicAxes:
             if not isinstance(leaf, torch.Tensor) or leaf.dim() <= axis.dim:
                 near = difflib.get_close_matches(axis.path, list(leaves), 3, 0.3) or list(leaves)
                 raise InputError(
-                    f"The dynamic axes name dim {axis.dim} of the argument {axis.path!r}, which these inputs do not have. "
-                    f"Nearest: {', '.join(map(repr, near))}. Infer the axes with the same model: "
+                    f"The dynamic axes name dim {axis.dim} of the argument {axis.path!r}, which these inputs do not "
+                    f"have. Nearest: {', '.join(map(repr, near))}. Infer the axes with the same model: "
                     "DynamicAxes.infer(inputs, model)."
                 )
 
@@ -181,12 +183,6 @@ class DynamicAxes:
             seen = sorted({size for axis in self.dynamic if axis.symbol == symbol for size in axis.sizes})
             lines.append(f"  {symbol}: seen {', '.join(map(str, seen))}")
         return "\n".join(["DynamicAxes", *lines])
-
-
-class _Called(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.forward = function
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:

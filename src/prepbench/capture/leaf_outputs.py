@@ -217,6 +217,10 @@ class LeafOutputs:
             if any(isinstance(call.inputs[index], TensorLeaf) and call.inputs[index].changed for call in calls)
         ]
 
+    def variant_outputs(self, flat_inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """What calls like this one returned: a :class:`TensorLeaf` or a constant per output."""
+        return self._variant(flat_inputs).calls[0].outputs
+
     def layout_of(self, flat_inputs: Sequence[Any], index: int) -> str:
         """The memory layout promised for output ``index``: ``"contiguous"`` or ``"channels_last"``."""
         return self.layout(self._variant(flat_inputs), index)

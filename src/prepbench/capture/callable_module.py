@@ -1,0 +1,55 @@
+"""Functions and bound methods as modules, because ``torch.export`` takes modules."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from prepbench.errors import InputError
+
+
+class FunctionModule(torch.nn.Module):
+    """A module whose forward is a function; modules that the function refers to are its children, by their names."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        for name, module in _modules_used_by(function).items():
+            self.add_module(name, module)
+        self.forward = function
+
+
+def as_module(module_or_function: Any) -> torch.nn.Module:
+    """The module itself, or a module that calls the function or bound method; parameters are shared.
+
+    Raises:
+        InputError: it is not callable.
+    """
+    if isinstance(module_or_function, torch.nn.Module):
+        return module_or_function
+    if not callable(module_or_function):
+        raise InputError(f"Expected a module or a function to capture, got {type(module_or_function).__name__}.")
+    owner = getattr(module_or_function, "__self__", None)
+    if isinstance(owner, torch.nn.Module):
+        # a shallow copy shares parameters and children, so names stay those of the owner
+        clone = copy.copy(owner)
+        clone.__dict__["forward"] = types.MethodType(module_or_function.__func__, clone)
+        return clone
+    return FunctionModule(module_or_function)
+
+
+def _modules_used_by(function: Callable[..., Any]) -> dict[str, torch.nn.Module]:
+    plain = inspect.unwrap(function)
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    if not isinstance(plain, types.FunctionType):
+        return {}
+    used = inspect.getclosurevars(plain)
+    return {
+        name: value for name, value in {**used.globals, **used.nonlocals}.items() if isinstance(value, torch.nn.Module)
+    }

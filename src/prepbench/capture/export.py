@@ -1,0 +1,186 @@
+"""Capture at ATen level: one ``torch.export`` program, with every module that cannot be in it as one operator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from prepbench._shown import view
+from prepbench.capture.callable_module import as_module
+from prepbench.capture.dynamic_axes import DynamicAxes
+from prepbench.capture.leaf_wrapping import chosen_leaves
+from prepbench.capture.object_nodes import register_nodes
+from prepbench.capture.outcomes import run
+from prepbench.capture.procedure import Procedure
+from prepbench.document.model import Failure, GraphCollectionDocument
+from prepbench.errors import CaptureError
+from prepbench.inputs import Sample, named_leaves, normalize_samples
+
+if TYPE_CHECKING:
+    from prepbench.capture.axes_report import AxesReport
+    from prepbench.capture.collection import GraphCollection
+
+
+@dataclass(frozen=True, repr=False)
+class Captured:
+    """A model as one graph.
+
+    Attributes:
+        program: the ``torch.export.ExportedProgram``; ``captured.program.module()`` runs it. Weights are those of the model.
+        model: the module that was captured (for a function, a module that calls it).
+        samples: the inputs it was captured with.
+        axes: which dims of the inputs may vary.
+        leaves: the modules that are one opaque operator in the graph, and why.
+        seconds: how long capturing took.
+    """
+
+    program: torch.export.ExportedProgram
+    model: torch.nn.Module
+    samples: tuple[Sample, ...]
+    axes: DynamicAxes
+    leaves: tuple[Failure, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+
+    def verify(self) -> AxesReport:
+        """Run the graph and the model on the samples and on sizes that no sample had, and compare."""
+        return self.axes.verify(self)
+
+    @property
+    def collection(self) -> GraphCollection:
+        """The module graphs of the same model, traced with the same samples."""
+        from prepbench.capture.collection import recursive_trace
+
+        return recursive_trace(self.model, inputs=self.samples)
+
+    def document(self) -> GraphCollectionDocument:
+        """The graph as plain data."""
+        from prepbench.capture.to_document import document_of_program
+
+        document: GraphCollectionDocument = document_of_program(
+            self.program, self.model, self.leaves, type(self.model).__name__
+        )
+        return document
+
+    def diagram(self) -> Any:
+        """The graph as an interactive widget."""
+        return view("widgets.diagram", "diagram", self.document())
+
+    def table(self) -> Any:
+        """The leaves and why they are leaves, as a pandas ``DataFrame``."""
+        return view("views.tables", "failures_table", self.leaves)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return view("views.display", "captured_bundle", self)
+
+    def __repr__(self) -> str:
+        calls = sum(node.op == "call_function" for node in self.program.graph.nodes)
+        dynamic = [f"{axis.path}.shape[{axis.dim}] ({axis.symbol})" for axis in self.axes.dynamic]
+        lines = [
+            f"Captured {type(self.model).__name__}: {calls} operations, {len(self.samples)} samples, {self.seconds:.1f} s",
+            f"  dynamic: {', '.join(dynamic) or 'nothing (all samples have the same sizes)'}",
+        ]
+        if any(leaf.fqn == "" for leaf in self.leaves):
+            lines.append("  the whole model is one operator:")
+        lines += [f"  leaf {describe(leaf)}" for leaf in self.leaves]
+        return "\n".join(lines)
+
+
+class FullGraphError(CaptureError):
+    """The model is not one graph; ``failures`` has every reason that was found."""
+
+    def __init__(self, message: str, failures: Sequence[Failure]) -> None:
+        super().__init__(message)
+        self.failures = tuple(failures)
+
+
+def capture(
+    module_or_func: Callable[..., Any],
+    inputs: Any,
+    *,
+    dynamic_axes: DynamicAxes | None = None,
+    leaf_modules: Iterable[Any] = (),
+    fullgraph: bool = True,
+    strict: bool = False,
+) -> Captured:
+    """Capture a model, function or bound method as one ATen graph that equals it on the inputs.
+
+    ``torch.export`` is tried without and then with dynamo. The result is run on the samples before it is returned. The
+    model is left exactly as it was.
+
+    Args:
+        module_or_func: what to capture, in the mode it is in.
+        inputs: sample inputs; sizes that differ between them become dynamic.
+        dynamic_axes: which dims are dynamic; inferred from the inputs when not given.
+        leaf_modules: modules to keep as one opaque operator: names, module objects or classes.
+        fullgraph: if true, a module that cannot be exported is an error; otherwise it becomes a leaf and the rest stays
+            one graph.
+        strict: use dynamo first.
+
+    Raises:
+        InputError: the inputs do not fit the model or each other.
+        FullGraphError: the model cannot be one graph; lists all reasons found.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> captured = capture(model, [torch.randn(1, 4), torch.randn(3, 4)])
+        >>> captured.program.module()(torch.randn(7, 4)).shape
+        torch.Size([7, 2])
+    """
+    start = time.perf_counter()
+    model = as_module(module_or_func)
+    samples = _on_device_of(model, normalize_samples(module_or_func, inputs))
+    register_nodes([(sample.args, sample.kwargs) for sample in samples])
+    axes = DynamicAxes.infer(samples, module_or_func) if dynamic_axes is None else dynamic_axes
+    axes.check_paths(dict(named_leaves(module_or_func, samples[0])))
+    chosen = chosen_leaves(model, leaf_modules)
+    expected = [_expected(model, sample) for sample in samples]
+    procedure = Procedure(model, samples, axes, expected, chosen)
+    program = procedure.full_graph(strict) if not chosen else None
+    leaves: list[Failure] = []
+    if program is None:
+        failures = procedure.find_failures() if fullgraph else []
+        if failures:
+            raise FullGraphError(_message(model, failures), failures) from procedure.error
+        program, leaves = procedure.with_leaves()
+    return Captured(program, model, tuple(samples), axes, tuple(leaves), time.perf_counter() - start)
+
+
+def describe(failure: Failure) -> str:
+    """One failure in one line: name, type, kind and place."""
+    place = f", {failure.source.file}:{failure.source.line}" if failure.source else ""
+    return f"{failure.fqn or 'the model'} ({failure.module_type}): {failure.kind}{place}"
+
+
+def _message(model: torch.nn.Module, failures: Sequence[Failure]) -> str:
+    lines = [f"{type(model).__name__} cannot be captured as one graph: {len(failures)} module(s) fail."]
+    for failure in failures:
+        lines.append(f"- {describe(failure)}")
+        if failure.source is not None and failure.source.code:
+            lines.append(f"    {failure.source.code}")
+        lines += [f"    {failure.exception_type}: {failure.message.splitlines()[0]}", f"    {failure.remedy}"]
+    lines.append("Or capture with fullgraph=False, which keeps these modules as opaque operators.")
+    return "\n".join(lines)
+
+
+def _expected(model: torch.nn.Module, sample: Sample) -> Any:
+    try:
+        output = run(model, sample, model)
+    except Exception as error:
+        raise CaptureError(
+            f"{type(model).__name__} itself raises on inputs[{sample.index}], before any capturing: {type(error).__name__}: "
+            f"{error}. Check that model(*inputs) runs on its own."
+        ) from error
+    register_nodes(output)
+    return output
+
+
+def _on_device_of(model: torch.nn.Module, samples: list[Sample]) -> list[Sample]:
+    """A model without weights takes inputs without data."""
+    tensors = list(model.parameters())
+    if not tensors or any(tensor.device.type != "meta" for tensor in tensors):
+        return samples
+    return [sample.map(lambda leaf: leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf) for sample in samples]

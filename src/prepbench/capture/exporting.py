@@ -1,0 +1,100 @@
+"""One attempt to export a model, with the checks that make its result trustworthy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from prepbench._torch_compat import exact_zero_one, watched_specialisation
+from prepbench.capture.dynamic_axes import DynamicAxes
+from prepbench.capture.outcomes import difference, run
+from prepbench.capture.unchanged import unchanged
+from prepbench.inputs import Sample, named_leaves
+
+Program = torch.export.ExportedProgram
+
+
+class SpecialisedSize(RuntimeError):
+    """The model turns the size of a dynamic axis into a constant."""
+
+
+class WrongProgram(RuntimeError):
+    """A program was exported, but it does not do what the model does."""
+
+
+def export_program(
+    model: torch.nn.Module, sample: Sample, axes: DynamicAxes, *, strict: bool = False, exact: bool = False
+) -> Program:
+    """Export ``model`` for the call ``sample`` with these dynamic axes; the model is left as it was.
+
+    Args:
+        strict: through dynamo, which understands more Python but takes longer.
+        exact: record what the model asks about sizes 0 and 1 instead of assuming sizes of 2 or more.
+
+    Raises:
+        SpecialisedSize: at the line that fixes a dynamic size.
+        Exception: whatever export raises.
+    """
+    shapes = axes.dynamic_shapes(model, sample, hint=torch.export.Dim.AUTO) if axes.dynamic else None
+    with ExitStack() as stack:
+        stack.enter_context(unchanged(model))
+        # a graph for inference has no use for the modes that no_grad() blocks in a model would switch
+        stack.enter_context(torch.no_grad())
+        if exact:
+            stack.enter_context(exact_zero_one())
+        if not strict:
+            # under dynamo an exception would be taken for one of the user's
+            stack.enter_context(watched_specialisation(_refuse))
+        program = torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=shapes, strict=strict)
+    fixed = [axis for axis, size in axis_sizes(program, model, axes).items() if isinstance(size, int)]
+    if fixed:
+        where = ", ".join(f"{path}.shape[{dim}]" for path, dim in fixed)
+        raise SpecialisedSize(f"{where} is specialized to a constant: the captured graph would take no other size.")
+    return program
+
+
+def _refuse(name: str, size: int) -> None:
+    raise SpecialisedSize(
+        f"{name} is specialized to {size} here, so the graph would take no other size, though it is a dynamic axis."
+    )
+
+
+def axis_sizes(program: Program, model: torch.nn.Module, axes: DynamicAxes) -> dict[tuple[str, int], Any]:
+    """The size that each dynamic axis has in the program: a number, or a symbolic expression."""
+    assert program.example_inputs is not None
+    args, kwargs = program.example_inputs
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    names = {
+        path: getattr(spec.arg, "name", "")
+        for (path, _), spec in zip(named_leaves(model, Sample(tuple(args), dict(kwargs))), specs, strict=True)
+    }
+    result: dict[tuple[str, int], Any] = {}
+    for axis in axes.dynamic:
+        value = values.get(names.get(axis.path, ""))
+        if isinstance(value, torch.Tensor):
+            size: Any = value.shape[axis.dim]
+            result[axis.path, axis.dim] = size if isinstance(size, int) else size.node.expr
+    return result
+
+
+def problem(
+    program: Program, model: torch.nn.Module, samples: Sequence[Sample], expected: Sequence[Any]
+) -> WrongProgram | None:
+    """What is wrong with the program on the given samples, if anything."""
+    module = program.module()
+    for sample, output in zip(samples, expected, strict=True):
+        try:
+            actual = run(module, sample, model)
+        except Exception as error:
+            wrong = WrongProgram(f"The captured graph fails on sample {sample.index}, on which the model runs: {error}")
+            wrong.__cause__ = error
+            return wrong
+        found = difference(output, actual)
+        if not found.equal:
+            return WrongProgram(f"The captured graph and the model differ on sample {sample.index}: {found.text}.")
+    return None

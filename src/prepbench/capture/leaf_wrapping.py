@@ -1,0 +1,185 @@
+"""Finding the submodules that cannot be exported, and exporting the rest with each of them as one operator."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat import forget_pending_sizes
+from prepbench.capture.leaf_operator import LeafOperators
+from prepbench.capture.leaf_outputs import (
+    LeafOutputs,
+    LeafOutputsError,
+    RecordedCall,
+    can_replace_forward,
+    record_calls,
+)
+from prepbench.capture.patching import patched
+from prepbench.document.model import Failure
+from prepbench.errors import SettingsError
+from prepbench.inputs import Sample
+
+CHOSEN = "chosen as a leaf"
+
+
+class Calls:
+    """The recorded calls of every submodule, made when they are first needed.
+
+    Args:
+        samples: must run.
+        further: made-up samples of other sizes; those on which the model raises are left out.
+    """
+
+    def __init__(self, model: torch.nn.Module, samples: Sequence[Sample], further: Sequence[Sample]) -> None:
+        self._model = model
+        self._samples = samples
+        self._further = further
+        self._calls: dict[str, list[RecordedCall]] | None = None
+        self._learned: dict[str, LeafOutputs] = {}
+
+    def record(self) -> None:
+        """Run the model now. It cannot run later, while torch traces."""
+        if self._calls is not None:
+            return
+        self._calls = record_calls(self._model, self._samples)
+        for sample in self._further:
+            try:
+                calls = record_calls(self._model, [sample])
+            except Exception:  # noqa: S112 (a made-up size that the model does not take says nothing)
+                continue
+            for fqn, seen in calls.items():
+                self._calls.setdefault(fqn, []).extend(seen)
+
+    def outputs(self, fqn: str) -> LeafOutputs:
+        """What the module returns, as a function of its inputs' sizes."""
+        assert self._calls is not None, "record() runs before tracing"
+        if fqn not in self._learned:
+            self._learned[fqn] = LeafOutputs.learn(self._calls.get(fqn, ()), fqn or "the model")
+        return self._learned[fqn]
+
+
+@contextmanager
+def leaves_wrapped(model: torch.nn.Module, fqns: Iterable[str], operators: LeafOperators) -> Iterator[None]:
+    """Inside the block, the forward of each named submodule is a call of its operator."""
+    with ExitStack() as stack:
+        for fqn in fqns:
+            module = model.get_submodule(fqn)
+            stack.enter_context(patched(module, "forward", _calling(fqn, module.forward, operators)))
+        yield
+
+
+def _calling(fqn: str, forward: Callable[..., Any], operators: LeafOperators) -> Callable[..., Any]:
+    def leaf(*args: Any, **kwargs: Any) -> Any:
+        return operators.call(fqn, forward, args, kwargs)
+
+    leaf.__wrapped__ = forward  # type: ignore[attr-defined]
+    return leaf
+
+
+@contextmanager
+def failures_collected(
+    model: torch.nn.Module, known: Iterable[str], operators: LeafOperators, found: dict[str, Exception]
+) -> Iterator[None]:
+    """Inside the block, a submodule whose forward raises is noted in ``found`` and replaced by its operator.
+
+    The innermost module that raises is the one; its callers go on with fake outputs, so one pass finds all failures.
+    """
+    wrapped = set(known)
+    with ExitStack() as stack:
+        for fqn, module in model.named_modules():
+            if fqn in wrapped:
+                forward = _calling(fqn, module.forward, operators)
+            elif can_replace_forward(module):
+                forward = _attempting(fqn, module.forward, operators, found)
+            else:
+                continue
+            stack.enter_context(patched(module, "forward", forward))
+        yield
+
+
+def _attempting(
+    fqn: str, forward: Callable[..., Any], operators: LeafOperators, found: dict[str, Exception]
+) -> Callable[..., Any]:
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return forward(*args, **kwargs)
+        except _Undescribable as inner:
+            # the module inside cannot be one operator, so this one, which called it, has to be
+            error: Exception = inner.error
+        except Exception as raised:
+            error = raised
+        forget_pending_sizes((args, kwargs))
+        try:
+            output = operators.call(fqn, forward, args, kwargs)
+        except LeafOutputsError as reason:
+            raise _Undescribable(error) from reason
+        found.setdefault(fqn, error)
+        return output
+
+    attempt.__wrapped__ = forward  # type: ignore[attr-defined]
+    return attempt
+
+
+class _Undescribable(RuntimeError):
+    """A module failed and its outputs cannot be described; ``error`` is why it failed."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def original_error(error: Exception) -> Exception:
+    """The error of the model itself."""
+    return error.error if isinstance(error, _Undescribable) else error
+
+
+def outermost(fqns: Iterable[str]) -> list[str]:
+    """The names without those that lie inside another of them."""
+    names = sorted(set(fqns))
+    return [name for name in names if not any(other != name and _inside(name, other) for other in names)]
+
+
+def _inside(name: str, other: str) -> bool:
+    return other == "" or name.startswith(f"{other}.")
+
+
+def chosen_leaves(model: torch.nn.Module, leaf_modules: Iterable[Any]) -> dict[str, Failure]:
+    """The leaves that the user asks for, by FQN, module or class.
+
+    Raises:
+        SettingsError: one that matches nothing; the message gives the nearest names.
+    """
+    leaves: dict[str, Failure] = {}
+    names = {id(module): fqn for fqn, module in model.named_modules()}
+    aliases = {fqn: names[id(module)] for fqn, module in model.named_modules(remove_duplicate=False)}
+    for wanted in [leaf_modules] if isinstance(leaf_modules, str | type | torch.nn.Module) else leaf_modules:
+        matches = _matching(model, wanted, names, aliases)
+        if not matches:
+            raise SettingsError(_no_match(model, wanted, aliases))
+        for fqn in matches:
+            module_type = type(model.get_submodule(fqn)).__name__
+            message = "Kept as one operator because leaf_modules names it."
+            leaves[fqn] = Failure(fqn, module_type, CHOSEN, "", message)
+    return {fqn: leaves[fqn] for fqn in outermost(leaves)}
+
+
+def _matching(model: torch.nn.Module, wanted: Any, names: Mapping[int, str], aliases: Mapping[str, str]) -> list[str]:
+    if isinstance(wanted, str):
+        if wanted in aliases:
+            return [aliases[wanted]]
+        return [fqn for fqn, module in model.named_modules() if type(module).__name__ == wanted]
+    if isinstance(wanted, type):
+        return [fqn for fqn, module in model.named_modules() if isinstance(module, wanted)]
+    return [names[id(wanted)]] if id(wanted) in names else []
+
+
+def _no_match(model: torch.nn.Module, wanted: Any, aliases: Mapping[str, str]) -> str:
+    kinds = sorted({type(module).__name__ for module in model.modules()})
+    text = repr(wanted) if isinstance(wanted, str) else getattr(wanted, "__name__", type(wanted).__name__)
+    near = difflib.get_close_matches(text.strip("'"), [name for name in aliases if name] + kinds, 4, 0.4)
+    hint = f" Nearest: {', '.join(near)}." if near else f" The model has: {', '.join(kinds[:8])}."
+    return f"leaf_modules: {text} is no module name, class or submodule of {type(model).__name__}.{hint}"

@@ -1,0 +1,105 @@
+"""Objects that hold tensors become pytree nodes when they are first seen, so that export can look into them.
+
+Hugging Face caches, dataclasses and the user's own result classes are flattened through their attributes. Nothing is imported for
+this: a class is registered when an instance of it arrives, once per process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from prepbench.capture.structures import attributes
+
+_PLAIN = (
+    torch.Tensor, torch.nn.Module, type(None), bool, int, float, complex, str, bytes, type, enum.Enum, torch.dtype,
+    torch.device, torch.layout, torch.memory_format, torch.Generator, torch.SymInt, torch.SymFloat, torch.SymBool,
+)  # fmt: skip
+_VALUES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+_DEEPEST = 12
+
+
+@dataclasses.dataclass
+class _Layout:
+    """The part of an object that is not tensors: its class and its other attributes."""
+
+    kind: type
+    names: tuple[str, ...]
+    fixed: dict[str, Any]
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.names))
+
+
+def register_nodes(value: Any) -> None:
+    """Register the classes of all objects inside ``value`` that hold tensors and that pytrees do not know yet."""
+    for leaf in pytree.tree_leaves(value):
+        if not isinstance(leaf, _PLAIN):
+            _register_object(leaf, 0)
+
+
+def _register_object(value: Any, depth: int) -> bool:
+    """Whether ``value`` holds tensors; its class is registered if so."""
+    if isinstance(value, _VALUES):
+        return True
+    kind = type(value)
+    if isinstance(value, _PLAIN) or callable(value) or depth > _DEEPEST or kind.__module__ == "builtins":
+        return False
+    found = False
+    for part in attributes(value).values():
+        for leaf in pytree.tree_leaves(part):
+            found |= _register_object(leaf, depth + 1)
+    if found and kind not in pytree.SUPPORTED_NODES:
+        pytree.register_pytree_node(
+            kind,
+            _flatten,
+            _unflatten,
+            flatten_with_keys_fn=_flatten_with_keys,
+            serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
+            to_dumpable_context=_to_text,
+            from_dumpable_context=_from_text,
+        )
+    return found
+
+
+def _flatten(value: Any) -> tuple[list[Any], _Layout]:
+    parts = attributes(value)
+    names = tuple(name for name, part in parts.items() if _holds_values(part))
+    fixed = {name: part for name, part in parts.items() if name not in names}
+    return [parts[name] for name in names], _Layout(type(value), names, fixed)
+
+
+def _flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], _Layout]:
+    parts, layout = _flatten(value)
+    return [(pytree.GetAttrKey(name), part) for name, part in zip(layout.names, parts, strict=True)], layout
+
+
+def _unflatten(parts: Iterable[Any], layout: _Layout) -> Any:
+    value = layout.kind.__new__(layout.kind)
+    for name, part in layout.fixed.items():
+        # the object gets containers of its own, so that changing one result does not change the next
+        copied = part.copy() if isinstance(part, list | dict | set) else part
+        object.__setattr__(value, name, copied)
+    for name, part in zip(layout.names, parts, strict=True):
+        object.__setattr__(value, name, part)
+    return value
+
+
+def _holds_values(part: Any) -> bool:
+    return any(isinstance(leaf, _VALUES) for leaf in pytree.tree_leaves(part))
+
+
+def _to_text(layout: _Layout) -> Any:
+    return {"names": list(layout.names), "type": f"{layout.kind.__module__}.{layout.kind.__qualname__}"}
+
+
+def _from_text(text: Any) -> Any:
+    raise NotImplementedError(
+        f"{text['type']} can be read back only by the process that captured it: return tensors, tuples or dicts from the "
+        "model to load the program elsewhere."
+    )

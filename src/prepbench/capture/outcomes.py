@@ -1,0 +1,74 @@
+"""Running a model or a program on a sample, and comparing what comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from prepbench.capture.unchanged import own_copy, unchanged
+from prepbench.inputs import Sample
+
+_TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
+
+
+def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Any:
+    """The output on one sample, under ``no_grad``, with ``model``, the sample and random state as before afterwards."""
+    with torch.no_grad(), unchanged(model):
+        return pytree.tree_map(_detached, own_copy(sample).call(function))
+
+
+def _detached(leaf: Any) -> Any:
+    # what a model returns may be one of its buffers, which unchanged() resets
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two outputs are apart: the largest absolute difference, or what else is not the same."""
+
+    largest: float = 0.0
+    text: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return not self.text
+
+
+def difference(expected: Any, actual: Any) -> Difference:
+    """Compare two outputs leaf by leaf; floating point may differ by rounding."""
+    left, right = pytree.tree_leaves_with_path(expected), pytree.tree_leaves_with_path(actual)
+    left = [(path, leaf) for path, leaf in left if isinstance(leaf, torch.Tensor)]
+    right = [(path, leaf) for path, leaf in right if isinstance(leaf, torch.Tensor)]
+    if len(left) != len(right):
+        return Difference(math.inf, f"{len(left)} tensors in eager, {len(right)} in the graph")
+    largest = 0.0
+    for (path, one), (_, two) in zip(left, right, strict=True):
+        name = f"output{pytree.keystr(path)}"
+        if one.shape != two.shape or one.dtype != two.dtype:
+            text = f"{name}: {tuple(one.shape)} {one.dtype} in eager, {tuple(two.shape)} {two.dtype} in the graph"
+            return Difference(math.inf, text)
+        if one.numel() == 0 or one.device.type == "meta":
+            continue
+        apart, allowed = _apart(one, two)
+        largest = max(largest, apart)
+        if not apart <= allowed:
+            return Difference(apart, f"{name} differs by {apart:.3g}")
+    return Difference(largest)
+
+
+def _apart(one: torch.Tensor, two: torch.Tensor) -> tuple[float, float]:
+    if one.is_quantized or not (one.is_floating_point() or one.is_complex()):
+        return (0.0, 0.0) if torch.equal(one, two.to(one.device)) else (math.inf, 0.0)
+    kind = torch.complex128 if one.is_complex() else torch.float64
+    wide, other = one.to(kind), two.to(one.device, kind)
+    same = (wide == other) | (wide.isnan() & other.isnan())
+    apart = torch.where(same, torch.zeros_like(wide), wide - other).abs()
+    finite = wide[wide.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
+    real = one.real.dtype if one.is_complex() else one.dtype
+    return float(apart.nan_to_num(math.inf).max()), _TOLERANCES.get(real, 1e-1) * max(scale, 1e-3)

@@ -1,0 +1,136 @@
+"""The order in which ways to capture one model are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from prepbench.capture.dynamic_axes import DynamicAxes
+from prepbench.capture.exporting import Program, WrongProgram, export_program, problem
+from prepbench.capture.leaf_operator import LeafOperators
+from prepbench.capture.leaf_wrapping import Calls, failures_collected, leaves_wrapped, original_error, outermost
+from prepbench.capture.reasons import describe_failure
+from prepbench.capture.resized import base_sample, varied
+from prepbench.document.model import Failure
+from prepbench.errors import CaptureError
+from prepbench.inputs import Sample
+
+ROUNDS = 6
+
+
+class Procedure:
+    """Attempts to capture one model on its samples.
+
+    Args:
+        expected: the model's output on each sample.
+        chosen: leaves that the user asked for.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        samples: Sequence[Sample],
+        axes: DynamicAxes,
+        expected: Sequence[Any],
+        chosen: dict[str, Failure],
+    ) -> None:
+        self.model = model
+        self.axes = axes
+        self.error: Exception | None = None
+        self._samples = samples
+        self._expected = expected
+        self._leaves = dict(chosen)
+        self._base = base_sample(model, samples, axes)
+        self._calls = Calls(model, samples, varied(model, samples, axes))
+        self._operators = LeafOperators(self._calls.outputs)
+
+    def full_graph(self, strict: bool = False) -> Program | None:
+        """The program without any leaf, if one of the ways to export gives a right one; ``error`` is why not."""
+        for way in (True, False) if strict else (False, True):
+            try:
+                return self._checked(strict=way)
+            except Exception as error:
+                # the first error has the model's own line; dynamo's only matters if it was asked for first
+                self.error = self.error or error
+        return None
+
+    def _checked(self, strict: bool = False) -> Program:
+        """Export, and run the result on the samples.
+
+        Sizes of 2 and more are assumed at first, which suits most models. Where that gives a wrong program for a sample with a
+        size of 1, what the model asks about such sizes is recorded exactly.
+        """
+        wrong: WrongProgram | None = None
+        for exact in (False, True):
+            try:
+                program = export_program(self.model, self._base, self.axes, strict=strict, exact=exact)
+            except Exception:
+                if wrong is not None:
+                    raise wrong from None
+                raise
+            found = problem(program, self.model, self._samples, self._expected)
+            if found is None:
+                return program
+            wrong = wrong or found
+        assert wrong is not None
+        raise wrong
+
+    def find_failures(self) -> list[Failure]:
+        """Every module that cannot be exported, in one pass; the model itself if no part of it is to blame."""
+        found = self._find()
+        if not found and self.error is not None:
+            found = {"": self.error}
+        return [self._describe(fqn, error) for fqn, error in found.items()]
+
+    def with_leaves(self) -> tuple[Program, list[Failure]]:
+        """A program in which the modules that cannot be exported are operators.
+
+        Raises:
+            CaptureError: not even the whole model can be one operator.
+        """
+        self._calls.record()
+        error = self.error
+        for _ in range(ROUNDS):
+            if error is not None and not self._add_leaves(error):
+                break
+            try:
+                with leaves_wrapped(self.model, self._leaves, self._operators):
+                    program = export_program(self.model, self._base, self.axes)
+            except Exception as raised:
+                error = raised
+                continue
+            error = problem(program, self.model, self._samples, self._expected)
+            if error is None:
+                return program, list(self._leaves.values())
+        raise CaptureError(
+            f"{type(self.model).__name__} can be neither exported nor kept as one operator: {error}"
+        ) from error
+
+    def _add_leaves(self, error: Exception) -> bool:
+        """Turn the modules that fail now into leaves, or else the whole model; false when it is one already."""
+        if "" in self._leaves:
+            return False
+        found = {} if isinstance(error, WrongProgram) else self._find()
+        new = {fqn: reason for fqn, reason in found.items() if fqn not in self._leaves} or {"": error}
+        for fqn, reason in new.items():
+            self._leaves[fqn] = self._describe(fqn, reason)
+        self._leaves = {fqn: self._leaves[fqn] for fqn in outermost(self._leaves)}
+        return True
+
+    def _find(self) -> dict[str, Exception]:
+        self._calls.record()
+        found: dict[str, Exception] = {}
+        try:
+            with failures_collected(self.model, self._leaves, self._operators, found):
+                export_program(self.model, self._base, self.axes)
+        except Exception as error:
+            # fake outputs can break what comes after them; only a pass that found nothing is to blame itself
+            if not found:
+                self.error = self.error or original_error(error)
+        return found
+
+    def _describe(self, fqn: str, error: Exception) -> Failure:
+        module = self.model.get_submodule(fqn)
+        return describe_failure(original_error(error), fqn=fqn, module_type=type(module).__name__, module=module)
