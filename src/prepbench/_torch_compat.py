@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,8 +108,8 @@ def symbolic_kernels() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def watched_specialisation(on_constant: Callable[[Any, int], None]) -> Iterator[None]:
-    """Call ``on_constant(symbol, value)`` when tracing is about to fix the size of an input; it may raise.
+def watched_specialisation(on_constant: Callable[[str, int], None]) -> Iterator[None]:
+    """Call ``on_constant("x.shape[0]", 4)`` when tracing is about to fix the size of an input; it may raise.
 
     What it raises appears at the line of the model that asked for the number.
     """
@@ -116,7 +117,7 @@ def watched_specialisation(on_constant: Callable[[Any, int], None]) -> Iterator[
 
     def set_replacement(self: ShapeEnv, symbol: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(target, "is_Integer", False) and symbol in self.backed_var_to_val:
-            on_constant(symbol, int(target))
+            on_constant(_size_name(self, symbol), int(target))
         return original(self, symbol, target, *args, **kwargs)
 
     ShapeEnv._set_replacement = set_replacement  # type: ignore[method-assign]
@@ -124,6 +125,13 @@ def watched_specialisation(on_constant: Callable[[Any, int], None]) -> Iterator[
         yield
     finally:
         ShapeEnv._set_replacement = original  # type: ignore[method-assign]
+
+
+def _size_name(shape_env: ShapeEnv, symbol: Any) -> str:
+    sources = getattr(shape_env, "var_to_sources", {}).get(symbol) or [None]
+    name = getattr(sources[0], "name", "")
+    text = str(name() if callable(name) else name) or str(symbol)
+    return re.sub(r"^L\['(\w+)'\]", r"\1", text).replace(".size()", ".shape")
 
 
 def forget_pending_sizes(values: Any) -> None:
