@@ -33,16 +33,18 @@ def measure(extra: str) -> tuple[float, float, list[str]]:
     return torch_s, extra_s, modules
 
 
-def main() -> None:
-    """Print one line for each case: the median over interleaved runs."""
+def main() -> int:
+    """Print one line for each case, the median over interleaved runs; returns 1 if one of them failed."""
     results: dict[str, list[tuple[float, float, list[str]]]] = {name: [] for name in CASES}
+    failed: dict[str, str] = {}
     for _ in range(RUNS):
-        for name, extra in CASES.items():
+        for name in [case for case in CASES if case not in failed]:
             try:
-                results[name].append(measure(extra))
+                results[name].append(measure(CASES[name]))
             except subprocess.CalledProcessError as error:
-                reason = error.stderr.strip().splitlines()[-1]
-                print(f"{name}: failed: {reason}", file=sys.stderr)
+                failed[name] = error.stderr.strip().splitlines()[-1]
+    for name, reason in failed.items():
+        print(f"{name}: failed: {reason}", file=sys.stderr)
     base = statistics.median(torch_s for runs in results.values() for torch_s, _, _ in runs)
     print(f"import torch           {base * 1e3:8.1f} ms")
     for name, runs in results.items():
@@ -50,7 +52,8 @@ def main() -> None:
             extra_s = statistics.median(extra for _, extra, _ in runs)
             heavy = [package for package in HEAVY if package in runs[0][2]]
             print(f"+ {name:20} {extra_s * 1e3:8.1f} ms   loads {', '.join(heavy) or 'none of ' + ', '.join(HEAVY)}")
+    return bool(failed)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
