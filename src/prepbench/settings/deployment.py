@@ -26,7 +26,8 @@ class OnnxRuntimeDeployment(DeploymentSettings):
     def __post_init__(self) -> None:
         if self.intra_op_threads is not None and (type(self.intra_op_threads) is not int or self.intra_op_threads < 1):
             raise SettingsError(
-                f"OnnxRuntimeDeployment.intra_op_threads must be None or a positive number of threads, got {self.intra_op_threads!r}."
+                "OnnxRuntimeDeployment.intra_op_threads must be None or a positive number of threads, "
+                f"got {self.intra_op_threads!r}."
             )
 
 
@@ -37,4 +38,4 @@ class InductorDeployment(DeploymentSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class EagerDeployment(DeploymentSettings):
-    """Run the captured graph in PyTorch itself, operator by operator: the reference that other targets are compared with."""
+    """Run the captured graph in PyTorch itself, operator by operator: the reference to compare other targets with."""

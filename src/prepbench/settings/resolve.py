@@ -51,20 +51,22 @@ def explain_settings(
 ) -> list[ExplainedLayer]:
     """Say for each quantizable layer which rule decides and what applies.
 
-    A key of ``layer_quantization_settings`` is the FQN of a layer or of a module around it, a glob over FQNs (``"encoder.*.attention"``), a
-    regular expression with prefix ``re:`` (it must match the whole FQN), or a module's class name. The nearest FQN wins over globs and regular expressions, of which the last
-    that matches wins; these win over types, and types over the global settings.
+    A key of ``layer_quantization_settings`` is the FQN of a layer or of a module around it, a glob over FQNs
+    (``"encoder.*.attention"``), a regular expression with prefix ``re:`` (it must match the whole FQN), or a module's
+    class name. The nearest FQN wins over globs and regular expressions, of which the last that matches wins; these win
+    over types (the layer's own, then that of the nearest module around it), and types over the global settings.
 
     Raises:
         SettingsError: a key that matches no module of the model, or a value of another type.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-        >>> [layer.rule for layer in explain_settings(net, QuantizationSettings(), {"0": LayerQuantizationSettings(skip_quantization=True)})]
+        >>> rules = {"0": LayerQuantizationSettings(skip_quantization=True)}
+        >>> [layer.rule for layer in explain_settings(net, QuantizationSettings(), rules)]
         ['0', 'global']
     """
     rules = dict(layer_quantization_settings or {})
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))  # a shared layer answers to each of its names
     for key, value in rules.items():
         if not isinstance(value, LayerQuantizationSettings):
             raise SettingsError(
@@ -86,16 +88,16 @@ def _is_quantizable(module: nn.Module) -> bool:
 
 
 def _deciding_rule(fqn: str, modules: Mapping[str, nn.Module], rules: LayerRules) -> str | None:
-    enclosing = [key for key in rules if key in modules and _is_within(fqn, key)]
+    aliases = [name for name, module in modules.items() if module is modules[fqn]]
+    enclosing = [key for key in rules if key in modules and any(_is_within(alias, key) for alias in aliases)]
     if enclosing:
         return max(enclosing, key=len)
-    names = [fqn, *_ancestors(fqn)]
+    names = [name for alias in aliases for name in (alias, *_ancestors(alias))]
     patterns = [key for key in rules if key not in modules and any(_pattern_matches(key, name) for name in names)]
     if patterns:
         return patterns[-1]
-    types = {type(modules[name]).__name__ for name in names}
-    by_type = [key for key in rules if key not in modules and key in types]
-    return by_type[-1] if by_type else None
+    types = (type(modules[name]).__name__ for name in names)
+    return next((name for name in types if name in rules and name not in modules), None)
 
 
 def _is_within(fqn: str, ancestor: str) -> bool:
@@ -104,7 +106,7 @@ def _is_within(fqn: str, ancestor: str) -> bool:
 
 def _ancestors(fqn: str) -> list[str]:
     parts = fqn.split(".")
-    return [".".join(parts[:i]) for i in range(len(parts) - 1, 0, -1)]
+    return [".".join(parts[:i]) for i in range(len(parts) - 1, -1, -1)] if fqn else []
 
 
 def _pattern_matches(key: str, fqn: str) -> bool:
@@ -118,7 +120,9 @@ def _check_matches(key: str, modules: Mapping[str, nn.Module]) -> None:
         try:
             re.compile(key[3:])
         except re.error as error:
-            raise SettingsError(f"layer_quantization_settings[{key!r}] is no valid regular expression: {error}.") from error
+            raise SettingsError(
+                f"layer_quantization_settings[{key!r}] is no valid regular expression: {error}."
+            ) from error
     types = {type(module).__name__ for module in modules.values()}
     if key in modules or key in types or any(_pattern_matches(key, fqn) for fqn in modules):
         return
