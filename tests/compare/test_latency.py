@@ -31,13 +31,13 @@ def fake_measure(fakes, tmp_path, modes, *, rounds=3, timeout=60.0, progress=rep
 
 
 def test_rounds_take_turns_after_all_have_warmed_up(fake_workers, tmp_path):
-    modes = {"slow": str(100 * MILLISECOND), "fast": str(50 * MILLISECOND), "middle": str(70 * MILLISECOND)}
+    modes = {"slow": str(50 * MILLISECOND), "fast": str(25 * MILLISECOND), "middle": str(35 * MILLISECOND)}
     result = fake_measure(fake_workers, tmp_path, modes)
-    # warm-up: 3 calls each, and more of the fast ones up to 0.3 s; then 0.2 s / 100 ms = 2 calls a turn for everyone
-    warm_up = [("slow", "1+3"), ("fast", "1+3"), ("fast", "0+3"), ("middle", "1+3"), ("middle", "0+1")]
+    # warm-up: 3 calls each, then as many as fill 0.3 s; after that 0.1 s / 50 ms = 2 calls a turn for everyone
+    warm_up = [("slow", "1+3"), ("slow", "0+3"), ("fast", "1+3"), ("fast", "0+9"), ("middle", "1+3"), ("middle", "0+5")]
     assert fake_workers.requests() == warm_up + [("slow", "1+2"), ("fast", "1+2"), ("middle", "1+2")] * 3
-    assert result["slow"].times_ms == (100.0,) * 6
-    assert result["fast"].times_ms == (50.0,) * 6
+    assert result["slow"].times_ms == (50.0,) * 6
+    assert result["fast"].times_ms == (25.0,) * 6
     assert {latency.timed_in for latency in result.values()} == {"own process"}
     assert len({pid for _, event, pid in fake_workers.events() if event == "start"} - {os.getpid()}) == 3
     fake_workers.assert_all_ended()

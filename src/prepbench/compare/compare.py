@@ -29,7 +29,7 @@ def compare(
     *,
     metric: Metric | None = None,
     higher_is_better: bool = True,
-    rounds: int = 10,
+    rounds: int = 20,
     timeout: float | None = 600.0,
     progress: ProgressCallback = report_nothing,
 ) -> Comparison:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import prepbench
 from prepbench.errors import PrepbenchError
 
 _HEARTBEAT_S = 0.2
@@ -165,7 +164,7 @@ def worker_command(artifact: Path, inputs: Path, threads: int) -> list[str]:
 
 def environment(threads: int) -> dict[str, str]:
     """The parent's environment with this prepbench importable and the number of threads fixed."""
-    home = str(Path(prepbench.__file__).resolve().parent.parent)
+    home = str(Path(__file__).resolve().parents[2])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     count = str(threads)
     return {
