@@ -22,6 +22,9 @@ _MATH = {
 }
 
 
+_COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
+
+
 class Run(Protocol):
     """What a tracing run offers to the replacements."""
 
@@ -45,6 +48,7 @@ def intercepted(run: Run) -> Iterator[None]:
             (vmap_module(), "vmap_impl", _vmap(run)),
             (builtins, "len", _len(run)),
             *((math, name, _number(run, name)) for name in _MATH),
+            *((torch.SymInt, name, _compare(run, name)) for name in _COMPARISONS),
         ):
             stack.enter_context(patched(owner, name, value))
         # torch logs what fails on tensors without data; it is reported as a failure instead
@@ -105,3 +109,16 @@ def _number(run: Run, name: str) -> Callable[..., Any]:
         return original(value)
 
     return traced_number
+
+
+def _compare(run: Run, name: str) -> Callable[..., Any]:
+    original = getattr(torch.SymInt, name)
+
+    def compare(self: torch.SymInt, other: Any) -> Any:
+        result = original(self, other)
+        if isinstance(result, torch.SymBool) and run.active and result.node.has_hint():
+            # torch's C++ argument parser takes flags such as is_causal only as bool
+            return bool(result)
+        return result
+
+    return compare

@@ -211,14 +211,7 @@ class _Run:
         """Run one torch call of the model and write it down if it made or changed a value."""
         if func is torch.Tensor.__iter__:
             return iter(self.operation(torch.Tensor.unbind, args, kwargs))
-        try:
-            result = self.call_quietly(func, *args, **kwargs)
-        except TypeError as error:
-            if "not Sym" not in str(error):
-                raise
-            # this argument must be a plain number or flag: decided here, by the model's line, for the shown sizes
-            args, kwargs = structures.map_values((args, kwargs), _plain)
-            result = self.call_quietly(func, *args, **kwargs)
+        result = self.call_quietly(func, *args, **kwargs)
         if result is NotImplemented:
             return result
         if self._is_new(result) or (result is None and has_side_effect(func)):
@@ -311,13 +304,6 @@ class _Run:
 
     def _full(self, fqn: str) -> str:
         return ".".join(part for part in (self.prefix, fqn) if part)
-
-
-def _plain(value: Any) -> Any:
-    for symbolic, plain in ((torch.SymBool, bool), (torch.SymInt, int), (torch.SymFloat, float)):
-        if isinstance(value, symbolic):
-            return plain(value)
-    return value
 
 
 def _not_an_iterator(result: Any) -> Any:
