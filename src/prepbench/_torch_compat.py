@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -51,7 +50,9 @@ def fake_input(mode: FakeTensorMode, tensor: torch.Tensor, hints: dict[int, int]
     device = getattr(tensor, _DEVICE, tensor.device)
     base = tensor
     if device != tensor.device or any(tensor.shape[dim] != size for dim, size in hints.items()):
-        base = torch.empty([hints.get(dim, size) for dim, size in enumerate(tensor.shape)], dtype=tensor.dtype, device="meta")
+        base = torch.empty(
+            [hints.get(dim, size) for dim, size in enumerate(tensor.shape)], dtype=tensor.dtype, device="meta"
+        )
     dims = [DimDynamic.DYNAMIC if dim in hints else DimDynamic.STATIC for dim in range(tensor.dim())]
     context = StatelessSymbolicContext(dynamic_sizes=dims)
     fake = mode.from_tensor(base, source=ConstantSource(name), symbolic_context=context)

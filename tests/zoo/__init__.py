@@ -1,6 +1,7 @@
 """Hard models: one function per model, with its inputs and what tracing it must give.
 
-Every model is registered in :data:`ZOO` with :func:`case`; tests of capture, preparation and export take their models from there.
+Every model is registered in :data:`ZOO` with :func:`case`; tests of capture, preparation and export take their models
+from there.
 """
 
 from __future__ import annotations

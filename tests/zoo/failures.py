@@ -11,9 +11,7 @@ class ReturnsIterator(nn.Module):
         return iter(x)
 
 
-@case(
-    tensors((2, 4), (3, 4)), [], failed=("0",), kinds=("iteration over a tensor",), symbolic_failed=("0",)
-)
+@case(tensors((2, 4), (3, 4)), [], failed=("0",), kinds=("iteration over a tensor",), symbolic_failed=("0",))
 def returns_an_iterator():
     return nn.Sequential(ReturnsIterator())
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.zoo import case, tensors
 
-Pair = namedtuple("Pair", "first second")  # noqa: PYI024 - models use the untyped form
+Pair = namedtuple("Pair", "first second")
 
 
 @dataclass

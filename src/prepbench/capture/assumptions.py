@@ -15,7 +15,9 @@ from prepbench.errors import InputError
 
 def readable(trace: ValueTrace) -> list[str]:
     """One line per assumption, e.g. ``"x.size(1) == 4, from model.py:12: for i in range(x.shape[1])"``."""
-    return list(dict.fromkeys(_line(a, trace.sizes) for a in trace.assumptions if not _shown_by_samples(a, trace.sizes)))
+    return list(
+        dict.fromkeys(_line(a, trace.sizes) for a in trace.assumptions if not _shown_by_samples(a, trace.sizes))
+    )
 
 
 def _shown_by_samples(assumption: Assumption, sizes: dict[Any, InputSize]) -> bool:
@@ -84,8 +86,8 @@ class SizeCheck:
         }
         for assumption in self.assumptions:
             if assumption.expression.xreplace(values) == False:  # noqa: E712 - sympy's false, or a relation not decided
+                got = ", ".join(f"{self.sizes[s].path}.size({self.sizes[s].dim}) = {v}" for s, v in values.items())
                 raise InputError(
-                    f"This graph of {type(module).__name__} was traced for {_line(assumption, self.sizes)}; "
-                    f"got {', '.join(f'{self.sizes[s].path}.size({self.sizes[s].dim}) = {v}' for s, v in values.items())}. "
+                    f"This graph of {type(module).__name__} was traced for {_line(assumption, self.sizes)}; got {got}. "
                     "Trace again with samples of this size, or change that line so that it does not fix the size."
                 )

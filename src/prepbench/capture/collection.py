@@ -1,4 +1,4 @@
-"""``GraphCollection``: the graph of a model, and the graphs of the parts inside every module that could not be traced."""
+"""``GraphCollection``: the graph of a model, and graphs of the parts inside modules that could not be traced."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from prepbench.inputs import Sample, normalize_samples
 class GraphCollection:
     """The FX graphs of a model.
 
-    The graph of the model itself has the name ``""``. A module that could not be traced is a single call in the graph around
-    it, and each submodule inside it has a graph of its own, so that as much as possible is covered.
+    The graph of the model itself has the name ``""``. A module that could not be traced is a single call in the graph
+    around it, and each submodule inside it has a graph of its own, so that as much as possible is covered.
 
     Attributes:
         model: what was traced.
@@ -48,7 +48,7 @@ class GraphCollection:
     def recursive_trace(
         self, model: Target, concrete_args: dict[str, Any] | None = None, *, inputs: Any = None
     ) -> None:
-        """Trace ``model`` and, inside every module that fails, each submodule on its own; replaces what was traced before.
+        """Trace ``model`` and, inside every module that fails, each submodule on its own; replaces earlier results.
 
         Args:
             model: a module or a function.
@@ -249,8 +249,8 @@ def recursive_trace(
 
     Args:
         model: a module or a function.
-        concrete_args: values by parameter name, for the model's own forward; only tensors become proxies. Parameters with a
-            default that are not given use the default.
+        concrete_args: values by parameter name, for the model's own forward; only tensors become proxies. Parameters
+            with a default that are not given use the default.
         inputs: sample inputs. With them, Python control flow that depends on shapes, types or other values is
             resolved, and sizes that differ between samples stay free. Without them, tracing is symbolic.
 

@@ -1,4 +1,4 @@
-"""What is replaced in torch and Python while a model is traced by value, so that calls which hide from torch are seen."""
+"""What is replaced in torch and Python during tracing by value, so that calls which hide from torch are seen."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What each submodule really received and returned on the samples: the outputs of parts that cannot be traced.
 
-One real forward per sample, run only when something fails. Tensors are kept as meta tensors, so nothing is held in memory.
+One real forward per sample, run only when something fails. Tensors are kept as meta tensors: no memory is held.
 """
 
 from __future__ import annotations

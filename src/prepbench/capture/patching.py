@@ -11,7 +11,7 @@ _ABSENT = object()
 
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """``owner.name`` is ``value`` inside the block; a class attribute that was inherited is inherited again afterwards."""
+    """``owner.name`` is ``value`` inside the block; an inherited attribute is inherited again afterwards."""
     before = vars(owner).get(name, _ABSENT)
     setattr(owner, name, value)
     try:

@@ -1,7 +1,7 @@
 """Why a module could not be captured: an exception becomes a :class:`Failure` that a person can act on.
 
-Tracing, exporting and compiling fail with dozens of exception types whose messages quote addresses, colours and internals.
-This module maps all of them onto a short list of reasons, finds the user's own line, and says what to change.
+Tracing, exporting and compiling fail with dozens of exception types whose messages quote addresses, colours and
+internals. This module maps all of them onto a short list of reasons, finds the user's line, and says what to change.
 The texts are stable: the same model fails with the same words, so that documents can be compared.
 """
 
@@ -79,7 +79,8 @@ GRAPH_BREAK = "unsupported Python construct"
 ERROR = "error in forward"
 
 _BRANCH_REMEDY = (
-    "Compute both sides and choose with torch.where, or use torch.cond, so that no Python `if` depends on tensor values; "
+    "Compute both sides and choose with torch.where, or use torch.cond, so that no Python `if` depends on tensor "
+    "values; "
     f"{_LEAF_HINT}."
 )
 _NUMBER_REMEDY = (
@@ -94,12 +95,13 @@ _SHAPE_REMEDY = (
     "or make this axis static in the dynamic axes."
 )
 _DATA_SHAPE_REMEDY = (
-    "The size of this result depends on tensor values (nonzero, unique, boolean mask): use torch.where or a mask of fixed "
-    f"size; {_LEAF_HINT}."
+    "The size of this result depends on tensor values (nonzero, unique, boolean mask): use torch.where or a mask of "
+    f"fixed size; {_LEAF_HINT}."
 )
 _NO_FAKE_REMEDY = f"Register a fake implementation with torch.library.register_fake for this operator, {_LEAF_HINT}."
 _MUTATION_REMEDY = (
-    "Return a new value instead of assigning in place or to an attribute in forward; use register_buffer for state that changes. "
+    "Return a new value instead of assigning in place or to an attribute in forward; use register_buffer for state "
+    "that changes. "
     "For item assignment use torch.where, index_put or torch.cat, or pass inputs=[...]."
 )
 _SIDE_EFFECT_REMEDY = (
@@ -107,7 +109,10 @@ _SIDE_EFFECT_REMEDY = (
     f"{_LEAF_HINT}."
 )
 
-_BRANCH_CODE = r"^\s*(if|elif|while|assert)\b|\bbool\(|\bif\b.+\belse\b|^\s*return .*\b(and|or|not)\b"
+_ERROR_REMEDY = (
+    "The module raises this error when it is called this way: check that inputs=[...] are what it expects and that "
+    "model(*inputs) runs on its own."
+)
 _NUMBER_CODE = r"\.item\(|\.tolist\(|\bfloat\(|\bint\(|\bround\(|\bcomplex\(|\bmath\."
 _DATA_TYPES = (
     "GuardOnDataDependentSymNode",
@@ -151,13 +156,15 @@ _REASONS = (
     _Reason(
         SIGNATURE,
         "Pass inputs=[...] so that forward is called the way your program calls it, instead of by its bare signature.",
-        message=r"co_varnames is too small|missing \d+ required (positional|keyword-only) argument|unexpected keyword argument",
+        message=r"co_varnames is too small|missing \d+ required (positional|keyword-only)|unexpected keyword argument",
     ),
+    # what the user's own code raised while dynamo ran it on fake tensors
+    _Reason(ERROR, _ERROR_REMEDY, message=r"making fake tensor call", types=("TorchRuntimeError",)),
     _Reason(NO_FAKE, _NO_FAKE_REMEDY, types=("UnsupportedOperatorException", "MissingOpProfile")),
     _Reason(
         NO_FAKE,
         _NO_FAKE_REMEDY,
-        message=r"'Meta' backend|[Mm]eta tensor|[Ff]ake (impl|kernel)|data pointer|_local_scalar|register_fake|FakeTensor",
+        message=r"'Meta' backend|[Mm]eta tensor|[Ff]ake (impl|kernel)|data pointer|register_fake|FakeTensor",
     ),
     _Reason(
         SIDE_EFFECT, _SIDE_EFFECT_REMEDY, message=r"print|logging|side effect|forbidden callable|time\.(time|perf)"
@@ -177,18 +184,14 @@ _REASONS = (
         OUTPUT,
         "Return tensors, numbers, None, or tuples, lists and dicts of these; "
         "register other classes with torch.utils._pytree.register_pytree_node or as a dataclass.",
-        message=r"not a valid type for a Node|output.*(unsupported|pytree|type)|Unsupported output|type .* not registered",
+        message=r"not a valid type for a Node|output.*(unsupported|pytree|type)|Unsupported output|not registered",
     ),
     _Reason(
         GRAPH_BREAK,
         f"Rewrite this line with plain torch operations and control flow on shapes only, {_LEAF_HINT}.",
         types=("Unsupported", "TorchRuntimeError", "UncapturedHigherOrderOpError", "UserError"),
     ),
-    _Reason(
-        ERROR,
-        "The module raises this error when it is called this way: check that inputs=[...] are what it expects and that "
-        "model(*inputs) runs on its own.",
-    ),
+    _Reason(ERROR, _ERROR_REMEDY),
 )
 
 
@@ -220,7 +223,7 @@ def normalize_message(error: BaseException) -> str:
     """The error's message in at most three lines, without addresses, colours, paths of libraries and internal state."""
     text = _without_noise(str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    kept = []
+    kept: list[str] = []
     for line in lines:
         if kept and re.match(_TRAILER, line):
             break
@@ -234,14 +237,15 @@ def normalize_message(error: BaseException) -> str:
 # Everything after one of these repeats the traceback or advertises environment variables.
 _TRAILER = (
     r"(Caused by:|User [Ss]tack|from user code|The following call raised|To fix the error|Set TORCH|"
-    r"For more information|For more debug|For C\+\+ stack|Developer debug|For more details|While executing|Original traceback|"
+    r"For more information|For more debug|For C\+\+ stack|Developer debug|For more details|While executing|"
+    r"Original traceback|"
     r"During handling|File \"|Call tool|If you suspect)"
 )
 
 
 def _without_noise(text: str) -> str:
     text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
-    text = re.sub(r"\s*\(unhinted: [^)]*\)\.?", "", text)
+    text = re.sub(r"\s*\(unhinted:.*", "", text)
     text = re.sub(r"\(Size-like symbols: [^)]*\)", "", text)
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
     text = re.sub(r"0x[0-9a-fA-F]{6,}", "0x…", text)
@@ -311,7 +315,7 @@ def is_user_code(code: CodeType) -> bool:
 
 def _is_user_file(file: str) -> bool:
     if file.startswith("<"):
-        # notebook cells and exec'd code keep their text in linecache; <frozen importlib> and <eval_with_key> are not the user's
+        # notebook cells and exec'd code keep their text in linecache; frozen imports and FX's code are not the user's
         return not file.startswith(("<frozen", "<eval_with_key", "<string>", "<__array_function__"))
     resolved = str(Path(file).resolve())
     if "/torchao/" in resolved or "/executorch/" in resolved:

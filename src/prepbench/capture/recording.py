@@ -99,8 +99,9 @@ class Recording:
 
     def _bind_sizes(self, tensor: torch.Tensor) -> None:
         for dim, size in enumerate(tensor.shape):
-            if isinstance(size, torch.SymInt) and (symbol := size.node.expr).is_Symbol and not self.knows(symbol):
-                self._set(self._sizes, symbol, (tensor, dim))
+            node = getattr(size, "node", None)  # a plain int has none
+            if node is not None and node.expr.is_Symbol and not self.knows(node.expr):
+                self._set(self._sizes, node.expr, (tensor, dim))
 
     def _set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
         self._undo.append((table, key, table.get(key)))
@@ -225,9 +226,8 @@ class Recording:
             return self._symbol(expression)
         if expression not in self._expressions:
             tracer = _NumberTracer(self)
-            known = {
-                symbol: fx.Proxy(self._symbol(symbol), tracer) for symbol in sorted(expression.free_symbols, key=str)
-            }
+            symbols = sorted(expression.free_symbols, key=str)
+            known = {symbol: fx.Proxy(self._symbol(symbol), tracer) for symbol in symbols}
             result = sympy_interp(PythonReferenceAnalysis, known, expression)
             self._set(self._expressions, expression, result.node)
         return self._expressions[expression]

@@ -1,7 +1,7 @@
 """Nested values: find, replace and put back the tensors inside anything a forward takes or returns.
 
-Pytrees cover tuples, dicts and registered classes. Models also pass caches, dataclasses and their own objects around; those are
-walked through their attributes, and copied only along the way to a tensor, so that everything else stays shared.
+Pytrees cover tuples, dicts and registered classes. Models also pass caches, dataclasses and their own objects around;
+those are walked through their attributes, and copied only along the way to a tensor: everything else stays shared.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_value(value: Any) -> bool:
 
 
 def map_values(value: Any, function: Callable[[Any], Any]) -> Any:
-    """``value`` with ``function`` applied to every tensor and symbolic number inside it; untouched parts stay shared."""
+    """``value`` with ``function`` applied to every tensor and symbolic number in it; untouched parts stay shared."""
     return _Mapper(function).visit(value)
 
 
@@ -99,7 +99,7 @@ class _Mapper:
             if kind == "attr":
                 object.__setattr__(clone, key, new)
             else:
-                (dict if isinstance(clone, dict) else list).__setitem__(clone, key, new)  # type: ignore[index]
+                (dict if isinstance(clone, dict) else list).__setitem__(clone, key, new)
         return clone
 
 
@@ -136,7 +136,7 @@ def _readable_paths(value: Any, path: tuple[Step, ...], depth: int) -> list[tupl
 
 
 def tensor_at(value: Any, index: int) -> Any:
-    """The ``index``-th tensor or symbolic number inside ``value``; what generated code calls for objects without a path."""
+    """The ``index``-th tensor or symbolic number in ``value``; generated code calls it where there is no path."""
     return collect(value)[index]
 
 

@@ -1,4 +1,4 @@
-"""Symbolic tracing without inputs, in one pass: what cannot be traced becomes one call, and tracing goes on behind it."""
+"""Symbolic tracing without inputs, in one pass: what cannot be traced becomes one call, and tracing goes on."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch import fx
 from prepbench.capture.operations import is_method
 from prepbench.capture.structures import collect
 from prepbench.capture.value_trace import ValueTrace
-from prepbench.document.model import Failure, Graph, GraphCollectionDocument, Level, Module, Node, Status
+from prepbench.document.model import Failure, Graph, GraphCollectionDocument, Module, Node, Status
 
 if TYPE_CHECKING:
     from prepbench.capture.collection import GraphCollection
@@ -29,9 +29,8 @@ def document_of_collection(collection: GraphCollection, traces: Mapping[str, Val
     if not isinstance(model, torch.nn.Module):
         name = getattr(model, "__name__", type(model).__name__)
         return GraphCollectionDocument(name, "module", graphs, (), failures)
-    leaves = {
-        node.fqn for graph in graphs for node in graph.nodes if node.op == "call_module" and node.status == "leaf"
-    }
+    calls = [node for graph in graphs for node in graph.nodes if node.op == "call_module"]
+    leaves = {node.fqn for node in calls if node.status == "leaf"}
     modules = _modules(model, failures, leaves, collection)
     return GraphCollectionDocument(type(model).__name__, "module", graphs, modules, failures)
 
@@ -42,7 +41,7 @@ def document_of_program(
     leaves: Iterable[Failure] = (),
     title: str = "",
 ) -> GraphCollectionDocument:
-    """The ATen-level document of an exported program; operators that stand for whole modules have the status ``"leaf"``.
+    """The ATen-level document of an exported program; operators that stand for whole modules have status ``"leaf"``.
 
     Args:
         program: the exported program.
@@ -110,7 +109,7 @@ def _parameters(module: torch.nn.Module) -> int:
 
 
 def _is_lazy(parameter: torch.nn.Parameter) -> bool:
-    return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
+    return isinstance(parameter, torch.nn.parameter.UninitializedParameter)
 
 
 # -- nodes
@@ -168,7 +167,7 @@ def _aten_node(node: fx.Node, hidden: set[str], wrapped: set[str]) -> Node:
 
 
 def _clean(path: str) -> str:
-    """The fully qualified name in an exported module stack, which starts with ``L['self']`` and numbers repeated calls."""
+    """The fully qualified name in an exported module stack (``L['self']`` first, repeated calls numbered)."""
     path = re.sub(r"@\d+", "", path)
     path = re.sub(r"^L\['self'\]\.?", "", path)
     return re.sub(r"\._modules\['([^']*)'\]|\['([^']*)'\]|\[(\d+)\]", r".\1\2\3", path).lstrip(".")
@@ -191,7 +190,7 @@ def _label(node: fx.Node) -> str:
 
 def _short(target: Any) -> str:
     if isinstance(target, torch._ops.OpOverload):
-        return target.overloadpacket.__name__
+        return str(target.overloadpacket.__name__)
     return str(getattr(target, "__name__", type(target).__name__))
 
 
@@ -203,7 +202,7 @@ def _type(node: fx.Node, fqn: str, model: Any) -> str:
 
 def target_text(target: Any) -> str:
     """An FX target as text without addresses, e.g. ``"torch.nn.functional.relu"``."""
-    if isinstance(target, str) or isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, str | torch._ops.OpOverload):
         return str(target)
     name = str(getattr(target, "__name__", type(target).__name__))
     if is_method(target, name):
@@ -239,6 +238,3 @@ def shape_text(tensor: torch.Tensor, names: Mapping[str, str]) -> str:
 def _size_text(size: Any, names: Mapping[str, str]) -> str:
     text = re.sub(r"\b[a-z]+\d+\b", lambda match: names.get(match[0], match[0]), str(size))
     return f"({text})" if re.search(r"[-+*/ ]", text) else text
-
-
-LEVELS: tuple[Level, ...] = ("module", "aten")

@@ -21,9 +21,9 @@ Target = torch.nn.Module | Callable[..., Any]
 class RobustTracer:
     """Traces modules into FX graphs without ever giving up on the whole for one part.
 
-    Without inputs, tracing is symbolic. With ``inputs=`` the forward runs on tensors without data, so that Python control
-    flow on shapes, ``len``, iteration, item assignment and output classes resolve. Either way, the innermost module
-    whose code cannot be followed is recorded as one ``call_module`` node, in a single pass; the model is left as it was.
+    Without inputs, tracing is symbolic. With ``inputs=`` the forward runs on tensors without data, so that Python
+    control flow on shapes, ``len``, iteration, item assignment and output classes resolve. Either way, the innermost
+    module whose code cannot be followed is recorded as one ``call_module`` node; the model is left as it was.
 
     Example:
         >>> tracer = RobustTracer()
@@ -64,7 +64,7 @@ class RobustTracer:
         return (type(m) if isinstance(m, torch.nn.Module) else m) in cls._leaves
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        """Whether ``m`` stays one call: layers of ``torch.nn``, scripted modules, registered classes, failed modules."""
+        """Whether ``m`` stays one call: a layer of ``torch.nn``, a scripted, registered or failed module."""
         home = type(m).__module__
         return (
             self.is_registered_leaf(m)

@@ -1,8 +1,8 @@
 """Tracing by value: the real forward runs on tensors without data, and every torch call it makes is written down.
 
-Because the values are true tensors with true (possibly symbolic) sizes, Python resolves as usual: branches on shapes, ``len``,
-iteration, item assignment, ``isinstance``, keyword arguments, output classes. Only what depends on tensor *data* cannot be
-resolved; the innermost module that tries becomes one opaque call, and tracing goes on behind it.
+Because the values are true tensors with true (possibly symbolic) sizes, Python resolves as usual: branches on shapes,
+``len``, iteration, item assignment, ``isinstance``, keyword arguments, output classes. Only what depends on tensor
+*data* cannot be resolved; the innermost module that tries becomes one opaque call, and tracing goes on behind it.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class _Run:
             if not self._observed().count(self._full(fqn)):
                 raise
             return self._opaque(module, fqn, number, args, kwargs, prepared, "leaf")
-        node = self.recording.add_prepared("call_module", fqn, *prepared, result, fqn)
+        node = self.recording.add_prepared("call_module", fqn, prepared[0], prepared[1], result, fqn)
         node.meta["status"] = "leaf"
         return result
 
@@ -298,7 +298,7 @@ class _Run:
             return self._observed().output(self._full(fqn), number, (args, kwargs), make, lambda: fresh_size(self.mode))
 
         result = self.call_quietly(output)
-        node = self.recording.add_prepared("call_module", fqn, *prepared, result, fqn)
+        node = self.recording.add_prepared("call_module", fqn, prepared[0], prepared[1], result, fqn)
         node.meta["status"] = status
         return result
 
@@ -331,7 +331,7 @@ class _Dispatched(TorchDispatchMode):
     """Sees the operators below function transforms, where batched tensors have become plain ones."""
 
     def __init__(self, run: _Run) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._run = run
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
