@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from prepbench.capture.leaf_outputs import LeafOutputs, LeafOutputsError, TensorLeaf
+from prepbench.capture.leaf_outputs import LeafOutputs, LeafOutputsError
+from prepbench.errors import CaptureError
 
 _NAMESPACE = "prepbench_leaf"
 _SCHEMA_TYPES = ((torch.Tensor, "Tensor"), (torch.SymInt, "SymInt"), (torch.SymFloat, "float"))
@@ -45,81 +47,106 @@ class _Signature:
         )
 
 
+class KeepAlive:
+    """What a graph with leaves needs in order to run: the model and the libraries that registered its operators.
+
+    It travels in ``GraphModule.meta``, which ``torch.export`` and PT2E pass on to the graphs they make.
+    """
+
+    def __init__(self, model: torch.nn.Module, libraries: list[torch.library.Library]) -> None:
+        self.model = model
+        self.libraries = libraries
+
+    def __deepcopy__(self, memo: Any) -> KeepAlive:
+        return self
+
+    def __reduce__(self) -> Any:
+        # pickled graphs are for other processes, where the operators do not exist
+        return KeepAlive, (torch.nn.Module(), [])
+
+
+# A graph that lost its meta (by being exported again) still runs as long as its model lives.
+_LIBRARIES: weakref.WeakKeyDictionary[torch.nn.Module, list[torch.library.Library]] = weakref.WeakKeyDictionary()
+
+
 class LeafOperators:
     """Makes the operators of one capture.
 
-    An operator lives as long as a graph that calls it: it holds the library that registered it.
+    The operators live as long as the model, or as any graph that holds :attr:`keep_alive`.
 
     Args:
+        model: the model that has the leaves.
         outputs: gives the learned outputs of a module by name.
     """
 
-    def __init__(self, outputs: Callable[[str], LeafOutputs]) -> None:
+    def __init__(self, model: torch.nn.Module, outputs: Callable[[str], LeafOutputs]) -> None:
         self._outputs = outputs
         self._made: dict[str, list[tuple[_Signature, Any]]] = {}
+        self._namespace = ""
+        self.keep_alive = KeepAlive(model, [])
 
-    def call(self, fqn: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the operator for the module ``fqn``; while tracing, this is one node.
+    def call(self, fqn: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the operator for ``module``; while tracing, this is one node.
 
         Raises:
             LeafOutputsError: the outputs of the module cannot be described.
         """
         learned = self._outputs(fqn)
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        flat, output_spec = learned.fake_flat(leaves, unknown_size=_any_size)
+        changed = learned.changed_inputs(leaves)
         signature = _Signature.of(leaves, spec)
-        operator = self._operator(fqn, signature, forward, learned, leaves)
+        operator = self._operator(fqn, signature, module, learned, leaves)
         results = operator(*[leaf for leaf, kind in zip(leaves, signature.kinds, strict=True) if kind])
-        values = iter([results] if isinstance(results, torch.Tensor) else results or ())
-        outputs = [next(values) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
-        for index in learned.changed_inputs(leaves):
-            leaves[index].copy_(next(values))
-        return pytree.tree_unflatten(outputs, output_spec)
+        tensors = iter([results] if isinstance(results, torch.Tensor) else results or ())
+        output = learned.rebuild(leaves, tensors)
+        for index in changed:
+            leaves[index].copy_(next(tensors))
+        return output
 
     def _operator(
-        self, fqn: str, signature: _Signature, forward: Callable[..., Any], learned: LeafOutputs, leaves: Sequence[Any]
+        self, fqn: str, signature: _Signature, module: torch.nn.Module, learned: LeafOutputs, leaves: Sequence[Any]
     ) -> Any:
         made = self._made.setdefault(fqn, [])
         for known, operator in made:
             if known.matches(signature):
                 return operator
-        name = _free_name(fqn)
-        library = torch.library.Library(_NAMESPACE, "FRAGMENT")
-        count = sum(isinstance(leaf, TensorLeaf) for leaf in learned.variant_outputs(leaves))
-        count += len(learned.changed_inputs(leaves))
+        self._namespace = self._namespace or _free_namespace()
+        name = _free_name(self._namespace, fqn)
+        library = torch.library.Library(self._namespace, "FRAGMENT")
+        count = learned.count_tensors(leaves) + len(learned.changed_inputs(leaves))
         library.define(name + _schema(signature, count))
-        library.impl(name, _real(forward, signature, learned), "CompositeExplicitAutograd")
-        torch.library.register_fake(f"{_NAMESPACE}::{name}", _fake(signature, learned), lib=library)
-        operator = getattr(getattr(torch.ops, _NAMESPACE), name).default
-        operator._prepbench_library = library
-        # torch.ops caches every operator it ever looked up, which would keep the module alive for ever
-        vars(getattr(torch.ops, _NAMESPACE)).pop(name, None)
+        library.impl(name, _real(fqn, weakref.ref(module), signature, learned), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{self._namespace}::{name}", _fake(signature, learned), lib=library)
+        self.keep_alive.libraries.append(library)
+        _LIBRARIES.setdefault(self.keep_alive.model, []).append(library)
+        operator = getattr(getattr(torch.ops, self._namespace), name).default
         made.append((signature, operator))
         return operator
 
 
 def is_leaf_operator(target: Any) -> bool:
     """Whether the target of a graph node is a leaf module's operator."""
-    return isinstance(target, torch._ops.OpOverload) and target.namespace == _NAMESPACE
+    return isinstance(target, torch._ops.OpOverload) and target.namespace.startswith(_NAMESPACE)
 
 
-def _any_size() -> Any:
-    # outside the fake implementation only the structure of the outputs matters
-    return 2
-
-
-def _real(forward: Callable[..., Any], signature: _Signature, learned: LeafOutputs) -> Callable[..., Any]:
+def _real(
+    fqn: str, reference: weakref.ref[torch.nn.Module], signature: _Signature, learned: LeafOutputs
+) -> Callable[..., Any]:
     def real(*arguments: Any) -> Any:
+        module = reference()
+        if module is None:
+            raise CaptureError(f"The model with the leaf module {fqn!r} no longer exists: keep the Captured object.")
         leaves = signature.leaves(arguments)
         changed = learned.changed_inputs(leaves)
+        promised = learned.memory_formats(leaves)
         for index in changed:
             leaves[index] = leaves[index].clone()
         args, kwargs = pytree.tree_unflatten(leaves, signature.spec)
         with torch.no_grad():
-            flat = pytree.tree_leaves(forward(*args, **kwargs))
+            flat = pytree.tree_leaves(module.forward(*args, **kwargs))
         outputs = [
-            _promised(leaf, learned.layout_of(leaves, index))
-            for index, leaf in enumerate(flat)
+            leaf.detach().contiguous(memory_format=memory_format)
+            for leaf, memory_format in zip(flat, promised, strict=True)
             if isinstance(leaf, torch.Tensor)
         ]
         return _returned(_without_aliases(outputs, arguments) + [leaves[index] for index in changed])
@@ -131,8 +158,7 @@ def _fake(signature: _Signature, learned: LeafOutputs) -> Callable[..., Any]:
     def fake(*arguments: Any) -> Any:
         leaves = signature.leaves(arguments)
         # a size that no rule explains becomes a number which only the real call knows
-        flat, _ = learned.fake_flat(leaves, unknown_size=lambda: torch.library.get_ctx().new_dynamic_size())
-        outputs = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        outputs = learned.fake_tensors(leaves, unknown_size=lambda: torch.library.get_ctx().new_dynamic_size())
         return _returned(outputs + [torch.empty_like(leaves[index]) for index in learned.changed_inputs(leaves)])
 
     return fake
@@ -140,11 +166,6 @@ def _fake(signature: _Signature, learned: LeafOutputs) -> Callable[..., Any]:
 
 def _returned(outputs: list[torch.Tensor]) -> Any:
     return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
-
-
-def _promised(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    wanted = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-    return tensor.detach().contiguous(memory_format=wanted)
 
 
 def _without_aliases(outputs: list[torch.Tensor], arguments: Sequence[Any]) -> list[torch.Tensor]:
@@ -173,11 +194,16 @@ def _schema(signature: _Signature, outputs: int) -> str:
     return f"({arguments}) -> " + ("Tensor" if outputs == 1 else "(" + ", ".join(["Tensor"] * outputs) + ")")
 
 
-def _free_name(fqn: str) -> str:
-    """A name that no living operator has; the same in every process that makes the same captures."""
-    stem = re.sub(r"\W", "_", fqn) or "root"
+def _free_namespace() -> str:
+    used = {name.partition("::")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith(_NAMESPACE)}
+    candidates = (f"{_NAMESPACE}{number or ''}" for number in itertools.count())
+    return next(name for name in candidates if name not in used)
+
+
+def _free_name(namespace: str, fqn: str) -> str:
+    stem = re.sub(r"\W", "_", fqn) or "model"
     candidates = (f"{stem}_{number}" if number else stem for number in itertools.count())
-    return next(name for name in candidates if not torch._C._dispatch_has_kernel(f"{_NAMESPACE}::{name}"))
+    return next(name for name in candidates if not torch._C._dispatch_has_kernel(f"{namespace}::{name}"))
 
 
 def _equal(one: Any, two: Any) -> bool:

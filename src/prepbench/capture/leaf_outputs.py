@@ -6,9 +6,9 @@ learned as functions of the sizes of its inputs; that is all a graph needs to ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,22 +38,24 @@ class TensorLeaf:
     dtype: torch.dtype
     stride: tuple[int, ...]
     device: torch.device
+    layout: str = "contiguous"
     changed: bool = False
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, changed: bool = False) -> TensorLeaf:
+    def of(cls, tensor: torch.Tensor) -> TensorLeaf:
         shape = tuple(int(size) for size in tensor.shape)
         stride = tuple(tensor.stride()) if tensor.layout is torch.strided else ()
-        return cls(shape, tensor.dtype, stride, tensor.device, changed)
+        return cls(shape, tensor.dtype, stride, tensor.device, _layout(tensor))
 
-    @property
-    def layout(self) -> str:
-        probe = torch.empty_strided(self.shape, self.stride, device="meta")
-        if probe.is_contiguous():
-            return "contiguous"
-        if probe.dim() == 4 and probe.is_contiguous(memory_format=torch.channels_last):
-            return "channels_last"
-        return "strided"
+
+def _layout(tensor: torch.Tensor) -> str:
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout)
+    if tensor.is_contiguous():
+        return "contiguous"
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return "channels_last"
+    return "strided"
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def _recording(forward: Callable[..., Any], calls: list[RecordedCall], sample: i
             a is not b for a, b in zip(after, leaves, strict=True) if isinstance(b, torch.Tensor)
         )
         inputs = tuple(
-            TensorLeaf(seen.shape, seen.dtype, seen.stride, seen.device, True)
+            replace(seen, changed=True)
             if isinstance(leaf, torch.Tensor) and not leaf.is_inference() and leaf._version != version
             else seen
             for seen, leaf, version in zip(before, leaves, versions, strict=True)
@@ -145,6 +147,10 @@ class _Variant:
 
     calls: tuple[RecordedCall, ...]
     rules: tuple[tuple[SizeRule | None, ...], ...]
+
+    def memory_format(self, index: int) -> torch.memory_format:
+        layouts = {call.outputs[index].layout for call in self.calls if isinstance(call.outputs[index], TensorLeaf)}
+        return torch.channels_last if layouts == {"channels_last"} else torch.contiguous_format
 
 
 @dataclass(frozen=True)
@@ -183,30 +189,55 @@ class LeafOutputs:
             flat_inputs: the flattened ``(args, kwargs)``; sizes may be symbolic.
             unknown_size: makes a size that no rule explains; without it such a size is an error.
         """
-        flat, spec = self.fake_flat(flat_inputs, unknown_size=unknown_size)
-        return pytree.tree_unflatten(flat, spec)
+        tensors = iter(self.fake_tensors(flat_inputs, unknown_size=unknown_size))
+        return self.rebuild(flat_inputs, tensors)
 
-    def fake_flat(
+    def fake_tensors(
         self, flat_inputs: Sequence[Any], *, unknown_size: Callable[[], Any] | None = None
-    ) -> tuple[list[Any], pytree.TreeSpec]:
-        """As :meth:`fake`, flattened."""
+    ) -> list[torch.Tensor]:
+        """The tensors among the outputs, without data."""
         variant = self._variant(flat_inputs)
-        call = variant.calls[0]
-        sizes = _sizes(flat_inputs)
+        call, sizes = variant.calls[0], _sizes(flat_inputs)
         device = next((leaf.device for leaf in flat_inputs if isinstance(leaf, torch.Tensor)), None)
-        outputs: list[Any] = []
+        first = next((seen for seen in call.inputs if isinstance(seen, TensorLeaf)), None)
+        outputs = []
         for index, (leaf, rules) in enumerate(zip(call.outputs, variant.rules, strict=True)):
-            values = [self._size(rule, sizes, unknown_size, index) for rule in rules]
             if not isinstance(leaf, TensorLeaf):
-                outputs.append(values[0] if values else leaf)
                 continue
-            first = next((seen for seen in call.inputs if isinstance(seen, TensorLeaf)), None)
-            follows = first is not None and first.device == leaf.device and device is not None
-            layout = torch.channels_last if self.layout(variant, index) == "channels_last" else torch.contiguous_format
+            shape = [self._size(rule, sizes, unknown_size, index) for rule in rules]
+            follows = device is not None and first is not None and first.device == leaf.device
             outputs.append(
-                torch.empty(values, dtype=leaf.dtype, device=device if follows else leaf.device, memory_format=layout)
+                torch.empty(
+                    shape,
+                    dtype=leaf.dtype,
+                    device=device if follows else leaf.device,
+                    memory_format=variant.memory_format(index),
+                )
             )
-        return outputs, call.output_spec
+        return outputs
+
+    def rebuild(self, flat_inputs: Sequence[Any], tensors: Iterator[torch.Tensor]) -> Any:
+        """The output with these tensors in it; Python numbers follow from the inputs' sizes."""
+        variant = self._variant(flat_inputs)
+        call, sizes = variant.calls[0], _sizes(flat_inputs)
+        flat = [
+            next(tensors)
+            if isinstance(leaf, TensorLeaf)
+            else self._size(rules[0], sizes, None, index)
+            if rules
+            else leaf
+            for index, (leaf, rules) in enumerate(zip(call.outputs, variant.rules, strict=True))
+        ]
+        return pytree.tree_unflatten(flat, call.output_spec)
+
+    def count_tensors(self, flat_inputs: Sequence[Any]) -> int:
+        """How many of the outputs are tensors."""
+        return sum(isinstance(leaf, TensorLeaf) for leaf in self._variant(flat_inputs).calls[0].outputs)
+
+    def memory_formats(self, flat_inputs: Sequence[Any]) -> list[torch.memory_format]:
+        """The memory format promised for each output (contiguous unless all calls returned channels-last)."""
+        variant = self._variant(flat_inputs)
+        return [variant.memory_format(index) for index in range(len(variant.calls[0].outputs))]
 
     def changed_inputs(self, flat_inputs: Sequence[Any]) -> list[int]:
         """Indices of the inputs that the module writes into."""
@@ -216,19 +247,6 @@ class LeafOutputs:
             for index in range(len(flat_inputs))
             if any(isinstance(call.inputs[index], TensorLeaf) and call.inputs[index].changed for call in calls)
         ]
-
-    def variant_outputs(self, flat_inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """What calls like this one returned: a :class:`TensorLeaf` or a constant per output."""
-        return self._variant(flat_inputs).calls[0].outputs
-
-    def layout_of(self, flat_inputs: Sequence[Any], index: int) -> str:
-        """The memory layout promised for output ``index``: ``"contiguous"`` or ``"channels_last"``."""
-        return self.layout(self._variant(flat_inputs), index)
-
-    @staticmethod
-    def layout(variant: _Variant, index: int) -> str:
-        layouts = {call.outputs[index].layout for call in variant.calls}
-        return "channels_last" if layouts == {"channels_last"} else "contiguous"
 
     def describe(self) -> str:
         """The learned sizes in words, one line per output tensor."""

@@ -68,15 +68,15 @@ def leaves_wrapped(model: torch.nn.Module, fqns: Iterable[str], operators: LeafO
     with ExitStack() as stack:
         for fqn in fqns:
             module = model.get_submodule(fqn)
-            stack.enter_context(patched(module, "forward", _calling(fqn, module.forward, operators)))
+            stack.enter_context(patched(module, "forward", _calling(fqn, module, operators)))
         yield
 
 
-def _calling(fqn: str, forward: Callable[..., Any], operators: LeafOperators) -> Callable[..., Any]:
+def _calling(fqn: str, module: torch.nn.Module, operators: LeafOperators) -> Callable[..., Any]:
     def leaf(*args: Any, **kwargs: Any) -> Any:
-        return operators.call(fqn, forward, args, kwargs)
+        return operators.call(fqn, module, args, kwargs)
 
-    leaf.__wrapped__ = forward  # type: ignore[attr-defined]
+    leaf.__wrapped__ = module.forward  # type: ignore[attr-defined]
     return leaf
 
 
@@ -92,9 +92,9 @@ def failures_collected(
     with ExitStack() as stack:
         for fqn, module in model.named_modules():
             if fqn in wrapped:
-                forward = _calling(fqn, module.forward, operators)
+                forward = _calling(fqn, module, operators)
             elif can_replace_forward(module):
-                forward = _attempting(fqn, module.forward, operators, found)
+                forward = _attempting(fqn, module, operators, found)
             else:
                 continue
             stack.enter_context(patched(module, "forward", forward))
@@ -102,8 +102,10 @@ def failures_collected(
 
 
 def _attempting(
-    fqn: str, forward: Callable[..., Any], operators: LeafOperators, found: dict[str, Exception]
+    fqn: str, module: torch.nn.Module, operators: LeafOperators, found: dict[str, Exception]
 ) -> Callable[..., Any]:
+    forward = module.forward
+
     def attempt(*args: Any, **kwargs: Any) -> Any:
         try:
             return forward(*args, **kwargs)
@@ -114,7 +116,7 @@ def _attempting(
             error = raised
         forget_pending_sizes((args, kwargs))
         try:
-            output = operators.call(fqn, forward, args, kwargs)
+            output = operators.call(fqn, module, args, kwargs)
         except LeafOutputsError as reason:
             raise _Undescribable(error) from reason
         found.setdefault(fqn, error)

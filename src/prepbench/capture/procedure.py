@@ -44,7 +44,7 @@ class Procedure:
         self._leaves = dict(chosen)
         self._base = base_sample(model, samples, axes)
         self._calls = Calls(model, samples, varied(model, samples, axes))
-        self._operators = LeafOperators(self._calls.outputs)
+        self._operators = LeafOperators(model, self._calls.outputs)
 
     def full_graph(self, strict: bool = False) -> Program | None:
         """The program without any leaf, if one of the ways to export gives a right one; ``error`` is why not."""
@@ -103,6 +103,7 @@ class Procedure:
                 continue
             error = problem(program, self.model, self._samples, self._expected)
             if error is None:
+                program.graph_module.meta["prepbench_keep_alive"] = self._operators.keep_alive
                 return program, list(self._leaves.values())
         raise CaptureError(
             f"{type(self.model).__name__} can be neither exported nor kept as one operator: {error}"
