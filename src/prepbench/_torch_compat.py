@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -149,3 +150,37 @@ def exact_zero_one() -> Any:
     from torch.fx.experimental import _config
 
     return _config.patch(backed_size_oblivious=True)
+
+
+def autocast_functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Functions that enter autocast and leave it, for use as nodes of a graph."""
+    from torch.amp import autocast_mode
+
+    return autocast_mode._enter_autocast, autocast_mode._exit_autocast
+
+
+def autocast_state() -> tuple[tuple[str, bool, torch.dtype], ...]:
+    """``(device, enabled, dtype)`` of autocast in this thread."""
+    return tuple(
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
+    )
+
+
+@contextmanager
+def quiet_export() -> Iterator[None]:
+    """Inside the block, a failing ``torch.export`` only raises: it prints no partial graph and logs no warning."""
+    import torch.export._trace as trace
+
+    names = ("torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export", "torch._dynamo")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    # the module prints through the builtin of this name
+    trace.print = lambda *args, **kwargs: None  # type: ignore[attr-defined]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        del trace.print  # type: ignore[attr-defined]
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind
 
-from prepbench._torch_compat import exact_zero_one, watched_specialisation
+from prepbench._torch_compat import exact_zero_one, quiet_export, watched_specialisation
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.outcomes import difference, run
 from prepbench.capture.unchanged import unchanged
@@ -42,6 +42,7 @@ def export_program(
     shapes = axes.dynamic_shapes(model, sample, hint=torch.export.Dim.AUTO) if axes.dynamic else None
     with ExitStack() as stack:
         stack.enter_context(unchanged(model))
+        stack.enter_context(quiet_export())
         # a graph for inference has no use for the modes that no_grad() blocks in a model would switch
         stack.enter_context(torch.no_grad())
         if exact:
