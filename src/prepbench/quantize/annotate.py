@@ -14,8 +14,8 @@ from prepbench.quantize.layers import ACTIVATIONS, ADDITIONS, LayerCall, layer_c
 from prepbench.quantize.placement import Placement
 from prepbench.settings import QuantizationSettings
 
-# A range that never varies (all zeros) still needs a scale above zero.
-_EPSILON = 2**-12
+# A range of nothing but zeros still needs a scale above zero; a larger bound would round small weights away.
+_EPSILON = 2**-40
 _KEY = "quantization_annotation"
 
 
@@ -102,13 +102,18 @@ def _annotate_layer(call: LayerCall, settings: QuantizationSettings, placement: 
 def _annotate_addition(node: fx.Node) -> None:
     """Quantize an addition of two activations, together with the activation function that alone follows it."""
     operands = [a for a in node.args[:2] if isinstance(a, fx.Node) and a.op != "get_attr"]
-    if node.target not in ADDITIONS or len(operands) < 2 or _KEY in node.meta:
+    if node.target not in ADDITIONS or len(operands) < 2 or _KEY in node.meta or not all(map(_holds_float32, operands)):
         return
     users = list(node.users)
     end = users[0] if len(users) == 1 and users[0].target in ACTIVATIONS else node
     node.meta[_KEY] = _annotation({a: activation_spec() for a in operands}, output=end is node)
     if end is not node:
         end.meta[_KEY] = _annotation({}, output=True)
+
+
+def _holds_float32(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
 def _annotation(inputs: dict[fx.Node, Any], *, output: bool) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import fx
@@ -16,17 +17,25 @@ CONVOLUTIONS = frozenset(
     for overload in ("default", "padding")
 )
 # operator -> (index of the input, index of the weight, axis of the weight that counts output channels)
-_WEIGHTED = {**dict.fromkeys(CONVOLUTIONS, (0, 1, 0)), aten.linear.default: (0, 1, 0), aten.addmm.default: (1, 2, 1), aten.mm.default: (0, 1, 1)}
+_WEIGHTED = {
+    **dict.fromkeys(CONVOLUTIONS, (0, 1, 0)),
+    aten.linear.default: (0, 1, 0),
+    aten.addmm.default: (1, 2, 1),
+    aten.mm.default: (0, 1, 1),
+    aten.matmul.default: (0, 1, 1),
+}
+# operator -> (index of the input, of the weight, of the bias)
+BIASES = {**dict.fromkeys([*CONVOLUTIONS, aten.linear.default], (0, 1, 2)), aten.addmm.default: (1, 2, 0)}
 
 ACTIVATIONS = frozenset(
-    [aten.relu.default, aten.relu_.default, aten.relu6.default, aten.relu6_.default, aten.hardtanh.default, aten.hardtanh_.default]
+    getattr(aten, name).default for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_")
 )
 ADDITIONS = frozenset([aten.add.Tensor, aten.add_.Tensor])
 
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of a layer: the node that multiplies, its input and weight nodes, and the weight's output-channel axis."""
+    """One call of a layer: the node that multiplies, its input and weight, and the weight's output-channel axis."""
 
     fqn: str
     node: fx.Node
@@ -39,7 +48,7 @@ class LayerCall:
         return self.node.target in CONVOLUTIONS
 
     def end(self) -> fx.Node:
-        """The last node of the group that one kernel computes: the layer itself, or the activation that alone follows it."""
+        """The last node of the group that one kernel computes: the layer, or the activation that alone follows it."""
         users = list(self.node.users)
         return users[0] if len(users) == 1 and users[0].target in ACTIVATIONS else self.node
 
@@ -52,15 +61,23 @@ def layer_calls(graph: fx.Graph, layers: Mapping[str, object]) -> list[LayerCall
             continue
         input_index, weight_index, axis = _WEIGHTED[node.target]
         operand, weight = node.args[input_index], node.args[weight_index]
-        if isinstance(operand, fx.Node) and isinstance(weight, fx.Node) and weight.op == "get_attr" and operand.op != "get_attr":
+        if _is_weight(node, weight) and isinstance(operand, fx.Node) and operand.op != "get_attr":
             fqn = _owner(node, weight, layers)
             if fqn is not None:
                 calls.append(LayerCall(fqn, node, operand, weight, axis))
     return calls
 
 
+def _is_weight(node: fx.Node, weight: object) -> TypeGuard[fx.Node]:
+    """Whether it is a parameter in a form that int8 kernels multiply by; ``matmul`` also takes vectors and batches."""
+    if not isinstance(weight, fx.Node) or weight.op != "get_attr":
+        return False
+    value = weight.meta.get("val")
+    return node.target is not aten.matmul.default or (isinstance(value, torch.Tensor) and value.ndim == 2)
+
+
 def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str | None:
-    """The layer that makes this call: the innermost module around it, else the owner of the weight (which tied layers share)."""
+    """The layer that makes this call: the innermost module around it, else the owner of the (maybe tied) weight."""
     stack = node.meta.get("nn_module_stack") or {}
     for path, _ in reversed(list(stack.values())):
         if path in layers:

@@ -14,6 +14,7 @@ from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.quantize._torchao import pt2e
 from prepbench.quantize.annotate import make_quantizer
+from prepbench.quantize.biases import fit_biases
 from prepbench.quantize.layers import operators_of
 from prepbench.quantize.placement import Placement
 from prepbench.quantize.report import LayerReport
@@ -53,9 +54,10 @@ def insert_observers(
     observed = pt2e().prepare_pt2e(graph, quantizer)
     rows = tuple(_row(layer, model, quantizer.quantized, observed, leaves or {}) for layer in explained)
     if not any(row.quantized for row in rows):
-        reasons = "; ".join(f"{row.fqn}: {row.reason}" for row in rows[:6]) or "the model has no layer with a weight matrix"
+        reasons = "; ".join(f"{row.fqn or 'the model'}: {row.reason}" for row in rows[:6])
         raise SettingsError(
-            f"Nothing would be quantized: {reasons}. Change layer_quantization_settings, or compile in float with quantization_settings=None."
+            f"Nothing would be quantized: {reasons or 'the model has no layer with a weight matrix'}. "
+            "Change layer_quantization_settings, or compile in float with quantization_settings=None."
         )
     return Observed(observed, rows)
 
@@ -66,7 +68,7 @@ def calibrate(
     """Run the samples through the observers; each learns the range of what passes it.
 
     Args:
-        observed: from :func:`insert_observers`; its observers are updated.
+        observed: from :func:`insert_observers`; its observers start afresh, so a cancelled call can be repeated.
         samples: the calibration inputs.
         model: the original model, for the names of its arguments.
         progress: called after each sample; may raise to cancel.
@@ -74,6 +76,9 @@ def calibrate(
     Raises:
         CalibrationError: NaN in a sample (by index and argument), or an observer that saw no finite range.
     """
+    for module in observed.graph.modules():
+        if isinstance(module, pt2e().MinMaxObserver | pt2e().PerChannelMinMaxObserver):
+            module.reset_min_max_vals()
     for sample in samples:
         _check_finite(model, sample)
     progress(Progress("calibrate", 0, len(samples)))
@@ -81,7 +86,8 @@ def calibrate(
         for done, sample in enumerate(samples, start=1):
             sample.call(observed.graph)
             progress(Progress("calibrate", done, len(samples)))
-    _check_ranges(observed.graph)
+    _check_ranges(observed.graph, model, samples)
+    fit_biases(observed.graph)
     return observed
 
 
@@ -89,7 +95,18 @@ def convert(observed: Observed) -> fx.GraphModule:
     """Replace observers by quantize and dequantize operators with the learned scales; weights become int8 constants."""
     converted = pt2e().convert_pt2e(observed.graph)
     assert isinstance(converted, fx.GraphModule)
-    return converted
+    _forget_unused(converted)
+    return converted.requires_grad_(False)
+
+
+def _forget_unused(graph: fx.GraphModule) -> None:
+    """Drop the float weights that int8 ones replace; they would be saved with the model."""
+    used = {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
+    for module_name, module in graph.named_modules():
+        prefix = f"{module_name}." if module_name else ""
+        for name in [*module._parameters, *module._buffers]:
+            if prefix + name not in used:
+                delattr(module, name)
 
 
 def _check_finite(model: nn.Module, sample: Sample) -> None:
@@ -102,19 +119,30 @@ def _check_finite(model: nn.Module, sample: Sample) -> None:
             )
 
 
-def _check_ranges(graph: fx.GraphModule) -> None:
+def _check_ranges(graph: fx.GraphModule, model: nn.Module, samples: Sequence[Sample]) -> None:
     for node in graph.graph.nodes:
         if node.op != "call_module" or not str(node.target).startswith("activation_post_process"):
             continue
         observer = graph.get_submodule(str(node.target))
         low, high = getattr(observer, "min_val", None), getattr(observer, "max_val", None)
-        if low is not None and high is not None and not bool((low.isfinite() & high.isfinite()).all()):
-            source = node.args[0]
-            raise CalibrationError(
-                f"The values of {_place(source)} reach from {float(low.min())} to {float(high.max())} on the calibration inputs, so no scale "
-                "fits them. Look for infinities in the inputs (a mask of -inf?) or keep this layer in float "
-                "(LayerQuantizationSettings(skip_quantization=True))."
-            )
+        if low is None or high is None or bool((low.isfinite() & high.isfinite()).all()):
+            continue
+        found = _infinite(model, samples)
+        where = f"Infinite are {', '.join(found[:5])}: repair or remove them" if found else "No input is infinite"
+        raise CalibrationError(
+            f"The values of {_place(node.args[0])} reach from {float(low.min())} to {float(high.max())} on the "
+            f"calibration inputs, so no scale fits them. {where}; or keep this layer in float "
+            "(LayerQuantizationSettings(skip_quantization=True))."
+        )
+
+
+def _infinite(model: nn.Module, samples: Sequence[Sample]) -> list[str]:
+    return [
+        f"calibration_inputs[{sample.index}]: {path}"
+        for sample in samples
+        for path, leaf in named_leaves(model, sample)
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and bool(leaf.isinf().any())
+    ]
 
 
 def _place(node: Any) -> str:
