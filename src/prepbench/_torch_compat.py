@@ -184,3 +184,37 @@ def quiet_export() -> Iterator[None]:
         del trace.print  # type: ignore[attr-defined]
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def flat_program(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same program, taking its input leaves as positional arguments and returning a tuple of output leaves.
+
+    The graph and its weights are shared; only the description of the call changes, so that no class of the user's is needed to run or load it.
+    """
+    import copy
+    import dataclasses
+
+    root, *rest = program.module_call_graph
+    signature = root.signature
+    assert signature is not None
+    inputs, outputs = signature.in_spec.num_leaves, signature.out_spec.num_leaves
+    flat = dataclasses.replace(
+        signature,
+        in_spec=pytree.tree_structure(((0,) * inputs, {})),
+        out_spec=pytree.tree_structure((0,) * outputs),
+        forward_arg_names=[f"input_{i}" for i in range(inputs)],
+    )
+    result = copy.copy(program)
+    result._module_call_graph = [dataclasses.replace(root, signature=flat), *rest]
+    if program.example_inputs is not None:
+        result._example_inputs = (tuple(pytree.tree_leaves(program.example_inputs)), {})
+    return result
+
+
+def without_example_inputs(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same program without its example inputs, which ``torch.export.save`` would write as a pickle."""
+    import copy
+
+    result = copy.copy(program)
+    result._example_inputs = None
+    return result

@@ -1,0 +1,72 @@
+"""The interface of a deployment target: what it wants, how it lowers a program, how its result is saved and loaded."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from prepbench.document.model import Failure
+from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.quantize import Placement
+from prepbench.settings import DeploymentSettings
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What a target gets.
+
+    Attributes:
+        program: a flat program: leaves in, tuple of leaves out (see ``_torch_compat.flat_program``).
+        input_names: a name for each input leaf, e.g. ``"input_ids"``.
+        output_names: a name for each output leaf, e.g. ``"logits"``.
+        dimension_names: readable names of the dynamic sizes, by the symbols in the program.
+        leaves: the modules that are one opaque operator in it.
+        progress: for long stages.
+    """
+
+    program: torch.export.ExportedProgram
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    dimension_names: dict[str, str]
+    leaves: tuple[Failure, ...] = ()
+    progress: ProgressCallback = report_nothing
+
+
+class Runtime(ABC):
+    """A lowered program that runs: leaves in, leaves out."""
+
+    @abstractmethod
+    def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """Compute the output leaves; inputs are not changed."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write what :meth:`Target.load` needs into an existing folder."""
+
+
+class Target(ABC):
+    """One deployment target; registered by the type of its settings."""
+
+    name: ClassVar[str]
+    settings_type: ClassVar[type[DeploymentSettings]]
+    placement: ClassVar[Placement] = Placement()
+
+    @abstractmethod
+    def check_available(self) -> None:
+        """Raise ``MissingPackageError`` with the install command when something it needs is missing."""
+
+    def check_leaves(self, leaves: Sequence[Failure]) -> None:
+        """Raise ``TargetError`` when the target cannot run leaf-wrapped modules; by default it can."""
+
+    @abstractmethod
+    def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
+        """Turn a program into something that runs on the target."""
+
+    @abstractmethod
+    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+        """Read what :meth:`Runtime.save` wrote."""

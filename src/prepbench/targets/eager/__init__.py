@@ -1,0 +1,44 @@
+"""PyTorch itself runs the exported graph, operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prepbench.settings import DeploymentSettings, EagerDeployment
+from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.programs import load_program, save_program
+
+
+class EagerRuntime(Runtime):
+    """The program as a module."""
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        self._program = program
+        self._module = program.module(check_guards=False)
+
+    def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        outputs: Sequence[Any] = self._module(*leaves)
+        return outputs
+
+    def save(self, folder: Path) -> None:
+        save_program(self._program, folder)
+
+
+class EagerTarget(Target):
+    """The reference target."""
+
+    name = "eager"
+    settings_type = EagerDeployment
+
+    def check_available(self) -> None:
+        """PyTorch is always there."""
+
+    def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
+        return EagerRuntime(lowering.program)
+
+    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+        return EagerRuntime(load_program(folder))

@@ -1,0 +1,105 @@
+"""PyTorch's Inductor on the CPU: compiled ahead of time, or just in time when leaf-wrapped modules call back into Python."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prepbench.errors import MissingPackageError, TargetError
+from prepbench.settings import DeploymentSettings, InductorDeployment
+from prepbench.targets.base import Lowering, Runtime, Target
+
+FILE = "model.pt2"
+
+
+class AheadOfTime(Runtime):
+    """A compiled package: machine code, with the weights folded in."""
+
+    def __init__(self, file: Path, keep: tempfile.TemporaryDirectory[str] | None = None) -> None:
+        self._file = file
+        self._keep = keep
+        self._package = torch._inductor.aoti_load_package(str(file))
+
+    def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        outputs: Sequence[Any] = self._package(*leaves)
+        return outputs
+
+    def save(self, folder: Path) -> None:
+        shutil.copy(self._file, folder / FILE)
+
+
+class JustInTime(Runtime):
+    """``torch.compile`` of a program whose leaves call back into Python; lives in this process only."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self._leaves = lowering.leaves
+        self._compiled = torch.compile(lowering.program.module(check_guards=False), dynamic=True)
+        assert lowering.program.example_inputs is not None
+        self.run(lowering.program.example_inputs[0])  # compiles now, not at the first call
+
+    def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        # weights become constants only while this is set when Inductor compiles, also for a size that needs another kernel
+        with torch._inductor.config.patch(freezing=True), _quiet():
+            outputs: Sequence[Any] = self._compiled(*leaves)
+        return outputs
+
+    def save(self, folder: Path) -> None:
+        names = ", ".join(leaf.fqn or "the model itself" for leaf in self._leaves)
+        raise TargetError(
+            f"A model with leaf-wrapped modules cannot be saved, because they call back into this process's Python: {names}. "
+            f"Rewrite them first: {self._leaves[0].remedy}"
+        )
+
+
+class InductorTarget(Target):
+    """Machine code by Inductor."""
+
+    name = "inductor"
+    settings_type = InductorDeployment
+
+    def check_available(self) -> None:
+        from torch._inductor import cpp_builder
+
+        try:
+            cpp_builder.get_cpp_compiler()
+        except Exception as error:
+            raise MissingPackageError(
+                "InductorDeployment needs a C++ compiler, and none was found. Install one (Debian: apt-get install g++), or name "
+                "yours in the environment variable CXX, or choose OnnxRuntimeDeployment()."
+            ) from error
+
+    def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
+        if lowering.leaves:
+            with torch.no_grad():
+                return JustInTime(lowering)
+        keep = tempfile.TemporaryDirectory(prefix="prepbench-inductor-")
+        file = Path(keep.name) / FILE
+        with torch.no_grad(), _quiet():
+            torch._inductor.aoti_compile_and_package(
+                lowering.program, package_path=str(file), inductor_configs={"freezing": True}
+            )
+        return AheadOfTime(file, keep)
+
+    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+        return AheadOfTime(folder / FILE)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Inductor warns about its own internals."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(previous)

@@ -1,0 +1,93 @@
+"""ONNX Runtime on the CPU: the program as an ONNX file with QuantizeLinear/DequantizeLinear pairs that it fuses into int8 kernels."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prepbench.document.model import Failure
+from prepbench.errors import MissingPackageError, TargetError
+from prepbench.quantize import Placement
+from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
+from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.onnxruntime.export import FILE, export_onnx
+
+
+class OnnxRuntime(Runtime):
+    """A session on an ONNX file, and which input leaves are its inputs.
+
+    Args:
+        file: the ONNX file; large weights may lie beside it.
+        settings: threads.
+        keep: a temporary folder that lives as long as the runtime.
+    """
+
+    def __init__(self, file: Path, settings: OnnxRuntimeDeployment, keep: tempfile.TemporaryDirectory[str] | None = None) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        if settings.intra_op_threads is not None:
+            options.intra_op_num_threads = settings.intra_op_threads
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        # leaf i is the session's input inputs[i], or "" when the graph does not use it
+        self._inputs = metadata["prepbench.inputs"].split("\n") if metadata.get("prepbench.inputs") else []
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self._file = file
+        self._keep = keep
+
+    def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        feeds = {
+            name: leaf.detach().cpu().contiguous().numpy()
+            for name, leaf in zip(self._inputs, leaves, strict=True)
+            if name and isinstance(leaf, torch.Tensor)
+        }
+        return [torch.from_numpy(value) for value in self._session.run(self._outputs, feeds)]
+
+    def save(self, folder: Path) -> None:
+        for path in self._file.parent.glob(f"{FILE}*"):
+            shutil.copy(path, folder / path.name)
+
+
+class OnnxRuntimeTarget(Target):
+    """CPU inference with ONNX Runtime."""
+
+    name = "onnxruntime"
+    settings_type = OnnxRuntimeDeployment
+    placement = Placement(conv_outputs=True, conv_additions=True)
+
+    def check_available(self) -> None:
+        missing = [name for name in ("onnxruntime", "onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise MissingPackageError(
+                f"OnnxRuntimeDeployment needs {', '.join(missing)}: pip install {' '.join(missing)}. Or choose InductorDeployment()."
+            )
+
+    def check_leaves(self, leaves: Sequence[Failure]) -> None:
+        if leaves:
+            names = "; ".join(f"{leaf.fqn or 'the model itself'} ({leaf.module_type}): {leaf.kind}{_place(leaf)}" for leaf in leaves)
+            raise TargetError(
+                f"ONNX Runtime cannot run leaf-wrapped modules, because they call back into Python. Leaf-wrapped: {names}. "
+                f"Rewrite the module ({leaves[0].remedy}) or compile with deployment_settings=InductorDeployment(), which runs leaves."
+            )
+
+    def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
+        assert isinstance(settings, OnnxRuntimeDeployment)
+        keep = tempfile.TemporaryDirectory(prefix="prepbench-onnx-")
+        file = export_onnx(lowering, Path(keep.name))
+        return OnnxRuntime(file, settings, keep)
+
+    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+        assert isinstance(settings, OnnxRuntimeDeployment)
+        return OnnxRuntime(folder / FILE, settings)
+
+
+def _place(leaf: Failure) -> str:
+    return f" at {leaf.source.file}:{leaf.source.line}" if leaf.source else ""

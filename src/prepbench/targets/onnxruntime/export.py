@@ -1,0 +1,97 @@
+"""A flat program as an ONNX file with readable names of inputs, outputs and dynamic dims."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prepbench.errors import TargetError
+from prepbench.targets.base import Lowering
+
+FILE = "model.onnx"
+
+
+def export_onnx(lowering: Lowering, folder: Path) -> Path:
+    """Write ``folder/model.onnx``.
+
+    The file's metadata says under ``prepbench.inputs`` which of its inputs each input leaf is, a line each (empty: not used).
+
+    Raises:
+        TargetError: an operator has no ONNX form; names it.
+    """
+    onnx_program = _convert(lowering)
+    model = onnx_program.model
+    placeholders = _tensor_placeholders(lowering.program)
+    graph_inputs = list(model.graph.inputs)
+    by_name = {value.name: value for value in graph_inputs}
+    used = []
+    for index, placeholder in enumerate(placeholders):
+        value = by_name.get(placeholder) if placeholder else None
+        if value is not None:
+            value.name = lowering.input_names[index]
+        used.append(value.name if value is not None else "")
+    _name_outputs(model, lowering.output_names)
+    _name_dimensions(model, lowering.dimension_names)
+    model.metadata_props["prepbench.inputs"] = "\n".join(used)
+    path = folder / FILE
+    with _quiet():
+        onnx_program.save(str(path))
+    return path
+
+
+def _convert(lowering: Lowering) -> Any:
+    try:
+        with _quiet():
+            return torch.onnx.export(lowering.program, dynamo=True, verbose=False)
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise TargetError(
+            f"The graph has no ONNX form: {type(cause).__name__}: {str(cause).strip().splitlines()[0] if str(cause).strip() else ''} "
+            "Rewrite the operator named here, or choose InductorDeployment()."
+        ) from error
+
+
+def _tensor_placeholders(program: torch.export.ExportedProgram) -> list[str]:
+    """For each input leaf, the name of its placeholder, or "" for a constant."""
+    return [name if isinstance(name, str) else "" for name in program.graph_signature.user_inputs]
+
+
+def _name_outputs(model: Any, names: tuple[str, ...]) -> None:
+    """Give the outputs their names; the same value returned twice keeps the first."""
+    taken = {value.name for value in model.graph.inputs}
+    seen: set[int] = set()
+    for value, name in zip(model.graph.outputs, names, strict=False):
+        if id(value) not in seen and not value.is_graph_input():
+            value.name = name if name not in taken else f"{name}_out"
+            taken.add(value.name)
+            seen.add(id(value))
+
+
+def _name_dimensions(model: Any, names: dict[str, str]) -> None:
+    import onnx_ir
+
+    for value in [*model.graph.inputs, *model.graph.outputs]:
+        if value.shape is not None:
+            dims = [names.get(str(dim.value), dim.value) if isinstance(dim, onnx_ir.SymbolicDim) else dim for dim in value.shape]
+            value.shape = onnx_ir.Shape(dims)
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """The exporter prints and warns about its own internals."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(previous)
