@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import logging
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -16,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
 )
+from torch.utils import _pytree as pytree
 
 GuardCallback = Callable[[Any], None]
 
@@ -171,7 +175,7 @@ def quiet_export() -> Iterator[None]:
     """Inside the block, a failing ``torch.export`` only raises: it prints no partial graph and logs no warning."""
     import torch.export._trace as trace
 
-    names = ("torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export", "torch._dynamo")
+    names = ("torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export", "torch._dynamo", "torch._subclasses")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     # the module prints through the builtin of this name
@@ -179,7 +183,9 @@ def quiet_export() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         del trace.print  # type: ignore[attr-defined]
         for logger, level in zip(loggers, levels, strict=True):
@@ -191,9 +197,6 @@ def flat_program(program: torch.export.ExportedProgram) -> torch.export.Exported
 
     The graph and its weights are shared; only the description of the call changes, so that no class of the user's is needed to run or load it.
     """
-    import copy
-    import dataclasses
-
     root, *rest = program.module_call_graph
     signature = root.signature
     assert signature is not None
@@ -213,8 +216,11 @@ def flat_program(program: torch.export.ExportedProgram) -> torch.export.Exported
 
 def without_example_inputs(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The same program without its example inputs, which ``torch.export.save`` would write as a pickle."""
-    import copy
-
     result = copy.copy(program)
     result._example_inputs = None
     return result
+
+
+def forget_compiled() -> None:
+    """Make ``torch.compile`` and ``torch.cond`` compile anew at their next call."""
+    torch._dynamo.reset()

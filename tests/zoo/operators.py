@@ -97,3 +97,42 @@ class Attention(nn.Module):
 @case(tensors((2, 3, 8), (3, 5, 8)), tensors((4, 7, 8)))
 def attention():
     return Attention()
+
+
+class MixedPrecision(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = self.a(x) @ self.b.weight
+        with torch.autocast("cpu", enabled=False):
+            x = x.float()
+        return self.b(x)
+
+
+@case(tensors((2, 4), (3, 4)), tensors((6, 4)))
+def mixed_precision():
+    return MixedPrecision()
+
+
+class Cond(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x,))
+
+
+@case(tensors((2, 4), (3, 4)), tensors((6, 4)))
+def cond():
+    return nn.Sequential(Cond(), nn.ReLU())
+
+
+class ReentrantCheckpoint(Checkpointed):
+    def forward(self, x):
+        return checkpoint(self.a, x, use_reentrant=True) + 1
+
+
+@case(tensors((2, 4), (3, 4)), tensors((6, 4)))
+def reentrant_checkpoint():
+    return ReentrantCheckpoint()

@@ -158,9 +158,10 @@ class GraphCollection:
             raise KeyError(f"No graph {fqn!r}; there are {sorted(self.graphs)}.")
         target = self._target(fqn)
         if self._traces[fqn].error is not None:
+            others = [name for name in self.graphs if name != fqn]
             raise CaptureError(
                 f"{fqn or type(target).__name__} has no graph, its forward could not be traced: "
-                f"{self._traces[fqn].error}. Its submodules have graphs: {[name for name in self.graphs if name != fqn]}."
+                f"{self._traces[fqn].error}. Its submodules have graphs: {others}."
             )
         return runnable(target, self._traces[fqn])
 
@@ -201,9 +202,8 @@ class GraphCollection:
         ]
         for failure in self.failures:
             where = f" at {failure.source.file}:{failure.source.line}" if failure.source else ""
-            lines.append(
-                f"  {failure.fqn or '(model)'} ({failure.module_type}): {failure.kind}{where}. {failure.remedy}"
-            )
+            name = failure.fqn or "(model)"
+            lines.append(f"  {name} ({failure.module_type}): {failure.kind}{where}. {failure.remedy}")
         return "\n".join([*lines, *(f"  assumes {line}" for line in self.assumptions)])
 
 

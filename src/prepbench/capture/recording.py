@@ -190,7 +190,7 @@ class Recording:
         return self._attribute(self._constant(value, "_constant"), value)
 
     def _resolved(self, key: Any, node: fx.Node, path: Path) -> fx.Node:
-        """The node of one tensor inside the output of ``node``, made next to it so that every later use can share it."""
+        """The node of one tensor in the output of ``node``, made next to it so that every later use can share it."""
         if not path:
             return node
         for kind, step in path:

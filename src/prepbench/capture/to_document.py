@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from prepbench.capture.leaf_operator import is_leaf_operator
 from prepbench.capture.operations import is_method
 from prepbench.capture.structures import collect
 from prepbench.capture.value_trace import ValueTrace
@@ -58,7 +59,7 @@ def document_of_program(
         if (node.op == "placeholder" and node.name not in inputs)
         or (node.op == "get_attr" and isinstance(getattr(program.graph_module, str(node.target), 0), torch.nn.Module))
     }
-    nodes = tuple(_aten_node(node, hidden, wrapped) for node in program.graph.nodes if node.name not in hidden)
+    nodes = tuple(_aten_node(node, hidden) for node in program.graph.nodes if node.name not in hidden)
     called = {part for node in nodes for part in _ancestors(node.fqn)} | {""}
     modules = tuple(
         Module(
@@ -146,12 +147,10 @@ def _node(node: fx.Node, graph: str, fqn: str, names: Mapping[str, str], model: 
     )
 
 
-def _aten_node(node: fx.Node, hidden: set[str], wrapped: set[str]) -> Node:
+def _aten_node(node: fx.Node, hidden: set[str]) -> Node:
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     fqn = _clean(stack[-1][0]) if stack else ""
     shapes, dtypes = _values(node.meta.get("val"), {})
-    namespace = getattr(node.target, "namespace", "aten")
-    is_leaf = node.op == "call_function" and namespace == "prepbench" and bool(wrapped)
     return Node(
         id=f":{node.name}",
         op=node.op,  # type: ignore[arg-type]
@@ -159,7 +158,7 @@ def _aten_node(node: fx.Node, hidden: set[str], wrapped: set[str]) -> Node:
         target=target_text(node.target),
         fqn=fqn,
         type=_label(node) if node.op == "call_function" else "",
-        status="leaf" if is_leaf else "traced",
+        status="leaf" if is_leaf_operator(node.target) else "traced",
         shapes=shapes,
         dtypes=dtypes,
         inputs=tuple(f":{source.name}" for source in node.all_input_nodes if source.name not in hidden),

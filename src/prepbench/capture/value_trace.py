@@ -21,7 +21,17 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from prepbench._torch_compat import device_of, fresh_size, in_functorch, is_fake, symbolic_fake_mode, symbolic_kernels
+from prepbench._torch_compat import (
+    autocast_functions,
+    autocast_state,
+    device_of,
+    forget_compiled,
+    fresh_size,
+    in_functorch,
+    is_fake,
+    symbolic_fake_mode,
+    symbolic_kernels,
+)
 from prepbench.capture import structures
 from prepbench.capture.fake_inputs import FakeCall, InputSize, base_samples, fake_call
 from prepbench.capture.interception import intercepted
@@ -104,7 +114,10 @@ def trace_values(
             best = trace
         if trace.error is not None or not best.fixed:
             break
-    assert best is not None
+    assert best is not None  # there is at least one sample
+    if observed is not None and observed.error is not None and best.error is not None and not prefix:
+        # the model does not run on these inputs at all: its own error says more than that of a tensor without data
+        best.error = observed.error
     return best
 
 
@@ -122,7 +135,10 @@ class _Run:
         self.thread = threading.get_ident()
         self.paused = 0
         self.below = 0
+        self.compiled_branches = False
         self._attributes: dict[int, str] | None = None
+        self._outer_autocast = autocast_state()
+        self._autocast: tuple[Any, list[fx.Node]] = (autocast_state(), [])
         names = {id(t): name for name, t in (*self.root.named_parameters(), *self.root.named_buffers())}
         self.recording = Recording(names, self._attribute_name)
         self.mode = symbolic_fake_mode(self._assume)
@@ -145,6 +161,10 @@ class _Run:
                 self._forward(call, buffers)
             except Exception as error:
                 result.error, result.graph = error, fx.Graph()
+            finally:
+                if self.compiled_branches:
+                    # torch.cond compiled its branches under our modes; eager calls must not meet that code again
+                    forget_compiled()
         result.assumptions = [a for a in self.assumptions if a.expression.free_symbols <= set(result.sizes)]
         return result
 
@@ -152,6 +172,7 @@ class _Run:
         with symbolic_kernels(), self.mode, intercepted(self), _Dispatched(self), _Called(self):
             output = self.function(*call.args, **call.kwargs)
             self.paused += 1
+            self._follow_autocast()
             self._keep_buffers(buffers)
             self._output(output)
 
@@ -178,6 +199,22 @@ class _Run:
         node = self.recording.create("output", "output", (self.recording.argument(output),))
         node.meta["val"] = output
         node.meta["source"] = None
+
+    def _follow_autocast(self) -> None:
+        """Enter and leave autocast in the graph where the model does; it decides the dtypes of what follows."""
+        state, entered = self._autocast
+        now = autocast_state()
+        if now == state:
+            return
+        enter, leave = autocast_functions()
+        for node in reversed(entered):
+            self.recording.add_prepared("call_function", leave, (node,), {}, None)
+        entered = [
+            self.recording.add_prepared("call_function", enter, (device, dtype, enabled, True), {}, None)
+            for device, enabled, dtype in now
+            if (device, enabled, dtype) not in self._outer_autocast
+        ]
+        self._autocast = now, entered
 
     def _attribute_name(self, tensor: Any) -> str | None:
         if self._attributes is None:
@@ -215,6 +252,7 @@ class _Run:
         if result is NotImplemented:
             return result
         if self._is_new(result) or (result is None and has_side_effect(func)):
+            self._follow_autocast()
             self.recording.add(*spell(func, args, kwargs), result)
         return result
 
@@ -249,7 +287,7 @@ class _Run:
         self.numbers[fqn] += 1
         if self.is_leaf(module, fqn):
             return self._leaf(original, module, fqn, number, args, kwargs)
-        mark, count = self.recording.mark(), len(self.calls)
+        mark, count, autocast = self.recording.mark(), len(self.calls), self._autocast
         self.recording.scope.append((fqn, type(module).__name__))
         self.calls.append(ModuleCall(fqn))
         try:
@@ -262,6 +300,8 @@ class _Run:
         finally:
             self.recording.scope.pop()
         self.recording.rollback(mark)
+        self._autocast = autocast
+        self._follow_autocast()
         self.calls[count:] = [ModuleCall(fqn, failure), *(call for call in self.calls[count:] if call.error)]
         return self._opaque(module, fqn, number, args, kwargs, self._prepared(args, kwargs), "failed")
 
@@ -276,7 +316,11 @@ class _Run:
 
     def _leaf(self, original: Any, module: torch.nn.Module, fqn: str, number: int, args: Any, kwargs: Any) -> Any:
         self.calls.append(ModuleCall(fqn))
+        self._follow_autocast()
         prepared = self._prepared(args, kwargs)
+        if isinstance(module, torch.jit.ScriptModule):
+            # the script interpreter reads sizes as plain numbers, which would fix them
+            return self._opaque(module, fqn, number, args, kwargs, prepared, "leaf")
         try:
             result = self.call_quietly(original, module, *args, **kwargs)
         except Exception:
@@ -328,7 +372,12 @@ class _Called(TorchFunctionMode):
 
 
 class _Dispatched(TorchDispatchMode):
-    """Sees the operators below function transforms, where batched tensors have become plain ones."""
+    """Sees the operators below function transforms, where batched tensors have become plain ones.
+
+    Also sees ``torch.cond`` and its like, which compile their branches and then call one higher-order operator.
+    """
+
+    supports_higher_order_operators = True
 
     def __init__(self, run: _Run) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -337,6 +386,9 @@ class _Dispatched(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         run = self._run
         result = func(*args, **(kwargs or {}))
-        if run.below and not run.paused and run._is_new(result):
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            run.compiled_branches = True
+        seen = run.below or isinstance(func, torch._ops.HigherOrderOperator)
+        if seen and not run.paused and run._is_new(result):
             run.recording.add("call_function", func, args, kwargs or {}, result)
         return result

@@ -1,0 +1,123 @@
+"""Collections: which graphs there are, what they say, and the documents made from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prepbench.capture.collection import GraphCollection, recursive_trace
+from prepbench.capture.to_document import document_of_program
+from prepbench.errors import CaptureError
+from tests.zoo import ZOO
+
+
+def collection_of(name: str, with_inputs: bool = True) -> GraphCollection:
+    torch.manual_seed(0)
+    case = ZOO[name]
+    return recursive_trace(case.make(), inputs=case.samples if with_inputs else None)
+
+
+def test_submodules_of_failures_have_their_own_graphs() -> None:
+    collection = collection_of("branch_on_shape", with_inputs=False)
+    assert [failure.fqn for failure in collection.failures] == ["1", "1.more"]
+    assert set(collection.graphs) == {"", "1.first", "1.second", "1.more", "1.more.first", "1.more.second"}
+    assert len(collection.graphs[""].nodes) == 5
+    assert len(collection.graphs["1.more"].nodes) == 0
+
+
+def test_containers_inside_failures_are_looked_into() -> None:
+    collection = collection_of("two_gates", with_inputs=False)
+    assert all(failure.module_type == "Gate" for failure in collection.failures)
+    assert {"gates.0.a", "gates.1.b"} <= set(collection.graphs)
+
+
+def test_root_failure_with_inputs_covers_the_children() -> None:
+    collection = collection_of("branch_on_values")
+    assert len(collection.graphs[""].nodes) == 0
+    assert "linear" in collection.graphs
+    with pytest.raises(CaptureError, match=r"(?s)no graph.*linear"):
+        collection.graph_module()
+    with pytest.raises(KeyError, match="linear"):
+        collection.graph_module("lienar")
+
+
+def test_graphs_are_found_by_module_and_by_name() -> None:
+    collection = collection_of("two_gates")
+    model: Any = collection.model
+    assert collection[model] is collection[""] is collection.graphs[""]
+    assert model in list(collection)
+    assert collection.is_failed(model.gates[0])
+    assert not collection.is_failed(model.head)
+    assert collection.failure_msg(model.head) is None
+
+
+def test_unvisited_modules() -> None:
+    for with_inputs in (True, False):
+        collection = collection_of("never_called", with_inputs)
+        model: Any = collection.model
+        assert collection.is_unvisited(model.unused)
+        assert collection.is_unvisited(model.unused[0])
+        assert not collection.is_unvisited(model.used[0])
+        status = {module.fqn: module.status for module in collection.document().modules}
+        assert status["unused"] == status["unused.0"] == "unvisited"
+        assert status["used"] == "traced"
+        assert status["used.0"] == "leaf"
+
+
+def test_repr_names_line_and_remedy() -> None:
+    text = repr(collection_of("two_gates"))
+    assert "2 failed" in text
+    assert "failures.py:" in text
+    assert "torch.where" in text
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_documents_are_stable_and_consistent(name: str) -> None:
+    first, second = (collection_of(name).document() for _ in range(2))
+    assert first == second
+    for graph in first.graphs:
+        ids = [node.id for node in graph.nodes]
+        assert len(set(ids)) == len(ids)
+        assert all(source in ids[: ids.index(node.id)] for node in graph.nodes for source in node.inputs)
+    assert "0x" not in repr(first)
+
+
+def test_shapes_have_readable_names() -> None:
+    nodes = {node.label: node for node in collection_of("mask_built_by_vmap").document().graphs[0].nodes}
+    assert nodes["x"].shapes == ("B×N",)
+    assert nodes["lengths"].shapes == ("B",)
+    assert nodes["masked_fill"].dtypes == ("float32",)
+
+
+def test_shared_modules_count_their_calls() -> None:
+    modules = {module.fqn: module for module in collection_of("reused_in_training").document().modules}
+    assert modules["net"].calls == 2
+    assert modules["net.0"].calls == 2
+
+
+def test_program_document_follows_the_hierarchy() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU()))
+    document = document_of_program(torch.export.export(model, (torch.ones(2, 4),)), model, (), "Net")
+    assert document.model_type == "Net"
+    assert document.level == "aten"
+    owners = {node.label: node.fqn for node in document.graphs[0].nodes}
+    assert owners["linear"] == "0"
+    assert owners["relu"] == "1.0"
+    assert sum(node.op == "placeholder" for node in document.graphs[0].nodes) == 1
+
+
+def test_repeated_programs_calls_keep_their_names() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.ReLU()])
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.layers[0](self.layers[0](x) + 1)
+
+    model = Twice()
+    document = document_of_program(torch.export.export(model, (torch.ones(2, 4),)), model)
+    assert {node.fqn for node in document.graphs[0].nodes if node.label == "relu"} == {"layers.0"}
