@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,32 +62,23 @@ def insert_observers(
     return Observed(observed, rows)
 
 
-def calibrate(
-    observed: Observed, samples: Sequence[Sample], model: nn.Module, progress: ProgressCallback = report_nothing
-) -> Observed:
+def calibrate(observed: Observed, samples: Sequence[Sample], progress: ProgressCallback = report_nothing) -> Observed:
     """Run the samples through the observers; each learns the range of what passes it.
 
     Args:
-        observed: from :func:`insert_observers`; its observers start afresh, so a cancelled call can be repeated.
-        samples: the calibration inputs.
-        model: the original model, for the names of its arguments.
+        observed: from :func:`insert_observers`; its observers are updated.
+        samples: the calibration inputs, as calls of the captured program.
         progress: called after each sample; may raise to cancel.
 
     Raises:
-        CalibrationError: NaN in a sample (by index and argument), or an observer that saw no finite range.
+        CalibrationError: an observer saw no finite range.
     """
-    for module in observed.graph.modules():
-        if isinstance(module, pt2e().MinMaxObserver | pt2e().PerChannelMinMaxObserver):
-            module.reset_min_max_vals()
-    for sample in samples:
-        _check_finite(model, sample)
     progress(Progress("calibrate", 0, len(samples)))
     with torch.no_grad():
         for done, sample in enumerate(samples, start=1):
             sample.call(observed.graph)
             progress(Progress("calibrate", done, len(samples)))
-    _check_ranges(observed.graph, model, samples)
-    fit_biases(observed.graph)
+    _check_ranges(observed.graph)
     return observed
 
 
@@ -109,9 +100,12 @@ def _forget_unused(graph: fx.GraphModule) -> None:
                 delattr(module, name)
 
 
-def _check_finite(model: nn.Module, sample: Sample) -> None:
-    for path, leaf in named_leaves(model, sample):
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and bool(leaf.isnan().any()):
+def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
+    """Raise ``CalibrationError`` for a sample with NaN in it, naming the sample and the argument."""
+    for sample in samples:
+        for path, leaf in named_leaves(function, sample):
+            if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or not bool(leaf.isnan().any()):
+                continue
             count = int(leaf.isnan().sum())
             raise CalibrationError(
                 f"calibration_inputs[{sample.index}]: {path} holds {count} NaN (of {leaf.numel()} values). "

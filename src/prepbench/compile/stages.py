@@ -1,0 +1,94 @@
+"""The stages of a compile as functions from value to value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import fx, nn
+
+from prepbench._torch_compat import flat_program
+from prepbench.capture.dynamic_axes import DynamicAxes
+from prepbench.capture.export import Captured
+from prepbench.compile.calls import CallSpec
+from prepbench.errors import CaptureError
+from prepbench.inputs import Sample
+from prepbench.jobs import ProgressCallback
+from prepbench.quantize import LayerReport, Placement, calibrate, convert, insert_observers
+from prepbench.settings import ExplainedLayer
+from prepbench.targets import Lowering
+
+Program = torch.export.ExportedProgram
+
+
+def flatten(captured: Captured) -> Program:
+    """The captured program with leaves in and leaves out."""
+    return flat_program(captured.program)
+
+
+def quantize(
+    program: Program,
+    captured: Captured,
+    explained: Sequence[ExplainedLayer],
+    samples: Sequence[Sample],
+    placement: Placement,
+    progress: ProgressCallback,
+) -> tuple[Program, tuple[LayerReport, ...]]:
+    """Insert observers, calibrate on flat samples, convert, and export the result again with the same dynamic sizes."""
+    leaves = {leaf.fqn: leaf.kind for leaf in captured.leaves}
+    observed = insert_observers(program, captured.model, explained, placement, leaves)
+    calibrate(observed, samples, progress)
+    return _export_again(convert(observed), program), observed.layers
+
+
+def _export_again(converted: fx.GraphModule, like: Program) -> Program:
+    assert like.example_inputs is not None
+    symbolic = _dynamic_dims(like)
+    shapes = tuple({dim: torch.export.Dim.AUTO for dim in dims} if dims is not None else None for dims in symbolic)
+    with torch.no_grad():
+        program = torch.export.export(converted, like.example_inputs[0], dynamic_shapes=(shapes,) if _is_variadic(converted) else shapes)
+    lost = [i for i, (before, after) in enumerate(zip(symbolic, _dynamic_dims(program), strict=True)) if before != after]
+    if lost:
+        raise CaptureError(f"Quantizing fixed the dynamic sizes of input {lost[0]}. Make these axes static (DynamicAxes.set), or compile in float.")
+    return program
+
+
+def _is_variadic(module: nn.Module) -> bool:
+    import inspect
+
+    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
+
+
+def _dynamic_dims(program: Program) -> list[set[int] | None]:
+    """For each input leaf its dims of symbolic size; None for what is no tensor."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    result: list[set[int] | None] = []
+    for name in program.graph_signature.user_inputs:
+        value = values.get(name) if isinstance(name, str) else None
+        is_tensor = isinstance(value, torch.Tensor)
+        result.append({d for d, size in enumerate(value.shape) if isinstance(size, torch.SymInt)} if is_tensor else None)
+    return result
+
+
+def lowering(program: Program, captured: Captured, calls: CallSpec, progress: ProgressCallback) -> Lowering:
+    """What the target gets: the program with readable names."""
+    return Lowering(
+        program, calls.input_names, calls.output_names, _dimension_names(program, calls, captured.axes), captured.leaves, progress
+    )
+
+
+def _dimension_names(program: Program, calls: CallSpec, axes: DynamicAxes) -> dict[str, str]:
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    by_path = {(axis.path, axis.dim): axis.symbol for axis in axes.dynamic}
+    names: dict[str, str] = {}
+    for path, placeholder in zip(calls.paths, program.graph_signature.user_inputs, strict=True):
+        value = values.get(placeholder) if isinstance(placeholder, str) else None
+        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt) and by_path.get((path, dim)):
+                names.setdefault(str(size), by_path[path, dim])
+    return names
+
+
+def flat_samples(samples: Sequence[Sample], calls: CallSpec) -> list[Sample]:
+    """The samples as calls of the flat program."""
+    return [Sample(tuple(calls.flatten(sample.args, sample.kwargs)), {}, sample.index) for sample in samples]
