@@ -224,3 +224,18 @@ def without_example_inputs(program: torch.export.ExportedProgram) -> torch.expor
 def forget_compiled() -> None:
     """Make ``torch.compile`` and ``torch.cond`` compile anew at their next call."""
     torch._dynamo.reset()
+
+
+def mark_module_stack() -> Callable[[], None]:
+    """A function that takes export's stack of entered modules back to what it is now, after an exception was caught."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    mode = get_proxy_mode()
+    stack = getattr(getattr(mode, "tracer", None), "module_stack", None)
+    depth = len(stack) if stack is not None else 0
+
+    def restore() -> None:
+        while stack is not None and len(stack) > depth:
+            stack.popitem(last=True)
+
+    return restore

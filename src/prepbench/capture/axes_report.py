@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -105,9 +106,11 @@ def verify_axes(axes: DynamicAxes, captured: Captured) -> AxesReport:
 def _fresh_sizes(seen: tuple[int, ...]) -> list[int]:
     """Sizes to try: small ones, odd ones, and multiples of what was seen (for axes that must be divisible)."""
     top, low = max(seen), min(seen)
-    wanted = [1, 2, 3, 5, low + 1, top + 1, top + 2, top + 3, 2 * low, 2 * top, 3 * low]
+    step = math.gcd(*(size - low for size in seen))
+    wanted = [1, top + 1, low + 1, 2 * low, top + step, 2 * top, 2, 3, 5, 3 * low, top + 2, top + 3]
     # large inputs are slow to run: stay within a few times what the user showed
-    return [size for size in dict.fromkeys(wanted) if size not in seen and size <= max(3 * top, 8)][:8]
+    fresh = [size for size in dict.fromkeys(wanted) if size not in seen and 0 < size <= max(3 * top, 8)]
+    return fresh[:9]
 
 
 def _try(module: Any, captured: Captured, axes: DynamicAxes, symbol: str, size: int) -> tuple[int, Difference | None]:

@@ -133,7 +133,7 @@ class DynamicAxes:
         shapes = torch.export.ShapesCollection()
         for path in dict.fromkeys(axis.path for axis in self.dynamic):
             shapes[leaves[path]] = dims[id(leaves[path])]
-        return shapes.dynamic_shapes(as_module(module_or_func), sample.args, sample.kwargs)  # type: ignore[arg-type]
+        return shapes.dynamic_shapes(as_module(module_or_func), sample.args, sample.kwargs)
 
     def check_paths(self, leaves: dict[str, Any]) -> None:
         """Raise :class:`InputError` when an axis belongs to an argument that ``leaves`` does not have."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.export.graph_signature import InputKind
 from prepbench._torch_compat import exact_zero_one, quiet_export, watched_specialisation
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.outcomes import difference, run
+from prepbench.capture.patching import patched
 from prepbench.capture.unchanged import unchanged
 from prepbench.inputs import Sample, named_leaves
 
@@ -39,9 +41,10 @@ def export_program(
         SpecialisedSize: at the line that fixes a dynamic size.
         Exception: whatever export raises.
     """
-    shapes = axes.dynamic_shapes(model, sample, hint=torch.export.Dim.AUTO) if axes.dynamic else None
     with ExitStack() as stack:
         stack.enter_context(unchanged(model))
+        stack.enter_context(_explicit_keywords(model, sample))
+        shapes = axes.dynamic_shapes(model, sample, hint=torch.export.Dim.AUTO) if axes.dynamic else None
         stack.enter_context(quiet_export())
         # a graph for inference has no use for the modes that no_grad() blocks in a model would switch
         stack.enter_context(torch.no_grad())
@@ -56,6 +59,29 @@ def export_program(
         where = ", ".join(f"{path}.shape[{dim}]" for path, dim in fixed)
         raise SpecialisedSize(f"{where} is specialized to a constant: the captured graph would take no other size.")
     return program
+
+
+@contextmanager
+def _explicit_keywords(model: torch.nn.Module, sample: Sample) -> Iterator[None]:
+    """Give ``forward`` a parameter for each keyword of the sample that it takes by ``**kwargs``.
+
+    Export pairs dynamic shapes with parameters by name, and cannot do so for those.
+    """
+    forward = model.forward
+    signature = inspect.signature(forward)
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    further = [name for name in sample.kwargs if name not in signature.parameters]
+    if not further:
+        yield
+        return
+
+    def explicit(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in further]
+    explicit.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with patched(model, "forward", explicit):
+        yield
 
 
 def _refuse(name: str, size: int) -> None:
@@ -79,7 +105,9 @@ def axis_sizes(program: Program, model: torch.nn.Module, axes: DynamicAxes) -> d
         value = values.get(names.get(axis.path, ""))
         if isinstance(value, torch.Tensor):
             size: Any = value.shape[axis.dim]
-            result[axis.path, axis.dim] = size if isinstance(size, int) else size.node.expr
+            expression = size if isinstance(size, int) else size.node.expr
+            # a symbol that tracing fixed later has become a number
+            result[axis.path, axis.dim] = int(expression) if getattr(expression, "is_Integer", False) else expression
     return result
 
 

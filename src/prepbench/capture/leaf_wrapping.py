@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat import forget_pending_sizes
+from prepbench._torch_compat import forget_pending_sizes, mark_module_stack
 from prepbench.capture.leaf_operator import LeafOperators
 from prepbench.capture.leaf_outputs import (
     LeafOutputs,
@@ -107,6 +107,7 @@ def _attempting(
     forward = module.forward
 
     def attempt(*args: Any, **kwargs: Any) -> Any:
+        leave_inner_modules = mark_module_stack()
         try:
             return forward(*args, **kwargs)
         except _Undescribable as inner:
@@ -114,6 +115,7 @@ def _attempting(
             error: Exception = inner.error
         except Exception as raised:
             error = raised
+        leave_inner_modules()
         forget_pending_sizes((args, kwargs))
         try:
             output = operators.call(fqn, module, args, kwargs)

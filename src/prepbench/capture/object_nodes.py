@@ -80,7 +80,7 @@ def _flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], _Layout]:
 
 
 def _unflatten(parts: Iterable[Any], layout: _Layout) -> Any:
-    value = layout.kind.__new__(layout.kind)
+    value: Any = object.__new__(layout.kind)
     for name, part in layout.fixed.items():
         # the object gets containers of its own, so that changing one result does not change the next
         copied = part.copy() if isinstance(part, list | dict | set) else part
