@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from prepbench.errors import CalibrationError, SettingsError
 from prepbench.inputs import Sample, named_leaves
@@ -62,23 +63,27 @@ def insert_observers(
     return Observed(observed, rows)
 
 
-def calibrate(observed: Observed, samples: Sequence[Sample], progress: ProgressCallback = report_nothing) -> Observed:
+def calibrate(
+    observed: Observed, samples: Sequence[Sample], function: Callable[..., Any], progress: ProgressCallback = report_nothing
+) -> Observed:
     """Run the samples through the observers; each learns the range of what passes it.
 
     Args:
         observed: from :func:`insert_observers`; its observers are updated.
         samples: the calibration inputs, as calls of the captured program.
+        function: what the samples fit, for the names of their arguments in messages.
         progress: called after each sample; may raise to cancel.
 
     Raises:
-        CalibrationError: an observer saw no finite range.
+        CalibrationError: NaN in a sample (by index and argument), or an observer that saw no finite range.
     """
+    check_calibration(function, samples)
     progress(Progress("calibrate", 0, len(samples)))
     with torch.no_grad():
         for done, sample in enumerate(samples, start=1):
             sample.call(observed.graph)
             progress(Progress("calibrate", done, len(samples)))
-    _check_ranges(observed.graph)
+    _check_ranges(observed.graph, function, samples)
     return observed
 
 
@@ -113,7 +118,7 @@ def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -
             )
 
 
-def _check_ranges(graph: fx.GraphModule, model: nn.Module, samples: Sequence[Sample]) -> None:
+def _check_ranges(graph: fx.GraphModule, samples: Sequence[Sample]) -> None:
     for node in graph.graph.nodes:
         if node.op != "call_module" or not str(node.target).startswith("activation_post_process"):
             continue
@@ -121,7 +126,7 @@ def _check_ranges(graph: fx.GraphModule, model: nn.Module, samples: Sequence[Sam
         low, high = getattr(observer, "min_val", None), getattr(observer, "max_val", None)
         if low is None or high is None or bool((low.isfinite() & high.isfinite()).all()):
             continue
-        found = _infinite(model, samples)
+        found = _infinite(graph, samples)
         where = f"Infinite are {', '.join(found[:5])}: repair or remove them" if found else "No input is infinite"
         raise CalibrationError(
             f"The values of {_place(node.args[0])} reach from {float(low.min())} to {float(high.max())} on the "
@@ -130,11 +135,13 @@ def _check_ranges(graph: fx.GraphModule, model: nn.Module, samples: Sequence[Sam
         )
 
 
-def _infinite(model: nn.Module, samples: Sequence[Sample]) -> list[str]:
+def _infinite(graph: fx.GraphModule, samples: Sequence[Sample]) -> list[str]:
+    """Which samples hold infinities, with the names that the graph gives to its inputs."""
+    names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
     return [
-        f"calibration_inputs[{sample.index}]: {path}"
+        f"calibration_inputs[{sample.index}]: {name}"
         for sample in samples
-        for path, leaf in named_leaves(model, sample)
+        for name, leaf in zip(names, pytree.tree_leaves((sample.args, sample.kwargs)), strict=False)
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and bool(leaf.isinf().any())
     ]
 
