@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from prepbench.errors import CalibrationError, SettingsError
 from prepbench.inputs import Sample, named_leaves
@@ -64,13 +63,17 @@ def insert_observers(
 
 
 def calibrate(
-    observed: Observed, samples: Sequence[Sample], function: Callable[..., Any], progress: ProgressCallback = report_nothing
+    observed: Observed,
+    samples: Sequence[Sample],
+    function: Callable[..., Any],
+    progress: ProgressCallback = report_nothing,
 ) -> Observed:
     """Run the samples through the observers; each learns the range of what passes it.
 
     Args:
         observed: from :func:`insert_observers`; its observers are updated.
         samples: the calibration inputs, as calls of the captured program.
+        function: takes the samples; its signature names their arguments in messages.
         function: what the samples fit, for the names of their arguments in messages.
         progress: called after each sample; may raise to cancel.
 
@@ -118,7 +121,7 @@ def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -
             )
 
 
-def _check_ranges(graph: fx.GraphModule, samples: Sequence[Sample]) -> None:
+def _check_ranges(graph: fx.GraphModule, function: Callable[..., Any], samples: Sequence[Sample]) -> None:
     for node in graph.graph.nodes:
         if node.op != "call_module" or not str(node.target).startswith("activation_post_process"):
             continue
@@ -126,7 +129,7 @@ def _check_ranges(graph: fx.GraphModule, samples: Sequence[Sample]) -> None:
         low, high = getattr(observer, "min_val", None), getattr(observer, "max_val", None)
         if low is None or high is None or bool((low.isfinite() & high.isfinite()).all()):
             continue
-        found = _infinite(graph, samples)
+        found = _infinite(function, samples)
         where = f"Infinite are {', '.join(found[:5])}: repair or remove them" if found else "No input is infinite"
         raise CalibrationError(
             f"The values of {_place(node.args[0])} reach from {float(low.min())} to {float(high.max())} on the "
@@ -135,13 +138,11 @@ def _check_ranges(graph: fx.GraphModule, samples: Sequence[Sample]) -> None:
         )
 
 
-def _infinite(graph: fx.GraphModule, samples: Sequence[Sample]) -> list[str]:
-    """Which samples hold infinities, with the names that the graph gives to its inputs."""
-    names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+def _infinite(function: Callable[..., Any], samples: Sequence[Sample]) -> list[str]:
     return [
-        f"calibration_inputs[{sample.index}]: {name}"
+        f"calibration_inputs[{sample.index}]: {path}"
         for sample in samples
-        for name, leaf in zip(names, pytree.tree_leaves((sample.args, sample.kwargs)), strict=False)
+        for path, leaf in named_leaves(function, sample)
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and bool(leaf.isinf().any())
     ]
 
