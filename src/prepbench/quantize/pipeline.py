@@ -71,22 +71,25 @@ def calibrate(
     """Run the samples through the observers; each learns the range of what passes it.
 
     Args:
-        observed: from :func:`insert_observers`; its observers are updated.
+        observed: from :func:`insert_observers`; its observers start afresh, so a cancelled call can be repeated.
         samples: the calibration inputs, as calls of the captured program.
         function: takes the samples; its signature names their arguments in messages.
-        function: what the samples fit, for the names of their arguments in messages.
         progress: called after each sample; may raise to cancel.
 
     Raises:
         CalibrationError: NaN in a sample (by index and argument), or an observer that saw no finite range.
     """
     check_calibration(function, samples)
+    for module in observed.graph.modules():
+        if isinstance(module, pt2e().MinMaxObserver | pt2e().PerChannelMinMaxObserver):
+            module.reset_min_max_vals()
     progress(Progress("calibrate", 0, len(samples)))
     with torch.no_grad():
         for done, sample in enumerate(samples, start=1):
             sample.call(observed.graph)
             progress(Progress("calibrate", done, len(samples)))
     _check_ranges(observed.graph, function, samples)
+    fit_biases(observed.graph)
     return observed
 
 
