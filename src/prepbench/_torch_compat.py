@@ -8,14 +8,20 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
+    GuardOnDataDependentSymNode,
     ShapeEnv,
     StatelessSymbolicContext,
 )
@@ -175,7 +181,13 @@ def quiet_export() -> Iterator[None]:
     """Inside the block, a failing ``torch.export`` only raises: it prints no partial graph and logs no warning."""
     import torch.export._trace as trace
 
-    names = ("torch.fx.experimental.symbolic_shapes", "torch.export", "torch._export", "torch._dynamo", "torch._subclasses")
+    names = (
+        "torch.fx.experimental.symbolic_shapes",
+        "torch.export",
+        "torch._export",
+        "torch._dynamo",
+        "torch._subclasses",
+    )
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     # the module prints through the builtin of this name
@@ -192,10 +204,10 @@ def quiet_export() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def flat_program(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) -> torch.export.ExportedProgram:
     """The same program, taking its input leaves as positional arguments and returning a tuple of output leaves.
 
-    The graph and its weights are shared; only the description of the call changes, so that no class of the user's is needed to run or load it.
+    ``names`` are identifiers for the input leaves. The graph and its weights are shared; only the description of the call changes, so that no class of the user's is needed to run or load it.
     """
     root, *rest = program.module_call_graph
     signature = root.signature
@@ -205,7 +217,7 @@ def flat_program(program: torch.export.ExportedProgram) -> torch.export.Exported
         signature,
         in_spec=pytree.tree_structure(((0,) * inputs, {})),
         out_spec=pytree.tree_structure((0,) * outputs),
-        forward_arg_names=[f"input_{i}" for i in range(inputs)],
+        forward_arg_names=list(names),
     )
     result = copy.copy(program)
     result._module_call_graph = [dataclasses.replace(root, signature=flat), *rest]
@@ -239,3 +251,8 @@ def mark_module_stack() -> Callable[[], None]:
             stack.popitem(last=True)
 
     return restore
+
+
+def needs_data(error: Exception) -> bool:
+    """Whether a fake tensor was asked for its values, so that no other way of tracing can succeed."""
+    return isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException | DynamicOutputShapeException)

@@ -17,7 +17,7 @@ from prepbench.capture.export import Captured, capture
 from prepbench.compile.calls import CallSpec
 from prepbench.compile.compiled import CompiledModel, measured_size
 from prepbench.compile.report import CompileReport
-from prepbench.compile.stages import flat_samples, flatten, lowering, quantize
+from prepbench.compile.stages import flatten, lowering, quantize
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
@@ -106,11 +106,11 @@ def compile_model(
             captured = capture(module_or_func, tracing, dynamic_axes=axes, fullgraph=fullgraph)
             target.check_leaves(captured.leaves)
         calls = _calls(module_or_func, captured)
-        program = flatten(captured)
+        program = flatten(captured, calls)
         layers: tuple[LayerReport, ...] = ()
         if quantization_settings is not None:
             with stages("quantize"):
-                program, layers = quantize(program, captured, explained, flat_samples(calibration, calls), target.placement, progress)
+                program, layers = quantize(program, captured, explained, calibration, calls, target.placement, progress)
         with stages("lower"):
             runtime = target.lower(lowering(program, captured, calls, progress), settings)
     report = CompileReport(

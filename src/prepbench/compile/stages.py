@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 import torch
@@ -21,9 +22,9 @@ from prepbench.targets import Lowering
 Program = torch.export.ExportedProgram
 
 
-def flatten(captured: Captured) -> Program:
+def flatten(captured: Captured, calls: CallSpec) -> Program:
     """The captured program with leaves in and leaves out."""
-    return flat_program(captured.program)
+    return flat_program(captured.program, calls.input_names)
 
 
 def quantize(
@@ -31,13 +32,14 @@ def quantize(
     captured: Captured,
     explained: Sequence[ExplainedLayer],
     samples: Sequence[Sample],
+    calls: CallSpec,
     placement: Placement,
     progress: ProgressCallback,
 ) -> tuple[Program, tuple[LayerReport, ...]]:
     """Insert observers, calibrate on flat samples, convert, and export the result again with the same dynamic sizes."""
     leaves = {leaf.fqn: leaf.kind for leaf in captured.leaves}
     observed = insert_observers(program, captured.model, explained, placement, leaves)
-    calibrate(observed, samples, progress)
+    calibrate(observed, flat_samples(samples, calls), progress)
     return _export_again(convert(observed), program), observed.layers
 
 
@@ -54,8 +56,6 @@ def _export_again(converted: fx.GraphModule, like: Program) -> Program:
 
 
 def _is_variadic(module: nn.Module) -> bool:
-    import inspect
-
     return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
 
 

@@ -27,15 +27,7 @@ def export_onnx(lowering: Lowering, folder: Path) -> Path:
     """
     onnx_program = _convert(lowering)
     model = onnx_program.model
-    placeholders = _tensor_placeholders(lowering.program)
-    graph_inputs = list(model.graph.inputs)
-    by_name = {value.name: value for value in graph_inputs}
-    used = []
-    for index, placeholder in enumerate(placeholders):
-        value = by_name.get(placeholder) if placeholder else None
-        if value is not None:
-            value.name = lowering.input_names[index]
-        used.append(value.name if value is not None else "")
+    used = _name_inputs(model, lowering)
     _name_outputs(model, lowering.output_names)
     _name_dimensions(model, lowering.dimension_names)
     model.metadata_props["prepbench.inputs"] = "\n".join(used)
@@ -59,9 +51,20 @@ def _convert(lowering: Lowering) -> Any:
         ) from error
 
 
-def _tensor_placeholders(program: torch.export.ExportedProgram) -> list[str]:
-    """For each input leaf, the name of its placeholder, or "" for a constant."""
-    return [name if isinstance(name, str) else "" for name in program.graph_signature.user_inputs]
+def _name_inputs(model: Any, lowering: Lowering) -> list[str]:
+    """Name the graph's inputs after the leaves they are; for each leaf returns the name, or "" for a constant."""
+    user_inputs = lowering.program.graph_signature.user_inputs
+    tensors = [name if isinstance(leaf, str) else "" for name, leaf in zip(lowering.input_names, user_inputs, strict=True)]
+    graph_inputs = list(model.graph.inputs)
+    names = [name for name in tensors if name]
+    if len(names) != len(graph_inputs):
+        raise TargetError(
+            f"The ONNX graph takes {len(graph_inputs)} inputs where the model takes the tensors {', '.join(names)}. "
+            "Choose InductorDeployment() for this model."
+        )
+    for value, name in zip(graph_inputs, names, strict=True):
+        value.name = name
+    return tensors
 
 
 def _name_outputs(model: Any, names: tuple[str, ...]) -> None:
