@@ -21,8 +21,8 @@ class AxisResult:
     """What one dynamic axis does at sizes that no sample had.
 
     Attributes:
-        status: ``"holds"``; ``"specialised"`` (takes one size only); ``"bounded"`` (refuses sizes that the model takes);
-            ``"wrong"`` (runs, but differs from the model); ``"untried"`` (the model itself takes no other size).
+        status: ``"holds"``; ``"specialised"`` (takes one size only); ``"bounded"`` (refuses sizes that the model
+            takes); ``"wrong"`` (runs, but differs from the model); ``"untried"`` (the model takes no other size).
         held: sizes at which the graph equals the model.
         refused: sizes that the model takes and the graph does not.
         range: the sizes that the graph was made for; ``None`` for no upper bound.

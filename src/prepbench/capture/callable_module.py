@@ -30,6 +30,9 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
     Raises:
         InputError: it is not callable.
     """
+    if isinstance(module_or_function, torch.jit.ScriptModule):
+        # its forward runs outside Python, so a module around it is captured
+        return FunctionModule(lambda *args, **kwargs: module_or_function(*args, **kwargs))
     if isinstance(module_or_function, torch.nn.Module):
         return module_or_function
     if not callable(module_or_function):

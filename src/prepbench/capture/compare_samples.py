@@ -1,4 +1,4 @@
-"""Comparing samples leaf by leaf: sizes may differ, everything else must agree, and what does not is named by its path."""
+"""Comparing samples leaf by leaf: sizes may differ, everything else must agree; what does not is named by its path."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def _check_structure(first: Sample, leaves: dict[str, Any], other: Sample, other
             len([n for n in others if n.startswith(container)]),
         )
         raise InputError(
-            f"Argument {container!r} differs in its contents: {path!r} is given in sample {present} but not in sample "
-            f"{absent} ({counts[0]} values in sample {first.index}, {counts[1]} in sample {other.index}). The number of "
-            "values and the keys of an argument must be the same in all samples: one graph is one structure. Give "
-            "samples of the same structure, and capture once for each structure."
+            f"Argument {container!r} differs in its contents: {path!r} is given in sample {present} but not in "
+            f"sample {absent} ({counts[0]} values in sample {first.index}, {counts[1]} in sample {other.index}). "
+            "The number of values and the keys of an argument must be the same in all samples: one graph is "
+            "one structure. Give samples of the same structure, and capture once for each structure."
         )
     raise InputError(
-        f"Argument {path!r} is given in sample {present} but not in sample {absent}. One graph has one set of arguments: "
-        f"give {path!r} in every sample or in none; for both uses, capture twice."
+        f"Argument {path!r} is given in sample {present} but not in sample {absent}. One graph has one set of "
+        f"arguments: give {path!r} in every sample or in none; for both uses, capture twice."
     )
 
 
@@ -64,27 +64,28 @@ def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any) 
     if (leaf is None) != (other is None):
         empty, full = (index, other_index) if leaf is None else (other_index, index)
         raise InputError(
-            f"Argument {path!r} is None in sample {empty} but a {type(leaf if other is None else other).__name__} in sample "
-            f"{full}. Give a value in every sample or in none; for both uses, capture twice."
+            f"Argument {path!r} is None in sample {empty} but a {type(leaf if other is None else other).__name__} in "
+            f"sample {full}. Give a value in every sample or in none; for both uses, capture twice."
         )
     if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor):
         _check_tensors(where, leaf, other)
     elif type(leaf) is not type(other):
         raise InputError(
-            f"{where} in its type: {type(leaf).__name__} and {type(other).__name__}. Give the same type in every sample."
+            f"{where} in its type: {type(leaf).__name__} and {type(other).__name__}. "
+            "Give the same type in every sample."
         )
     elif not isinstance(leaf, torch.Tensor) and not _same(leaf, other):
         raise InputError(
-            f"{where}: {leaf!r} and {other!r}. Python values are fixed in a graph: give the same value in every sample, "
-            "capture once for each value, or pass it as a tensor if the model takes one."
+            f"{where}: {leaf!r} and {other!r}. Python values are fixed in a graph: give the same value in every "
+            "sample, capture once for each value, or pass it as a tensor if the model takes one."
         )
 
 
 def _check_tensors(where: str, leaf: torch.Tensor, other: torch.Tensor) -> None:
     if leaf.dim() != other.dim():
         raise InputError(
-            f"{where} in its rank: shapes {tuple(leaf.shape)} and {tuple(other.shape)}. The number of dims is fixed in a "
-            "graph: add or remove dims (unsqueeze, squeeze) so that all samples have the same rank."
+            f"{where} in its rank: shapes {tuple(leaf.shape)} and {tuple(other.shape)}. The number of dims is fixed "
+            "in a graph: add or remove dims (unsqueeze, squeeze) so that all samples have the same rank."
         )
     if leaf.dtype != other.dtype:
         raise InputError(

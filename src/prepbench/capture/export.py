@@ -30,7 +30,7 @@ class Captured:
     """A model as one graph.
 
     Attributes:
-        program: the ``torch.export.ExportedProgram``; ``captured.program.module()`` runs it. Weights are those of the model.
+        program: the ``torch.export.ExportedProgram``; ``captured.program.module()`` runs it, with the model's weights.
         model: the module that was captured (for a function, a module that calls it).
         samples: the inputs it was captured with.
         axes: which dims of the inputs may vary.
@@ -80,7 +80,8 @@ class Captured:
         calls = sum(node.op == "call_function" for node in self.program.graph.nodes)
         dynamic = [f"{axis.path}.shape[{axis.dim}] ({axis.symbol})" for axis in self.axes.dynamic]
         lines = [
-            f"Captured {type(self.model).__name__}: {calls} operations, {len(self.samples)} samples, {self.seconds:.1f} s",
+            f"Captured {type(self.model).__name__}: {calls} operations, {len(self.samples)} samples, "
+            f"{self.seconds:.1f} s",
             f"  dynamic: {', '.join(dynamic) or 'nothing (all samples have the same sizes)'}",
         ]
         if any(leaf.fqn == "" for leaf in self.leaves):
@@ -171,8 +172,8 @@ def _expected(model: torch.nn.Module, sample: Sample) -> Any:
         output = run(model, sample, model)
     except Exception as error:
         raise CaptureError(
-            f"{type(model).__name__} itself raises on inputs[{sample.index}], before any capturing: {type(error).__name__}: "
-            f"{error}. Check that model(*inputs) runs on its own."
+            f"{type(model).__name__} itself raises on inputs[{sample.index}], before any capturing: "
+            f"{type(error).__name__}: {error}. Check that model(*inputs) runs on its own."
         ) from error
     register_nodes(output)
     return output

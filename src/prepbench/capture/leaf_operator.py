@@ -1,4 +1,4 @@
-"""One opaque operator that stands for a submodule: its fake implementation is learned, its real one calls the submodule."""
+"""One opaque operator that stands for a submodule: its fake implementation is learned, its real one calls it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCHEMA_TYPES = ((torch.Tensor, "Tensor"), (torch.SymInt, "SymInt"), (torch.SymF
 
 @dataclass(frozen=True)
 class _Signature:
-    """How the operator's flat arguments become a call: positions that are arguments, and the fixed values of the rest."""
+    """How the operator's flat arguments become a call: which positions are arguments, and the values of the rest."""
 
     spec: pytree.TreeSpec
     kinds: tuple[str, ...]

@@ -7,7 +7,7 @@ learned as functions of the sizes of its inputs; that is all a graph needs to ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,17 +97,47 @@ def record_calls(model: torch.nn.Module, samples: Iterable[Sample]) -> dict[str,
     calls: dict[str, list[RecordedCall]] = {}
     for sample in samples:
         with unchanged(model), torch.no_grad(), ExitStack() as stack:
-            for fqn, module in model.named_modules():
-                if can_replace_forward(module):
-                    forward = _recording(module.forward, calls.setdefault(fqn, []), sample.index)
-                    stack.enter_context(patched(module, "forward", forward))
+            for fqn, module in replaceable_modules(model):
+                forward = _recording(module.forward, calls.setdefault(fqn, []), sample.index)
+                stack.enter_context(replaced_forward(model, fqn, forward))
             own_copy(sample).call(model)
     return {fqn: seen for fqn, seen in calls.items() if seen}
 
 
-def can_replace_forward(module: torch.nn.Module) -> bool:
-    """Scripted modules run outside Python; their forward cannot be replaced on the instance."""
-    return not isinstance(module, torch.jit.ScriptModule)
+def replaceable_modules(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    """The modules whose forward Python can replace, by name: all but those inside scripted modules."""
+    modules = list(model.named_modules())
+    scripted = [fqn for fqn, module in modules if isinstance(module, torch.jit.ScriptModule)]
+    return [(fqn, module) for fqn, module in modules if not any(fqn.startswith(f"{outer}.") for outer in scripted)]
+
+
+class _StandIn(torch.nn.Module):
+    """Takes the place of a scripted module, whose forward runs outside Python and cannot be replaced on it."""
+
+    def __init__(self, original: torch.nn.Module, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self.__dict__["original"] = original
+        self.forward = forward
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["original"], name)
+
+
+@contextmanager
+def replaced_forward(model: torch.nn.Module, fqn: str, forward: Callable[..., Any]) -> Iterator[None]:
+    """Inside the block, calls of the submodule ``fqn`` run ``forward``."""
+    module = model.get_submodule(fqn)
+    if not isinstance(module, torch.jit.ScriptModule):
+        with patched(module, "forward", forward):
+            yield
+        return
+    parent, _, name = fqn.rpartition(".")
+    children = model.get_submodule(parent)._modules
+    children[name] = _StandIn(module, forward)
+    try:
+        yield
+    finally:
+        children[name] = module
 
 
 def _recording(forward: Callable[..., Any], calls: list[RecordedCall], sample: int) -> Callable[..., Any]:
@@ -331,14 +361,14 @@ def _varying_constant(name: str, index: int, values: Sequence[Any]) -> str:
 def _check_describable(call: RecordedCall, name: str) -> None:
     if call.restructured:
         raise LeafOutputsError(
-            f"{name or 'The module'} changes the structure of its own arguments (such as a cache that grows), which one "
-            "operator cannot do. Make an enclosing module the leaf."
+            f"{name or 'The module'} changes the structure of its own arguments (such as a cache that grows), which "
+            "one operator cannot do. Make an enclosing module the leaf."
         )
     for leaf in call.outputs:
         if not isinstance(leaf, (TensorLeaf, *_CONSTANTS)):
             raise LeafOutputsError(
-                f"{name or 'The module'} returns a {type(leaf).__name__}, which is neither a tensor nor a constant. Use "
-                "tensors in tuples, lists, dicts or dataclasses, or register the class with "
+                f"{name or 'The module'} returns a {type(leaf).__name__}, which is neither a tensor nor a constant. "
+                "Use tensors in tuples, lists, dicts or dataclasses, or register the class with "
                 "torch.utils._pytree.register_pytree_node."
             )
 

@@ -15,10 +15,10 @@ from prepbench.capture.leaf_outputs import (
     LeafOutputs,
     LeafOutputsError,
     RecordedCall,
-    can_replace_forward,
     record_calls,
+    replaceable_modules,
+    replaced_forward,
 )
-from prepbench.capture.patching import patched
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
@@ -49,7 +49,8 @@ class Calls:
         for sample in self._further:
             try:
                 calls = record_calls(self._model, [sample])
-            except Exception:  # noqa: S112 (a made-up size that the model does not take says nothing)
+            except Exception:
+                # a made-up size that the model does not take says nothing
                 continue
             for fqn, seen in calls.items():
                 self._calls.setdefault(fqn, []).extend(seen)
@@ -68,7 +69,7 @@ def leaves_wrapped(model: torch.nn.Module, fqns: Iterable[str], operators: LeafO
     with ExitStack() as stack:
         for fqn in fqns:
             module = model.get_submodule(fqn)
-            stack.enter_context(patched(module, "forward", _calling(fqn, module, operators)))
+            stack.enter_context(replaced_forward(model, fqn, _calling(fqn, module, operators)))
         yield
 
 
@@ -90,14 +91,10 @@ def failures_collected(
     """
     wrapped = set(known)
     with ExitStack() as stack:
-        for fqn, module in model.named_modules():
-            if fqn in wrapped:
-                forward = _calling(fqn, module, operators)
-            elif can_replace_forward(module):
-                forward = _attempting(fqn, module, operators, found)
-            else:
-                continue
-            stack.enter_context(patched(module, "forward", forward))
+        for fqn, module in replaceable_modules(model):
+            attempt = _attempting(fqn, module, operators, found)
+            forward = _calling(fqn, module, operators) if fqn in wrapped else attempt
+            stack.enter_context(replaced_forward(model, fqn, forward))
         yield
 
 

@@ -1,7 +1,7 @@
 """Objects that hold tensors become pytree nodes when they are first seen, so that export can look into them.
 
-Hugging Face caches, dataclasses and the user's own result classes are flattened through their attributes. Nothing is imported for
-this: a class is registered when an instance of it arrives, once per process.
+Hugging Face caches, dataclasses and the user's own result classes are flattened through their attributes. Nothing is
+imported for this: a class is registered when an instance of it arrives, once per process.
 """
 
 from __future__ import annotations
@@ -100,6 +100,6 @@ def _to_text(layout: _Layout) -> Any:
 
 def _from_text(text: Any) -> Any:
     raise NotImplementedError(
-        f"{text['type']} can be read back only by the process that captured it: return tensors, tuples or dicts from the "
-        "model to load the program elsewhere."
+        f"{text['type']} can be read back only by the process that captured it: return tensors, tuples or dicts from "
+        "the model to load the program elsewhere."
     )

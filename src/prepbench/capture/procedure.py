@@ -59,8 +59,8 @@ class Procedure:
     def _checked(self, strict: bool = False) -> Program:
         """Export, and run the result on the samples.
 
-        Sizes of 2 and more are assumed at first, which suits most models. Where that gives a wrong program for a sample with a
-        size of 1, what the model asks about such sizes is recorded exactly.
+        Sizes of 2 and more are assumed at first, which suits most models. Where that gives a wrong program for a sample
+        with a size of 1, what the model asks about such sizes is recorded exactly.
         """
         wrong: WrongProgram | None = None
         for exact in (False, True):

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prepbench.capture.dynamic_axes import Axis, DynamicAxes
+from prepbench.capture.export import capture
+from prepbench.errors import InputError
+
+
+def shapes(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [torch.randn(size) for size in sizes]
+
+
+def dynamic(axes: DynamicAxes) -> list[tuple[str, int]]:
+    return [(axis.path, axis.dim) for axis in axes.dynamic]
+
+
+@pytest.mark.parametrize(
+    "sizes, dims",
+    [
+        ([(1, 3, 224, 224), (2, 3, 224, 224)], [0]),
+        ([(2, 3, 224, 224), (1, 3, 224, 224)], [0]),
+        ([(1, 3, 224, 224), (1, 3, 320, 640)], [2, 3]),
+        ([(1, 3, 224, 224), (2, 3, 320, 640)], [0, 2, 3]),
+        ([(1, 1), (1, 256)], [1]),
+        ([(1, 4), (1, 5), (2, 4)], [0, 1]),
+        ([(1, 4), (1, 4)], []),
+    ],
+)
+def test_a_dim_that_differs_between_any_two_samples_is_dynamic(sizes: list[Any], dims: list[int]) -> None:
+    axes = DynamicAxes.infer([torch.empty(size) for size in sizes], nn.Identity())
+    assert dynamic(axes) == [("input", dim) for dim in dims]
+    assert len(axes.axes) == len(sizes[0])
+
+
+def test_nested_arguments_have_readable_paths_and_share_a_symbol() -> None:
+    def forward(x: torch.Tensor, *rest: torch.Tensor, past: Any = None, **extra: Any) -> torch.Tensor:
+        return x
+
+    def sample(batch: int, length: int) -> Any:
+        past = [{"key": torch.empty(batch, length)}]
+        return torch.empty(batch, 3), torch.empty(batch, 5), {"past": past, "z": torch.empty(4)}
+
+    axes = DynamicAxes.infer([sample(1, 6), sample(2, 8), sample(2, 6)], forward)
+    assert dynamic(axes) == [("x", 0), ("rest[0]", 0), ("past[0]['key']", 0), ("past[0]['key']", 1)]
+    assert len({axis.symbol for axis in axes.dynamic}) == 2
+    assert len({axis.symbol for axis in axes.dynamic if axis.dim == 0}) == 1
+
+
+@pytest.mark.parametrize(
+    "first, second, words",
+    [
+        ({"a": torch.ones(1)}, {"a": torch.ones(1), "mask": torch.ones(1)}, ["'mask'", "sample 1", "not in sample 0"]),
+        ({"a": torch.ones(1)}, {"a": None}, ["'a'", "None in sample 1", "Tensor in sample 0"]),
+        ({"a": torch.ones(2)}, {"a": torch.ones(2, 1)}, ["'a'", "rank", "(2,)", "(2, 1)"]),
+        ({"a": torch.ones(2)}, {"a": torch.ones(2).int()}, ["'a'", "dtype", "float32", "int32"]),
+        ({"a": 1}, {"a": 2}, ["'a'", "1 and 2", "sample 0 and sample 1"]),
+        ({"a": True}, {"a": False}, ["'a'", "True and False"]),
+        ({"a": "x"}, {"a": "y"}, ["'a'", "'x' and 'y'"]),
+        ({"a": 1}, {"a": 1.0}, ["'a'", "type", "int and float"]),
+        ({"a": [torch.ones(1)] * 2}, {"a": [torch.ones(1)] * 3}, ["'a'", "2 values", "3 in sample 1"]),
+        ({"a": {"p": torch.ones(1)}}, {"a": {"q": torch.ones(1)}}, ["'a'", "keys"]),
+    ],
+)
+def test_differences_that_no_axis_can_express_name_the_argument(first: Any, second: Any, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        DynamicAxes.infer([first, second])
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_later_of_three_samples_is_named() -> None:
+    with pytest.raises(InputError, match="sample 0 and sample 2"):
+        DynamicAxes.infer([{"n": 1}, {"n": 1}, {"n": 3}])
+
+
+def test_identical_samples_say_how_to_get_dynamic_axes() -> None:
+    text = repr(DynamicAxes.infer(shapes((2, 3), (2, 3)), nn.Identity()))
+    assert "Nothing is dynamic" in text
+    assert ".set(path, dim)" in text
+
+
+def test_set_makes_a_new_value() -> None:
+    axes = DynamicAxes.infer(shapes((1, 4), (2, 4)), nn.Identity())
+    changed = axes.set("input", -1).set("input", 0, False)
+    assert dynamic(axes) == [("input", 0)]
+    assert dynamic(changed) == [("input", 1)]
+    with pytest.raises(InputError, match="Nearest: 'input'"):
+        axes.set("imput", 0)
+    with pytest.raises(InputError, match="between 0 and 1"):
+        axes.set("input", 2)
+
+
+def test_code_rebuilds_the_axes() -> None:
+    axes = DynamicAxes.infer(shapes((1, 4), (2, 4)), nn.Identity()).set("input", 1)
+    namespace: dict[str, Any] = {}
+    exec(axes.code(), namespace)
+    assert namespace["axes"] == axes
+
+
+def test_dynamic_shapes_are_what_export_takes() -> None:
+    model = nn.Linear(4, 2)
+    samples = shapes((2, 4), (3, 4))
+    axes = DynamicAxes.infer(samples, model)
+    program = torch.export.export(model, (samples[0],), dynamic_shapes=axes.dynamic_shapes(model))
+    assert program.module()(torch.randn(9, 4)).shape == (9, 2)
+
+
+def test_axes_made_without_samples_need_one_for_export() -> None:
+    axes = DynamicAxes((Axis("input", 0, (1, 2), True, "batch"),))
+    with pytest.raises(InputError, match="sample="):
+        axes.dynamic_shapes(nn.Identity())
+
+
+def test_axes_of_another_model_are_refused() -> None:
+    axes = DynamicAxes((Axis("pixels", 0, (1, 2), True, "batch"),))
+    with pytest.raises(InputError, match=r"'pixels'.*Nearest: 'input'"):
+        capture(nn.Linear(4, 2), shapes((1, 4)), dynamic_axes=axes)
+
+
+class Small(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] > 4 else x + 1
+
+
+class Blocks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, c, h, w = x.shape
+        return x.view(b, c, h // 4, 4, w // 4, 4).mean((3, 5))
+
+
+def test_verify_says_that_an_axis_holds() -> None:
+    report = capture(nn.Linear(4, 2), shapes((1, 4), (2, 4))).verify()
+    assert report.passed
+    assert report.axes[0].status == "holds"
+    assert 5 in report.axes[0].held
+
+
+def test_verify_says_that_an_axis_is_bounded() -> None:
+    report = capture(Small(), shapes((2, 3), (3, 3))).verify()
+    assert not report.passed
+    assert report.axes[0].status == "bounded"
+    assert report.axes[0].range == (0, 4)
+    assert 5 in report.axes[0].refused
+    assert "not 5" in repr(report)
+
+
+def test_verify_tries_sizes_of_the_kind_that_was_seen() -> None:
+    report = capture(Blocks(), shapes((1, 2, 8, 8), (1, 2, 12, 16))).verify()
+    assert report.passed
+    assert {16, 24} <= set(report.axes[0].held)
+
+
+def test_axis_made_dynamic_by_hand_on_one_sample() -> None:
+    model = nn.Linear(4, 2)
+    samples = shapes((1, 4))
+    captured = capture(model, samples, dynamic_axes=DynamicAxes.infer(samples, model).set("input", 0))
+    x = torch.randn(6, 4)
+    assert torch.equal(captured.program.module()(x), model(x))
+
+
+def test_static_axis_stays_static() -> None:
+    model = nn.Linear(4, 2)
+    samples = shapes((2, 4), (3, 4))
+    captured = capture(model, samples[:1], dynamic_axes=DynamicAxes.infer(samples, model).set("input", 0, False))
+    with pytest.raises(AssertionError, match=r"size\(\)\[0\]"):
+        captured.program.module()(torch.randn(3, 4))

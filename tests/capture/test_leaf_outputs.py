@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prepbench.capture.leaf_outputs import LeafOutputs, LeafOutputsError, TensorLeaf, record_calls
+from prepbench.capture.size_rules import Known, learn_rule
+from prepbench.inputs import Sample
+
+
+def samples(*tensors: torch.Tensor) -> list[Sample]:
+    return [Sample((tensor,), {}, index) for index, tensor in enumerate(tensors)]
+
+
+class Restless(nn.Module):
+    """Changes everything that a forward can change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.calls = 0
+        self.cache: dict[str, Any] = {}
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.steps += 1
+        self.cache["x"] = x
+        x.mul_(2)
+        return nn.functional.dropout(self.norm(x))
+
+
+def test_recording_leaves_nothing_behind() -> None:
+    model, x = Restless(), torch.randn(3, 4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    original, state = x.clone(), torch.get_rng_state()
+    calls = record_calls(model, samples(x))
+    assert set(calls) == {"", "norm"}
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert (model.calls, model.cache, model.training) == (0, {}, True)
+    assert torch.equal(x, original)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all("forward" not in vars(module) for module in model.modules())
+    assert calls[""][0].inputs[0].changed
+
+
+def test_only_metadata_is_kept() -> None:
+    calls = record_calls(nn.Linear(4, 2), samples(torch.randn(3, 4)))
+    leaf = calls[""][0].outputs[0]
+    assert leaf == TensorLeaf((3, 2), torch.float32, (2, 1), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "values, known, text",
+    [
+        ((7, 7), [("b", (1, 2))], "7"),
+        ((1, 2), [("b", (1, 2)), ("h", (8, 9))], "b"),
+        ((4, 10), [("b", (2, 5))], "2*b"),
+        ((6, 9), [("n", (5, 8))], "n+1"),
+        ((112, 160), [("h", (224, 320))], "h//2"),
+        ((17, 24, 30), [("h", (33, 47, 60))], "(h+1)//2"),
+        ((12, 35), [("b", (2, 5)), ("n", (6, 7))], "b*n"),
+        ((8, 12), [("a", (2, 5)), ("b", (6, 7))], "a+b"),
+        ((6, 5), [("a", (2, 5)), ("b", (6, 3))], "max(a, b)"),
+        ((197, 401), [("h", (224, 320)), ("w", (224, 320))], None),
+        ((3, 17, 5), [("b", (1, 2, 3))], None),
+    ],
+)
+def test_rules(values: tuple[int, ...], known: list[tuple[str, tuple[int, ...]]], text: str | None) -> None:
+    sizes = [Known(name, column) for name, column in known]
+    rule = learn_rule(values, sizes)
+    if text is not None:
+        assert rule is not None
+        assert rule.text == text
+    for index, value in enumerate(values):
+        if rule is not None:
+            assert rule.compute([column[index] for _, column in known]) == value
+
+
+def test_patches_with_a_class_token_hold_at_other_sizes() -> None:
+    rule = learn_rule((197, 301, 281), [Known("h", (224, 240, 320)), Known("w", (224, 320, 224))])
+    assert rule is not None
+    assert rule.compute([32, 64]) == 2 * 4 + 1
+
+
+@pytest.mark.parametrize(
+    "module, inputs, unseen",
+    [
+        (nn.Conv2d(3, 8, 3, 2, 1), [(1, 3, 33, 47), (2, 3, 40, 34), (3, 3, 41, 50)], (5, 3, 64, 21)),
+        (nn.Flatten(), [(2, 3, 4), (3, 3, 6)], (5, 3, 7)),
+        (nn.Flatten(0, 1), [(2, 3, 4), (4, 5, 4)], (7, 6, 4)),
+        (nn.MaxPool1d(2), [(2, 3, 9), (2, 3, 12)], (2, 3, 21)),
+        (nn.AdaptiveAvgPool2d(2), [(2, 3, 9, 9), (1, 3, 12, 8)], (4, 3, 5, 6)),
+        (nn.ConstantPad1d(2, 0.0), [(2, 3, 9), (2, 3, 12)], (2, 3, 20)),
+    ],
+)
+def test_learned_sizes_hold_at_unseen_sizes(module: nn.Module, inputs: list[Any], unseen: tuple[int, ...]) -> None:
+    calls = record_calls(module, samples(*(torch.randn(size) for size in inputs)))
+    x = torch.randn(unseen)
+    assert LeafOutputs.learn(calls[""]).fake([x]).shape == module(x).shape
+
+
+@dataclass
+class Result:
+    features: torch.Tensor
+    size: tuple[int, int]
+    aux: Any = None
+
+
+class Many(nn.Module):
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> Any:
+        return {"all": [x * scale, (x.sum(-1), None)], "size": (x.shape[0], x.shape[1])}
+
+
+def test_nested_outputs_keep_their_structure_and_numbers() -> None:
+    calls = record_calls(Many(), samples(torch.randn(2, 4), torch.randn(3, 6)))
+    output = LeafOutputs.learn(calls[""]).fake([torch.empty(5, 9)])
+    assert output["all"][0].shape == (5, 9)
+    assert output["all"][1][0].shape == (5,)
+    assert output["all"][1][1] is None
+    assert output["size"] == (5, 9)
+
+
+def test_channels_last_outputs_stay_so() -> None:
+    x = [torch.randn(n, 3, 8, 8).to(memory_format=torch.channels_last) for n in (2, 3)]
+    learned = LeafOutputs.learn(record_calls(nn.ReLU(), samples(*x))[""])
+    assert learned.fake([x[0]]).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_size_without_a_rule_is_an_error_that_says_so() -> None:
+    class Positive(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[x > 0]
+
+    calls = record_calls(Positive(), samples(torch.tensor([1.0, -1, 2]), torch.tensor([-1.0, -1, -1, 5])))
+    learned = LeafOutputs.learn(calls[""], "positive")
+    assert "unknown" in learned.describe()
+    with pytest.raises(LeafOutputsError, match="positive follows from no input size"):
+        learned.fake([torch.empty(7)])
+    assert learned.fake([torch.empty(7)], unknown_size=lambda: 3).shape == (3,)
+
+
+def test_a_number_that_depends_on_data_is_an_error() -> None:
+    class Sum(nn.Module):
+        def forward(self, x: torch.Tensor) -> float:
+            return float(x.sum())
+
+    with pytest.raises(LeafOutputsError, match="Return it as a tensor"):
+        LeafOutputs.learn(record_calls(Sum(), samples(torch.ones(2), torch.ones(3)))[""])
+
+
+def test_calls_of_another_kind_are_learned_apart() -> None:
+    calls = record_calls(nn.Identity(), samples(torch.randn(2, 3), torch.randn(2, 3, 4), torch.randn(5, 3)))
+    learned = LeafOutputs.learn(calls[""])
+    assert learned.fake([torch.empty(7, 3)]).shape == (7, 3)
+    assert learned.fake([torch.empty(2, 3, 4)]).shape == (2, 3, 4)
+    with pytest.raises(LeafOutputsError, match="float32 of rank 1"):
+        learned.fake([torch.empty(2)])
