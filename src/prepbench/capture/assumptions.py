@@ -9,7 +9,7 @@ from torch import fx
 
 from prepbench.capture.fake_inputs import InputSize
 from prepbench.capture.structures import collect
-from prepbench.capture.value_trace import Assumption, ValueTrace
+from prepbench.capture.trace_result import Assumption, ValueTrace
 from prepbench.errors import InputError
 
 

@@ -12,8 +12,8 @@ from torch import fx
 from prepbench._shown import view
 from prepbench.capture.observed import Observed
 from prepbench.capture.runnable import runnable
+from prepbench.capture.trace_result import ValueTrace
 from prepbench.capture.tracer import RobustTracer, Target
-from prepbench.capture.value_trace import ValueTrace
 from prepbench.document.model import Failure, GraphCollectionDocument
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample, normalize_samples

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-import prepbench
 from prepbench.document.model import Failure, SourceLine
 
 MESSAGE_LINES = 3
@@ -29,7 +28,7 @@ _LIBRARY_ROOTS = tuple(
     str(Path(root).resolve()) + ("/" if Path(root).is_dir() else "")
     for root in (
         Path(torch.__file__).parent,
-        Path(prepbench.__file__).parent,
+        Path(__file__).parent.parent,
         *(
             Path(sysconfig.get_path("stdlib")) / name
             for name in ("contextlib.py", "importlib", "functools.py", "copy.py")

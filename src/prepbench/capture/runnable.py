@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from prepbench.capture.assumptions import SizeCheck
-from prepbench.capture.value_trace import ValueTrace
+from prepbench.capture.trace_result import ValueTrace
 
 _ROOT = "module"
 

@@ -16,7 +16,8 @@ from torch import fx
 from prepbench.capture.module_state import restored
 from prepbench.capture.reasons import is_user_code, source_of_frame
 from prepbench.capture.structures import map_values
-from prepbench.capture.value_trace import IsLeaf, ModuleCall, ValueTrace
+from prepbench.capture.trace_result import ModuleCall, ValueTrace
+from prepbench.capture.value_trace import IsLeaf
 
 _MISSING = inspect.Parameter.empty
 

@@ -12,7 +12,7 @@ from torch import fx
 from prepbench.capture.leaf_operator import is_leaf_operator
 from prepbench.capture.operations import is_method
 from prepbench.capture.structures import collect
-from prepbench.capture.value_trace import ValueTrace
+from prepbench.capture.trace_result import ValueTrace
 from prepbench.document.model import Failure, Graph, GraphCollectionDocument, Module, Node, Status
 
 if TYPE_CHECKING:

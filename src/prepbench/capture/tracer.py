@@ -11,7 +11,8 @@ from torch import fx
 from prepbench.capture.observed import Observed
 from prepbench.capture.reasons import describe_failure
 from prepbench.capture.symbolic_trace import trace_symbolically
-from prepbench.capture.value_trace import ValueTrace, trace_values
+from prepbench.capture.trace_result import ValueTrace
+from prepbench.capture.value_trace import trace_values
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample, normalize_samples
 

@@ -12,8 +12,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -29,18 +28,19 @@ from prepbench._torch_compat import (
     fresh_size,
     in_functorch,
     is_fake,
+    needs_data,
     symbolic_fake_mode,
     symbolic_kernels,
 )
 from prepbench.capture import structures
-from prepbench.capture.fake_inputs import FakeCall, InputSize, base_samples, fake_call
+from prepbench.capture.fake_inputs import FakeCall, base_samples, fake_call
 from prepbench.capture.interception import intercepted
 from prepbench.capture.module_state import replaced_buffers, restored
 from prepbench.capture.observed import Observed
 from prepbench.capture.operations import has_side_effect, spell
 from prepbench.capture.reasons import source_of_frame
 from prepbench.capture.recording import Recording
-from prepbench.document.model import SourceLine
+from prepbench.capture.trace_result import Assumption, ModuleCall, ValueTrace
 from prepbench.inputs import Sample
 
 IsLeaf = Callable[[torch.nn.Module, str], bool]
@@ -48,39 +48,6 @@ IsLeaf = Callable[[torch.nn.Module, str], bool]
 
 class _NotObserved(BaseException):
     """Tracing needs the real outputs of a part that failed; not an ``Exception``, so that no model swallows it."""
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """What a graph takes for granted about its input sizes: the line that decided it, as a sympy expression."""
-
-    expression: Any
-    source: SourceLine | None
-
-
-@dataclass(frozen=True)
-class ModuleCall:
-    """One call of a submodule, with the error if it could not be traced through."""
-
-    fqn: str
-    error: Exception | None = None
-
-
-@dataclass
-class ValueTrace:
-    """The graph of one module, and what it needs to run; ``error`` is what its own forward raised, if it did."""
-
-    graph: fx.Graph
-    calls: list[ModuleCall] = field(default_factory=list)
-    error: Exception | None = None
-    constants: dict[str, Any] = field(default_factory=dict)
-    sizes: dict[Any, InputSize] = field(default_factory=dict)
-    assumptions: list[Assumption] = field(default_factory=list)
-
-    @property
-    def fixed(self) -> list[Assumption]:
-        """Sizes that differ between samples and yet had to be one number, such as the length of an unrolled loop."""
-        return [a for a in self.assumptions if a.expression.is_Equality and len(a.expression.free_symbols) == 1]
 
 
 def trace_values(
@@ -104,15 +71,17 @@ def trace_values(
         prefix: name of ``root`` within the model that was observed.
     """
     best: ValueTrace | None = None
-    for base in base_samples(root, samples):
+    bases = base_samples(root, samples)
+    # the fast way first; torch's Python kernels are slow but fix fewer sizes, and so may another sample
+    for base, kernels in [(bases[0], False), *((base, True) for base in bases)]:
         try:
-            trace = _Run(root, is_leaf, observed, prefix).trace(samples, base)
+            trace = _Run(root, is_leaf, observed, prefix).trace(samples, base, kernels)
         except _NotObserved:
             observed = observe()
-            trace = _Run(root, is_leaf, observed, prefix).trace(samples, base)
-        if best is None or len(trace.fixed) < len(best.fixed):
+            trace = _Run(root, is_leaf, observed, prefix).trace(samples, base, kernels)
+        if best is None or trace.losses < best.losses:
             best = trace
-        if trace.error is not None or not best.fixed:
+        if not best.fixed and all(needs_data(error) for error in best.errors):
             break
     assert best is not None  # there is at least one sample
     if observed is not None and observed.error is not None and best.error is not None and not prefix:
@@ -148,8 +117,8 @@ class _Run:
         """Whether what runs now is the model's own code, to be written down call by call."""
         return not self.paused and not self.below and threading.get_ident() == self.thread
 
-    def trace(self, samples: Sequence[Sample], base: int) -> ValueTrace:
-        """Run the forward once and return what it did."""
+    def trace(self, samples: Sequence[Sample], base: int, kernels: bool) -> ValueTrace:
+        """Run the forward once and return what it did; with ``kernels`` through torch's Python kernels."""
         result = ValueTrace(self.recording.graph, self.calls, None, self.recording.constants)
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -158,7 +127,8 @@ class _Run:
             result.sizes = call.sizes
             self._add_placeholders(call)
             try:
-                self._forward(call, buffers)
+                with symbolic_kernels() if kernels else nullcontext():
+                    self._forward(call, buffers)
             except Exception as error:
                 result.error, result.graph = error, fx.Graph()
             finally:
@@ -169,7 +139,7 @@ class _Run:
         return result
 
     def _forward(self, call: FakeCall, buffers: dict[str, torch.Tensor]) -> None:
-        with symbolic_kernels(), self.mode, intercepted(self), _Dispatched(self), _Called(self):
+        with self.mode, intercepted(self), _Dispatched(self), _Called(self):
             output = self.function(*call.args, **call.kwargs)
             self.paused += 1
             self._follow_autocast()
@@ -318,8 +288,9 @@ class _Run:
         self.calls.append(ModuleCall(fqn))
         self._follow_autocast()
         prepared = self._prepared(args, kwargs)
-        if isinstance(module, torch.jit.ScriptModule):
-            # the script interpreter reads sizes as plain numbers, which would fix them
+        known = module is self.root and self.observed is not None and self.observed.count(self._full(fqn))
+        if known or isinstance(module, torch.jit.ScriptModule):
+            # what is known need not be computed; the script interpreter would fix sizes by reading them as numbers
             return self._opaque(module, fqn, number, args, kwargs, prepared, "leaf")
         try:
             result = self.call_quietly(original, module, *args, **kwargs)
