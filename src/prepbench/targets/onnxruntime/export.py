@@ -13,6 +13,7 @@ import torch
 
 from prepbench.errors import TargetError
 from prepbench.targets.base import Lowering
+from prepbench.targets.onnxruntime.finish import forget_origin, quantize_biases
 
 FILE = "model.onnx"
 
@@ -30,6 +31,8 @@ def export_onnx(lowering: Lowering, folder: Path) -> Path:
     used = _name_inputs(model, lowering)
     _name_outputs(model, lowering.output_names)
     _name_dimensions(model, lowering.dimension_names)
+    quantize_biases(model)
+    forget_origin(model)
     model.metadata_props["prepbench.inputs"] = "\n".join(used)
     path = folder / FILE
     with _quiet():

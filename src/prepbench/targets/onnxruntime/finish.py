@@ -1,0 +1,73 @@
+"""Last touches on the ONNX graph: what lets ONNX Runtime fuse its quantized layers, and what should not be shipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+# int8 kernels for these add the bias as an integer; with a float bias they are not used
+_BIASED = ("Conv", "Gemm")
+
+
+def quantize_biases(model: Any) -> None:
+    """Give each layer of quantized input and weight, in place, its bias as int32 of scale (input scale x weight scale).
+
+    That is the form that ONNX Runtime's fusions of QuantizeLinear and DequantizeLinear look for; a linear layer whose
+    output stays in float would run in float otherwise.
+
+    Args:
+        model: an ``onnx_ir.Model``. Biases fit into int32, see :func:`prepbench.quantize.biases.fit_biases`.
+    """
+    import onnx_ir
+
+    for node in list(model.graph):
+        if node.op_type not in _BIASED or len(node.inputs) < 3:
+            continue
+        operands = [_scale(value) for value in node.inputs[:2]]
+        bias = node.inputs[2].const_value if node.inputs[2] is not None else None  # an initializer, or none
+        if bias is None or any(scale is None for scale in operands):
+            continue
+        scale = np.asarray(operands[0] * operands[1], dtype=np.float32).squeeze()
+        info = np.iinfo(np.int32)
+        rounded = np.round(bias.numpy().astype(np.float64) / scale.astype(np.float64))
+        integers = rounded.clip(info.min, info.max).astype(np.int32)
+        inputs = [
+            _initializer(model, f"{node.name}_bias_{kind}", array)
+            for kind, array in (("quantized", integers), ("scale", scale))
+        ]
+        dequantize = onnx_ir.node("DequantizeLinear", inputs, attributes={"axis": 0} if scale.ndim else {})
+        model.graph.insert_before(node, dequantize)
+        node.replace_input_with(2, dequantize.outputs[0])
+    for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
+        if not model.graph.initializers[name].is_graph_output():
+            del model.graph.initializers[name]
+
+
+def forget_origin(model: Any) -> None:
+    """Drop, in place, what the exporter notes about where each node comes from: large, and it tells paths of files."""
+    for graph in (model.graph, *model.functions.values()):
+        graph.metadata_props.clear()
+        for node in graph.all_nodes():
+            node.metadata_props.clear()
+            node.doc_string = None
+            for value in node.outputs:
+                value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+
+
+def _scale(value: Any) -> Any:
+    """The scale of a value that comes from a DequantizeLinear, else None."""
+    producer = value.producer() if value is not None else None
+    if producer is None or producer.op_type != "DequantizeLinear" or producer.inputs[1].const_value is None:
+        return None
+    return producer.inputs[1].const_value.numpy()
+
+
+def _initializer(model: Any, name: str, array: Any) -> Any:
+    import onnx_ir
+
+    value = onnx_ir.Value(name=name, const_value=onnx_ir.tensor(array, name=name))
+    model.graph.register_initializer(value)
+    return value
