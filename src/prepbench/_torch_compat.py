@@ -132,7 +132,7 @@ def watched_specialisation(on_constant: Callable[[str, int], None]) -> Iterator[
             on_constant(_size_name(self, symbol), int(target))
         return original(self, symbol, target, *args, **kwargs)
 
-    ShapeEnv._set_replacement = set_replacement  # type: ignore[method-assign]
+    ShapeEnv._set_replacement = set_replacement  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -159,7 +159,7 @@ def exact_zero_one() -> Any:
     """A context in which tracing assumes nothing about sizes 0 and 1 and records what the model asks about them."""
     from torch.fx.experimental import _config
 
-    return _config.patch(backed_size_oblivious=True)
+    return _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
 
 
 def autocast_functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -180,6 +180,7 @@ def autocast_state() -> tuple[tuple[str, bool, torch.dtype], ...]:
 def quiet_export() -> Iterator[None]:
     """Inside the block, a failing ``torch.export`` only raises: it prints no partial graph and logs no warning."""
     import torch.export._trace as trace
+    from torch.fx.experimental import proxy_tensor
 
     names = (
         "torch.fx.experimental.symbolic_shapes",
@@ -200,6 +201,8 @@ def quiet_export() -> Iterator[None]:
             yield
     finally:
         del trace.print  # type: ignore[attr-defined]
+        # this table would keep the last exported graph, and with it the model, alive until the next export
+        getattr(proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT", {}).clear()
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 

@@ -200,18 +200,21 @@ def _with_symbols(axes: list[Axis]) -> tuple[Axis, ...]:
         # sizes that never varied say nothing about varying together, but the same dim probably does
         key = axis.sizes if len(set(axis.sizes)) > 1 else (axis.dim, axis.sizes)
         if key not in names:
-            rank = sum(other.path == axis.path for other in axes)
-            names[key] = _unused(_symbol_name(axis, rank), set(names.values()))
+            same = [other for other in axes if other.path == axis.path]
+            names[key] = _unused(_symbol_name(axis, same), set(names.values()))
         result.append(replace(axis, symbol=names[key]))
     return tuple(result)
 
 
-def _symbol_name(axis: Axis, rank: int) -> str:
+def _symbol_name(axis: Axis, axes_of_tensor: list[Axis]) -> str:
+    rank = len(axes_of_tensor)
     if axis.dim == 0:
         return "batch"
-    if rank >= 4 and axis.dim >= rank - 2:
+    # of (batch, channels, height, width) the last two; of a cache (batch, heads, length, size) only the length varies
+    is_image = rank >= 4 and (axes_of_tensor[-1].dynamic or axes_of_tensor[-3].sizes[0] <= 4)
+    if is_image and axis.dim >= rank - 2:
         return ("height", "width")[axis.dim - rank + 2]
-    if axis.dim == 1 and rank in (2, 3):
+    if axis.dim == (1 if rank in (2, 3) else rank - 2):
         return "sequence"
     return f"dim{axis.dim}"
 

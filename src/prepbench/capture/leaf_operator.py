@@ -201,7 +201,8 @@ def _free_namespace() -> str:
 
 
 def _free_name(namespace: str, fqn: str) -> str:
-    stem = re.sub(r"\W", "_", fqn) or "model"
+    # names in a Sequential are numbers, and operator names may not start with one
+    stem = re.sub(r"\W", "_", f"layer_{fqn}" if fqn[:1].isdigit() else fqn or "model")
     candidates = (f"{stem}_{number}" if number else stem for number in itertools.count())
     return next(name for name in candidates if not torch._C._dispatch_has_kernel(f"{namespace}::{name}"))
 
