@@ -131,6 +131,8 @@ def _owner(node: fx.Node) -> str:
 
 def _node(node: fx.Node, graph: str, fqn: str, names: Mapping[str, str], model: Any) -> Node:
     status: Status = node.meta.get("status", "traced")
+    if status == "leaf" and _is_operation(fqn, model):
+        status = "traced"
     shapes, dtypes = _values(node.meta.get("val"), names)
     return Node(
         id=f"{graph}:{node.name}",
@@ -145,6 +147,16 @@ def _node(node: fx.Node, graph: str, fqn: str, names: Mapping[str, str], model: 
         inputs=tuple(f"{graph}:{source.name}" for source in node.all_input_nodes),
         source=node.meta.get("source"),
     )
+
+
+def _is_operation(fqn: str, model: Any) -> bool:
+    """Whether the module is one of torch's own, which always are single nodes: that says nothing about the user's model."""
+    from prepbench.capture.tracer import RobustTracer
+
+    if not isinstance(model, torch.nn.Module):
+        return False
+    kind = type(model.get_submodule(fqn))
+    return kind.__module__.startswith("torch.nn.") and not RobustTracer.is_registered_leaf(kind)
 
 
 def _aten_node(node: fx.Node, hidden: set[str]) -> Node:

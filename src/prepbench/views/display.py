@@ -1,0 +1,92 @@
+"""What a notebook shows for results: a headline, a picture that survives without a kernel or trust, and a table."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import Any
+
+from prepbench.document.model import MIME_TYPE, Failure, GraphCollectionDocument
+from prepbench.views.palette import STATUS
+from prepbench.views.scene import Scene, scene
+from prepbench.views.svg import HINT, description, render
+
+LIMIT = 300_000  # bytes of one saved output
+
+# The picture of an <img> follows the colour scheme of the element around it; a trusted page in JupyterLab's dark theme says so here.
+# Where styles are stripped (untrusted notebooks, GitHub) it follows the browser's own preference.
+_STYLE = """<style>
+body[data-jp-theme-light="false"] .pb-picture img{color-scheme:dark}
+body[data-jp-theme-light="true"] .pb-picture img{color-scheme:light}
+.pb-picture{max-height:720px;overflow:auto;margin:4px 0}
+.pb-picture img{max-width:none}
+.pb-failures td{text-align:left;vertical-align:top}
+.pb-failures th{text-align:left}
+.pb-failures pre{margin:0;white-space:pre-wrap;background:none}
+</style>"""
+
+
+def collection_bundle(collection: Any) -> dict[str, Any]:
+    """The module graphs of a model, with a row for each failure."""
+    document = collection.document()
+    return _bundle(document, collection.failures, repr(collection), "module graph")
+
+
+def captured_bundle(captured: Any) -> dict[str, Any]:
+    """A captured ATen graph, with a row for each leaf-wrapped module."""
+    return _bundle(captured.document(), captured.leaves, repr(captured), "ATen graph")
+
+
+def axes_bundle(axes: Any) -> dict[str, Any]:
+    """The table of all dims of all inputs."""
+    return {"text/plain": repr(axes), "text/html": axes.table().to_html(index=False, border=0)}
+
+
+def _bundle(document: GraphCollectionDocument, failures: tuple[Failure, ...], text: str, kind: str) -> dict[str, Any]:
+    view = scene(document)
+    bundle: dict[str, Any] = {"text/plain": text, "text/html": _page(document, view, failures, kind)}
+    data = asdict(document)
+    if len(json.dumps(data, ensure_ascii=False).encode()) + len(bundle["text/html"]) < LIMIT:
+        bundle[MIME_TYPE] = data
+    return bundle
+
+
+def _page(document: GraphCollectionDocument, view: Scene, failures: tuple[Failure, ...], kind: str) -> str:
+    legend = " &nbsp; ".join(f"{STATUS[status].glyph}&nbsp;{count}&nbsp;{STATUS[status].word}" for status, count in view.counts)
+    operations = sum(node.op.startswith("call") for graph in document.graphs for node in graph.nodes)
+    graphs = f"{len(document.graphs)} graphs, " if len(document.graphs) > 1 else ""
+    headline = f"<p><b>{html.escape(document.model_type)}</b> &nbsp; {kind}, {graphs}{operations} operations &nbsp;&nbsp; {legend}</p>"
+    return f"{_STYLE}\n{headline}\n{_picture(view)}\n{failures_html(failures)}"
+
+
+def _picture(view: Scene) -> str:
+    svg = render(view)
+    if svg is None:
+        return f"<p>{html.escape(HINT)}</p>"
+    data = base64.b64encode(svg.encode()).decode()
+    return f'<div class="pb-picture"><img alt="{html.escape(description(view))}" src="data:image/svg+xml;base64,{data}"/></div>'
+
+
+def failures_html(failures: tuple[Failure, ...]) -> str:
+    """A table of failures: module, reason, place, line of code, remedy; empty when there are none."""
+    if not failures:
+        return ""
+    rows = "".join(_failure_row(failure) for failure in failures)
+    head = "".join(f"<th>{name}</th>" for name in ("module", "reason", "where", "code", "remedy"))
+    return f'<table class="pb-failures"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def _failure_row(failure: Failure) -> str:
+    source = failure.source
+    where = f"{PurePath(source.file).name}:{source.line}" if source else ""
+    cells = [
+        f"<b>{html.escape(failure.fqn or 'the model itself')}</b><br/>{html.escape(failure.module_type)}",
+        f"{html.escape(failure.kind)}<br/><small>{html.escape(failure.exception_type)}</small>",
+        html.escape(where),
+        f"<pre>{html.escape(source.code if source else '')}</pre>",
+        html.escape(failure.remedy),
+    ]
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

@@ -1,0 +1,155 @@
+"""Scene to DOT: boxes with a bold name, a quiet type and shapes; modules as clusters. All text is escaped."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any
+
+from prepbench.document.model import GraphCollectionDocument
+from prepbench.views.palette import CARD, CLUSTER, CLUSTER_LINE, DIM, EDGE, STATUS, TEXT
+from prepbench.views.scene import Box, Cluster, Scene, scene
+
+if TYPE_CHECKING:
+    import graphviz
+
+FONT = "Helvetica,Arial,DejaVu Sans,sans-serif"
+_LONGEST = 34
+
+# nslimit bounds the network simplex: without it one long edge can take minutes.
+_GRAPH = {
+    "rankdir": "TB",
+    "nslimit": "5",
+    "nslimit1": "5",
+    "compound": "true",
+    "bgcolor": "transparent",
+    "fontname": FONT,
+    "fontsize": "11",
+    "nodesep": "0.28",
+    "ranksep": "0.34",
+    "pad": "0.12",
+    "margin": "0",
+}
+_NODE = {"fontname": FONT, "fontsize": "11", "margin": "0.14,0.07", "height": "0.3", "color": STATUS["traced"].outline.light, "fillcolor": CARD.light, "fontcolor": TEXT.light}
+_EDGE = {"color": EDGE.light, "arrowsize": "0.55", "penwidth": "1"}
+
+
+def to_dot(view: Scene, *, compact: bool = False) -> str:
+    """DOT source of a scene.
+
+    Args:
+        view: what is visible.
+        compact: spend less of the layout's time on short edges (for large scenes).
+    """
+    graph = {**_GRAPH, **({"nslimit": "1", "nslimit1": "1"} if compact else {})}
+    names = {box_id: f"n{i}" for i, box_id in enumerate(_ids(view.root))}
+    lines = ["digraph {", f"graph [{_attributes(graph)}]", f"node [{_attributes(_NODE)}]", f"edge [{_attributes(_EDGE)}]"]
+    lines += _cluster_lines(view.root, names, ["0"])
+    for source, target in view.edges:
+        if source in names and target in names:
+            style = ' [style="dashed" arrowsize="0.4"]' if source.startswith("ref:") else ""
+            lines.append(f"{names[source]} -> {names[target]}{style}")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def document_to_graphviz(document: GraphCollectionDocument, expanded: Any = None) -> graphviz.Digraph:
+    """The diagram as a ``graphviz.Digraph`` to style or render further."""
+    import graphviz
+
+    digraph = graphviz.Digraph(document.model_type)
+    source = to_dot(scene(document, expanded))
+    digraph.body = [line + "\n" for line in source.splitlines()[1:-1]]
+    return digraph
+
+
+def _ids(cluster: Cluster) -> list[str]:
+    ids = [box.id for box in cluster.boxes]
+    for child in cluster.clusters:
+        ids += _ids(child)
+    return ids
+
+
+def _cluster_lines(cluster: Cluster, names: dict[str, str], number: list[str]) -> list[str]:
+    lines = [f"{names[box.id]} [{_box_attributes(box)}]" for box in cluster.boxes]
+    for i, child in enumerate(cluster.clusters):
+        label = _label([_bold(child.title)])
+        mark = STATUS[child.status]
+        line = CLUSTER_LINE.light if child.status in ("traced", "unvisited") else mark.outline.light
+        attributes = {
+            "label": label,
+            "labeljust": "l",
+            "style": "rounded,filled",
+            "fillcolor": CLUSTER.light,
+            "color": line,
+            "fontcolor": DIM.light,
+            "margin": "10",
+            "class": f"cluster-{child.status}",
+            "id": f"module:{child.fqn}",
+            "tooltip": child.fqn,
+        }
+        inner = [*number, str(i)]
+        lines += [f'subgraph "cluster_{"_".join(inner)}" {{', f"graph [{_attributes(attributes)}]", *_cluster_lines(child, names, inner), "}"]
+    return lines
+
+
+def _box_attributes(box: Box) -> str:
+    mark = STATUS.get(box.status, STATUS["traced"])
+    badge = "" if box.status == "traced" else f"{mark.glyph} {mark.word}"
+    inside = "  ".join(f"{STATUS[status].glyph} {count}" for status, count in box.inside)
+    lines = [_bold(box.title)]
+    if box.subtitle and box.subtitle != box.title:
+        lines.append(_dim(box.subtitle))
+    if box.detail:
+        lines.append(_dim(box.detail))
+    if badge or inside:
+        lines.append(_bold("  ".join(filter(None, (badge, inside)))))
+    shape, style = _shape(box)
+    attributes = {
+        "label": _label(lines if box.kind != "reference" else [_dim(box.title)]),
+        "shape": shape,
+        "style": style,
+        "color": mark.outline.light,
+        "penwidth": f"{mark.width:g}",
+        "class": f"{box.status} {box.kind}",
+        "id": box.id,
+        "tooltip": box.fqn or box.title,
+    }
+    return _attributes(attributes)
+
+
+def _shape(box: Box) -> tuple[str, str]:
+    mark = STATUS.get(box.status, STATUS["traced"])
+    if box.kind == "reference":
+        return "plaintext", ""
+    if box.kind in ("input", "output") and box.status == "traced":
+        return "oval", "filled"
+    if box.kind == "module" and box.status == "traced":
+        return "folder", "filled"
+    return mark.shape, mark.style
+
+
+def _bold(text: str) -> str:
+    return f"<B>{_text(text)}</B>"
+
+
+def _dim(text: str) -> str:
+    return f'<FONT COLOR="{DIM.light}" POINT-SIZE="9.5">{_text(text)}</FONT>'
+
+
+def _text(text: str) -> str:
+    """A user's text inside an HTML-like label: shortened, without control characters, escaped."""
+    plain = "".join(c if c.isprintable() else " " for c in text) or " "
+    short = plain if len(plain) <= _LONGEST else plain[: _LONGEST // 2] + "…" + plain[-_LONGEST // 2 + 1 :]
+    return html.escape(short)
+
+
+def _label(lines: list[str]) -> str:
+    return "<" + "<BR/>".join(lines) + ">"
+
+
+def _attributes(attributes: dict[str, str]) -> str:
+    return " ".join(f"{name}={value if name == 'label' and value.startswith('<') else _quoted(value)}" for name, value in attributes.items())
+
+
+def _quoted(value: str) -> str:
+    plain = "".join(c if c.isprintable() else " " for c in value)
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

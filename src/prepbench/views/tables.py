@@ -1,0 +1,46 @@
+"""Tables as pandas data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from prepbench.document.model import Failure
+
+if TYPE_CHECKING:
+    import pandas
+
+_FAILURE_COLUMNS = ["module", "type", "reason", "message", "file", "line", "code", "remedy"]
+
+
+def failures_table(failures: Iterable[Failure]) -> pandas.DataFrame:
+    """One row for each module that could not be captured: why, where, and what to change."""
+    import pandas
+
+    rows = []
+    for failure in failures:
+        source = failure.source
+        place = (source.file, source.line, source.code) if source else ("", None, "")
+        message = f"{failure.exception_type}: {failure.message}"
+        rows.append((failure.fqn or "(the model itself)", failure.module_type, failure.kind, message, *place, failure.remedy))
+    return pandas.DataFrame(rows, columns=_FAILURE_COLUMNS)
+
+
+def axes_table(axes: Any) -> pandas.DataFrame:
+    """One row for each dim of each tensor input: its sizes in the samples, whether it is dynamic, its symbol."""
+    import pandas
+
+    rows = [(axis.path, axis.dim, ", ".join(map(str, axis.sizes)), axis.dynamic, axis.symbol or "") for axis in axes.axes]
+    return pandas.DataFrame(rows, columns=["argument", "dim", "sizes", "dynamic", "symbol"])
+
+
+def layers_table(report: Any) -> pandas.DataFrame:
+    """One row for each layer of a compile report: what was done to it, or why not."""
+    import pandas
+
+    from prepbench.quantize import LayerReport
+
+    columns = [field.name for field in fields(LayerReport)]
+    rows = [[*(getattr(row, name) for name in columns), row.summary] for row in report.layers]
+    return pandas.DataFrame(rows, columns=[*columns, "summary"])
