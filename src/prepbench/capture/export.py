@@ -17,7 +17,7 @@ from prepbench.capture.object_nodes import register_nodes
 from prepbench.capture.outcomes import run
 from prepbench.capture.procedure import Procedure
 from prepbench.document.model import Failure, GraphCollectionDocument
-from prepbench.errors import CaptureError
+from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 
 if TYPE_CHECKING:
@@ -61,9 +61,25 @@ class Captured:
         from prepbench.capture.to_document import document_of_program
 
         document: GraphCollectionDocument = document_of_program(
-            self.program, self.model, self.leaves, type(self.model).__name__
+            self.program, self.model, self.leaves, type(self.model).__name__, self.size_names
         )
         return document
+
+    @property
+    def size_names(self) -> dict[str, str]:
+        """The names of the dynamic axes, by the symbols that the program has for their sizes."""
+        assert self.program.example_inputs is not None
+        args, kwargs = self.program.example_inputs
+        paths = [path for path, _ in named_leaves(self.model, Sample(tuple(args), dict(kwargs)))]
+        values = {node.name: node.meta.get("val") for node in self.program.graph.nodes if node.op == "placeholder"}
+        symbols = {(axis.path, axis.dim): axis.symbol for axis in self.axes.dynamic}
+        names: dict[str, str] = {}
+        for path, placeholder in zip(paths, self.program.graph_signature.user_inputs, strict=True):
+            value = values.get(placeholder) if isinstance(placeholder, str) else None
+            for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                if isinstance(size, torch.SymInt) and symbols.get((path, dim)):
+                    names.setdefault(str(size), symbols[path, dim])
+        return names
 
     def diagram(self) -> Any:
         """The graph as an interactive widget."""
@@ -170,6 +186,8 @@ def _message(model: torch.nn.Module, failures: Sequence[Failure]) -> str:
 def _expected(model: torch.nn.Module, sample: Sample) -> Any:
     try:
         output = run(model, sample, model)
+    except InputError:
+        raise
     except Exception as error:
         raise CaptureError(
             f"{type(model).__name__} itself raises on inputs[{sample.index}], before any capturing: "

@@ -41,6 +41,7 @@ def document_of_program(
     model: torch.nn.Module,
     leaves: Iterable[Failure] = (),
     title: str = "",
+    size_names: Mapping[str, str] | None = None,
 ) -> GraphCollectionDocument:
     """The ATen-level document of an exported program; operators that stand for whole modules have status ``"leaf"``.
 
@@ -49,6 +50,7 @@ def document_of_program(
         model: the module it was exported from, for the hierarchy.
         leaves: the modules that were wrapped as opaque operators, with the reasons.
         title: shown as the model's name instead of its class.
+        size_names: readable names for the program's symbolic sizes.
     """
     failures = tuple(leaves)
     wrapped = {failure.fqn for failure in failures}
@@ -59,7 +61,7 @@ def document_of_program(
         if (node.op == "placeholder" and node.name not in inputs)
         or (node.op == "get_attr" and isinstance(getattr(program.graph_module, str(node.target), 0), torch.nn.Module))
     }
-    nodes = tuple(_aten_node(node, hidden) for node in program.graph.nodes if node.name not in hidden)
+    nodes = tuple(_aten_node(node, hidden, size_names or {}) for node in program.graph.nodes if node.name not in hidden)
     called = {part for node in nodes for part in _ancestors(node.fqn)} | {""}
     modules = tuple(
         Module(
@@ -159,10 +161,10 @@ def _is_operation(fqn: str, model: Any) -> bool:
     return kind.__module__.startswith("torch.nn.") and not RobustTracer.is_registered_leaf(kind)
 
 
-def _aten_node(node: fx.Node, hidden: set[str]) -> Node:
+def _aten_node(node: fx.Node, hidden: set[str], size_names: Mapping[str, str]) -> Node:
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     fqn = _clean(stack[-1][0]) if stack else ""
-    shapes, dtypes = _values(node.meta.get("val"), {})
+    shapes, dtypes = _values(node.meta.get("val"), size_names)
     return Node(
         id=f":{node.name}",
         op=node.op,  # type: ignore[arg-type]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import fx, nn
 
 from prepbench._torch_compat import flat_program
-from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.export import Captured
 from prepbench.compile.calls import CallSpec
 from prepbench.errors import CaptureError
@@ -73,20 +73,21 @@ def _dynamic_dims(program: Program) -> list[set[int] | None]:
 def lowering(program: Program, captured: Captured, calls: CallSpec, progress: ProgressCallback) -> Lowering:
     """What the target gets: the program with readable names."""
     return Lowering(
-        program, calls.input_names, calls.output_names, _dimension_names(program, calls, captured.axes), captured.leaves, progress
+        program, calls.input_names, calls.output_names, _size_names(program, captured), captured.leaves, progress
     )
 
 
-def _dimension_names(program: Program, calls: CallSpec, axes: DynamicAxes) -> dict[str, str]:
+def _size_names(program: Program, captured: Captured) -> dict[str, str]:
+    """The names of the dynamic sizes by the symbols of ``program``, which may be others than those of the capture."""
+    symbols = [_sizes(p) for p in (captured.program, program)]
+    return {str(now): captured.size_names[str(then)] for then, now in zip(*symbols, strict=True) if str(then) in captured.size_names}
+
+
+def _sizes(program: Program) -> list[Any]:
+    """All sizes of all input tensors, in order."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
-    by_path = {(axis.path, axis.dim): axis.symbol for axis in axes.dynamic}
-    names: dict[str, str] = {}
-    for path, placeholder in zip(calls.paths, program.graph_signature.user_inputs, strict=True):
-        value = values.get(placeholder) if isinstance(placeholder, str) else None
-        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            if isinstance(size, torch.SymInt) and by_path.get((path, dim)):
-                names.setdefault(str(size), by_path[path, dim])
-    return names
+    inputs = [values.get(name) for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    return [size for value in inputs if isinstance(value, torch.Tensor) for size in value.shape]
 
 
 def flat_samples(samples: Sequence[Sample], calls: CallSpec) -> list[Sample]:

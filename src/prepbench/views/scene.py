@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from prepbench.document.model import Graph, GraphCollectionDocument, Module, Node
 
-BOXES = 40  # what a first view shows at most, unless failures lie deeper
+BOXES = 36  # what a first view shows at most, unless failures lie deeper
 _FORCED = 120  # and with the paths to failures opened
 FAN_OUT = 8  # a value used more often is drawn as a reference at each use
 _UNVISITED = 6
@@ -77,7 +77,7 @@ def scene(document: GraphCollectionDocument, expanded: Iterable[str] | None = No
 
     Args:
         document: what was captured.
-        expanded: FQNs of the open modules; None opens as many levels as stay readable (some 40 boxes), and the way to every failure.
+        expanded: FQNs of the open modules; None opens as many levels as stay readable (some 36 boxes), and the way to every failure.
     """
     return _Builder(document).build(None if expanded is None else frozenset(expanded) | {""})
 
@@ -89,11 +89,13 @@ class _Builder:
         self._hidden = _hidden_nodes(document.graphs)
         self._tree = _Place("")
         self._path: dict[str, tuple[str, ...]] = {}
+        self._names: dict[str, str] = {}  # nodes that stand for a whole module
         owners = _ancestors_of_graphs(document.graphs)
         for graph in document.graphs:
             for node in graph.nodes:
                 if node.id not in self._hidden:
                     self._insert(node, owners)
+        self._lift_single_operations(self._tree)
 
     def build(self, expanded: frozenset[str] | None) -> Scene:
         open_modules = self._default_expansion() if expanded is None else expanded
@@ -115,6 +117,17 @@ class _Builder:
             place = place.places.setdefault(fqn, _Place(fqn))
         place.nodes.append(node)
         self._path[node.id] = path
+
+    def _lift_single_operations(self, place: _Place) -> None:
+        """A module that is one operation is drawn as one box with the module's name, not as a frame around a box."""
+        for child in list(place.places.values()):
+            self._lift_single_operations(child)
+            if len(child.nodes) == 1 and not child.places and child.nodes[0].op.startswith("call"):
+                node = child.nodes[0]
+                place.nodes.append(node)
+                del place.places[child.fqn]
+                self._path[node.id] = _prefixes(place.fqn)
+                self._names[node.id] = child.fqn
 
     def _default_expansion(self) -> frozenset[str]:
         """Open level by level while it stays readable; the ways to failures first, and further."""
@@ -174,12 +187,13 @@ class _Builder:
 
     def _node_box(self, node: Node) -> Box:
         kind = {"placeholder": "input", "output": "output"}.get(node.op, "node")
-        subtitle = node.type if node.op == "call_module" else ""
+        module = self._modules.get(node.fqn if node.op == "call_module" else self._names.get(node.id, "?"))
+        subtitle = module.type if module else ""
         detail = " ".join(node.shapes[:2]) + (" …" if len(node.shapes) > 2 else "")
         if node.status in ("failed", "leaf"):
             detail = _reason(self._modules.get(node.fqn)) or detail
-        title = node.label if node.op != "call_module" else node.fqn.rpartition(".")[2] or node.label
-        return Box(node.id, kind, title, subtitle, detail, node.status, node.fqn)
+        title = (module.fqn.rpartition(".")[2] if module else "") or node.label
+        return Box(node.id, kind, title, subtitle, detail, node.status, module.fqn if module else node.fqn)
 
     def _module_box(self, place: _Place) -> Box:
         module = self._modules.get(place.fqn)

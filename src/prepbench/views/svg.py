@@ -97,7 +97,7 @@ text{fill:var(--pb-text)} text[fill="DIM"]{fill:var(--pb-dim)}
 .node path,.node polygon,.node ellipse{fill:var(--pb-card);stroke:var(--pb-traced)}
 .node polyline{stroke:var(--pb-traced)}
 .reference text{fill:var(--pb-dim)}
-.cluster>path,.cluster>polygon{fill:var(--pb-cluster);stroke:var(--pb-cluster-line)} .cluster>text{fill:var(--pb-dim)}
+.cluster path,.cluster polygon{fill:var(--pb-cluster);stroke:var(--pb-cluster-line)} .cluster text{fill:var(--pb-dim)}
 """
 
 
@@ -107,7 +107,7 @@ def _css(standalone: bool) -> str:
         shapes = ",".join(f".node.{status} {tag}" for tag in ("path", "polygon", "polyline", "ellipse"))
         rules += f"{shapes}{{stroke:var(--pb-{status})}}\n"
     for status in ("failed", "leaf"):
-        rules += f".cluster-{status}>path,.cluster-{status}>polygon{{stroke:var(--pb-{status})}}\n"
+        rules += f".cluster-{status} path,.cluster-{status} polygon{{stroke:var(--pb-{status})}}\n"
     if not standalone:
         return rules
     light = ";".join(f"--pb-{name}:{shade.light}" for name, shade in _VARIABLES.items())
