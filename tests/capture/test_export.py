@@ -163,6 +163,14 @@ def test_a_model_that_does_not_run_says_so() -> None:
         capture(3, [torch.randn(2)])  # type: ignore[arg-type]
 
 
+def test_a_lazy_model_has_to_run_first() -> None:
+    model = nn.Sequential(nn.LazyLinear(4))
+    with pytest.raises(InputError, match="Call the model once"):
+        capture(model, [torch.randn(2, 3)])
+    model(torch.randn(2, 3))
+    assert same(capture(model, [torch.randn(2, 3)]), torch.randn(2, 3))
+
+
 def test_failing_exports_print_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(FullGraphError):
         capture(BranchOnOne(), [torch.randn(1, 2), torch.randn(3, 2)])

@@ -11,14 +11,8 @@ import torch
 
 from prepbench._torch_compat import forget_pending_sizes, mark_module_stack
 from prepbench.capture.leaf_operator import LeafOperators
-from prepbench.capture.leaf_outputs import (
-    LeafOutputs,
-    LeafOutputsError,
-    RecordedCall,
-    record_calls,
-    replaceable_modules,
-    replaced_forward,
-)
+from prepbench.capture.leaf_outputs import LeafOutputs, LeafOutputsError
+from prepbench.capture.recorded_calls import RecordedCall, record_calls, replaceable_modules, replaced_forward
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample

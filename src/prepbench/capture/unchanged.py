@@ -11,12 +11,14 @@ import numpy as np
 import torch
 
 from prepbench.capture.module_state import restored
+from prepbench.errors import InputError
 from prepbench.inputs import Sample
 
 
 @contextmanager
 def unchanged(model: torch.nn.Module) -> Iterator[None]:
     """Put back attributes, buffer values, the training flags and every random number generator after the block."""
+    _check_materialised(model)
     devices = sorted({tensor.device.index for tensor in model.parameters() if tensor.device.type == "cuda"})
     python_state, numpy_state = random.getstate(), np.random.get_state()
     with restored(model) as buffers, torch.random.fork_rng(devices=devices):
@@ -31,6 +33,15 @@ def unchanged(model: torch.nn.Module) -> Iterator[None]:
                 for tensor, value in values:
                     # batch norm writes its statistics without raising their version
                     tensor.copy_(value)
+
+
+def _check_materialised(model: torch.nn.Module) -> None:
+    for fqn, parameter in (*model.named_parameters(), *model.named_buffers()):
+        if torch.nn.parameter.is_lazy(parameter):
+            raise InputError(
+                f"{fqn} has no size yet, because its lazy module has never run, and running it would change the model. "
+                "Call the model once on a sample input first."
+            )
 
 
 def own_copy(sample: Sample) -> Sample:
