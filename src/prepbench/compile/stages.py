@@ -73,7 +73,13 @@ def _dynamic_dims(program: Program) -> list[set[int] | None]:
 def lowering(program: Program, captured: Captured, calls: CallSpec, progress: ProgressCallback) -> Lowering:
     """What the target gets: the program with readable names."""
     return Lowering(
-        program, calls.input_names, calls.output_names, _size_names(program, captured), captured.leaves, progress
+        program,
+        calls.input_names,
+        calls.output_names,
+        _size_names(program, captured),
+        captured.leaves,
+        keep_alive=captured,
+        progress=progress,
     )
 
 

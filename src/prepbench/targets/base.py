@@ -26,6 +26,7 @@ class Lowering:
         output_names: a name for each output leaf, e.g. ``"logits"``.
         dimension_names: readable names of the dynamic sizes, by the symbols in the program.
         leaves: the modules that are one opaque operator in it.
+        keep_alive: what the operators of leaves call into; to be held as long as the program runs.
         progress: for long stages.
     """
 
@@ -34,6 +35,7 @@ class Lowering:
     output_names: tuple[str, ...]
     dimension_names: dict[str, str]
     leaves: tuple[Failure, ...] = ()
+    keep_alive: object = None
     progress: ProgressCallback = report_nothing
 
 

@@ -153,19 +153,13 @@ class _Builder:
         return node_id
 
     def _edges(self, visible: dict[str, str]) -> list[tuple[str, str]]:
-        """Edges between what is visible, each once; hidden nodes pass their inputs on."""
-        sources: dict[str, tuple[str, ...]] = {}
+        """Edges between what is visible, each once. Sizes and other numbers are no data flow: what they are read from is not drawn."""
         edges: dict[tuple[str, str], None] = {}
         for graph in self._document.graphs:
             for node in graph.nodes:
-                reached: dict[str, None] = {}
-                for name in node.inputs:
-                    reached.update(dict.fromkeys(sources.get(name, ())))
-                if node.id not in visible:
-                    sources[node.id] = tuple(reached)
-                    continue
-                sources[node.id] = (visible[node.id],)
-                edges.update({(source, visible[node.id]): None for source in reached if source != visible[node.id]})
+                for source in node.inputs:
+                    if source in visible and node.id in visible and visible[source] != visible[node.id]:
+                        edges[visible[source], visible[node.id]] = None
         return list(edges)
 
     def _cluster(self, place: _Place, opened: frozenset[str]) -> Cluster:

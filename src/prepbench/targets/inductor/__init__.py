@@ -41,6 +41,7 @@ class JustInTime(Runtime):
 
     def __init__(self, lowering: Lowering) -> None:
         self._leaves = lowering.leaves
+        self._keep_alive = lowering.keep_alive
         self._compiled = torch.compile(lowering.program.module(check_guards=False), dynamic=True)
         assert lowering.program.example_inputs is not None
         self.run(lowering.program.example_inputs[0])  # compiles now, not at the first call
