@@ -47,7 +47,7 @@ def run_quantize(
     placement = placement or Placement(conv_outputs=True, conv_additions=True)
     explained = explain_settings(model, settings or QuantizationSettings(), rules)
     observed = insert_observers(export(model, calibration[0]), model, explained, placement)
-    calibrate(observed, normalize_samples(model, calibration), model)
+    calibrate(observed, normalize_samples(model, calibration))
     return Quantized(convert(observed), {row.fqn: row for row in observed.layers})
 
 

@@ -72,7 +72,7 @@ def test_the_model_and_the_program_stay_unchanged() -> None:
     program = torch.export.export(net, (torch.randn(2, 3, 4, 4),), strict=False)
     text = str(program)
     observed = insert_observers(program, net, explain_settings(net, QuantizationSettings()), Placement(True, True))
-    calibrate(observed, normalize_samples(net, [torch.randn(2, 3, 4, 4)]), net)
+    calibrate(observed, normalize_samples(net, [torch.randn(2, 3, 4, 4)]))
     convert(observed)
     assert str(program) == text
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
@@ -109,7 +109,7 @@ def test_infinity_in_a_sample_is_named_by_index_and_argument() -> None:
     net = nn.Linear(4, 4)
     bad = torch.full((2, 4), float("inf"))
     with pytest.raises(CalibrationError, match=r"to inf .*Infinite are calibration_inputs\[1\]: input"):
-        calibrate(observe(net, torch.randn(2, 4)), normalize_samples(net, [torch.ones(2, 4), bad]), net)
+        calibrate(observe(net, torch.randn(2, 4)), normalize_samples(net, [torch.ones(2, 4), bad]))
 
 
 def test_infinity_made_by_the_model_is_named_by_place() -> None:
@@ -123,13 +123,20 @@ def test_infinity_made_by_the_model_is_named_by_place() -> None:
 
     net = Divides()
     with pytest.raises(CalibrationError, match="No input is infinite; or keep this layer in float"):
-        calibrate(observe(net, torch.ones(2, 4)), normalize_samples(net, [torch.zeros(2, 4)]), net)
+        calibrate(observe(net, torch.ones(2, 4)), normalize_samples(net, [torch.zeros(2, 4)]))
+
+
+def test_a_sample_on_which_the_graph_cannot_run_is_named_with_its_shapes() -> None:
+    net = nn.Linear(4, 4)
+    samples = normalize_samples(net, [torch.ones(2, 4), torch.ones(2, 5)])
+    with pytest.raises(CalibrationError, match=r"cannot run on calibration_inputs\[1\] \(input \(2, 5\)\)"):
+        calibrate(observe(net, torch.randn(2, 4)), samples)
 
 
 def test_progress_counts_the_samples() -> None:
     net, seen = nn.Linear(4, 4), []
     samples = normalize_samples(net, [torch.ones(2, 4)] * 3)
-    calibrate(observe(net, torch.randn(2, 4)), samples, net, seen.append)
+    calibrate(observe(net, torch.randn(2, 4)), samples, seen.append)
     assert seen == [Progress("calibrate", done, 3) for done in range(4)]
 
 
@@ -144,9 +151,9 @@ def test_an_interrupted_calibration_can_be_repeated_as_if_it_never_ran(interrupt
             raise interruption
 
     with pytest.raises(interruption):
-        calibrate(twice, normalize_samples(net, [torch.ones(2, 4) * 1000] * 2), net, interrupt)
+        calibrate(twice, normalize_samples(net, [torch.ones(2, 4) * 1000] * 2), interrupt)
     for observed in (once, twice):
-        calibrate(observed, small, net)
+        calibrate(observed, small)
     assert torch.equal(convert(once)(small[0].args[0]), convert(twice)(small[0].args[0]))
 
 

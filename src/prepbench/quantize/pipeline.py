@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from prepbench.errors import CalibrationError, SettingsError
 from prepbench.inputs import Sample, named_leaves
@@ -62,35 +63,44 @@ def insert_observers(
     return Observed(observed, rows)
 
 
-def calibrate(
-    observed: Observed,
-    samples: Sequence[Sample],
-    function: Callable[..., Any],
-    progress: ProgressCallback = report_nothing,
-) -> Observed:
+def calibrate(observed: Observed, samples: Sequence[Sample], progress: ProgressCallback = report_nothing) -> Observed:
     """Run the samples through the observers; each learns the range of what passes it.
 
     Args:
         observed: from :func:`insert_observers`; its observers start afresh, so a cancelled call can be repeated.
         samples: the calibration inputs, as calls of the captured program.
-        function: takes the samples; its signature names their arguments in messages.
         progress: called after each sample; may raise to cancel.
 
     Raises:
-        CalibrationError: NaN in a sample (by index and argument), or an observer that saw no finite range.
+        CalibrationError: a sample on which the graph cannot run, or an observer saw no finite range.
     """
-    check_calibration(function, samples)
     for module in observed.graph.modules():
         if isinstance(module, pt2e().MinMaxObserver | pt2e().PerChannelMinMaxObserver):
             module.reset_min_max_vals()
     progress(Progress("calibrate", 0, len(samples)))
-    with torch.no_grad():
-        for done, sample in enumerate(samples, start=1):
-            sample.call(observed.graph)
-            progress(Progress("calibrate", done, len(samples)))
-    _check_ranges(observed.graph, function, samples)
+    for done, sample in enumerate(samples, start=1):
+        _observe(observed.graph, sample)
+        progress(Progress("calibrate", done, len(samples)))
+    _check_ranges(observed.graph, samples)
     fit_biases(observed.graph)
     return observed
+
+
+def _observe(graph: fx.GraphModule, sample: Sample) -> None:
+    try:
+        with torch.no_grad():
+            sample.call(graph)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        leaves = [leaf for leaf in pytree.tree_leaves((sample.args, sample.kwargs)) if isinstance(leaf, torch.Tensor)]
+        shapes = ", ".join(f"{name} {tuple(leaf.shape)}" for name, leaf in zip(_names(graph), leaves, strict=False))
+        raise CalibrationError(
+            f"The captured graph cannot run on calibration_inputs[{sample.index}] ({shapes}): {error} "
+            "Give calibration inputs of the form of the tracing inputs; sizes may differ along dynamic axes only."
+        ) from error
+
+
+def _names(graph: fx.GraphModule) -> list[str]:
+    return [node.name for node in graph.graph.nodes if node.op == "placeholder"]
 
 
 def convert(observed: Observed) -> fx.GraphModule:
@@ -124,7 +134,7 @@ def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -
             )
 
 
-def _check_ranges(graph: fx.GraphModule, function: Callable[..., Any], samples: Sequence[Sample]) -> None:
+def _check_ranges(graph: fx.GraphModule, samples: Sequence[Sample]) -> None:
     for node in graph.graph.nodes:
         if node.op != "call_module" or not str(node.target).startswith("activation_post_process"):
             continue
@@ -132,7 +142,7 @@ def _check_ranges(graph: fx.GraphModule, function: Callable[..., Any], samples: 
         low, high = getattr(observer, "min_val", None), getattr(observer, "max_val", None)
         if low is None or high is None or bool((low.isfinite() & high.isfinite()).all()):
             continue
-        found = _infinite(function, samples)
+        found = _infinite(graph, samples)
         where = f"Infinite are {', '.join(found[:5])}: repair or remove them" if found else "No input is infinite"
         raise CalibrationError(
             f"The values of {_place(node.args[0])} reach from {float(low.min())} to {float(high.max())} on the "
@@ -141,11 +151,12 @@ def _check_ranges(graph: fx.GraphModule, function: Callable[..., Any], samples: 
         )
 
 
-def _infinite(function: Callable[..., Any], samples: Sequence[Sample]) -> list[str]:
+def _infinite(graph: fx.GraphModule, samples: Sequence[Sample]) -> list[str]:
+    """Which samples hold infinities, with the names that the graph gives to its inputs."""
     return [
-        f"calibration_inputs[{sample.index}]: {path}"
+        f"calibration_inputs[{sample.index}]: {name}"
         for sample in samples
-        for path, leaf in named_leaves(function, sample)
+        for name, leaf in zip(_names(graph), pytree.tree_leaves((sample.args, sample.kwargs)), strict=False)
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and bool(leaf.isinf().any())
     ]
 
