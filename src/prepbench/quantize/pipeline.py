@@ -91,8 +91,8 @@ def _observe(graph: fx.GraphModule, sample: Sample) -> None:
         with torch.no_grad():
             sample.call(graph)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        leaves = [leaf for leaf in pytree.tree_leaves((sample.args, sample.kwargs)) if isinstance(leaf, torch.Tensor)]
-        shapes = ", ".join(f"{name} {tuple(leaf.shape)}" for name, leaf in zip(_names(graph), leaves, strict=False))
+        leaves = zip(_names(graph), pytree.tree_leaves((sample.args, sample.kwargs)), strict=False)
+        shapes = ", ".join(f"{name} {tuple(leaf.shape)}" for name, leaf in leaves if isinstance(leaf, torch.Tensor))
         raise CalibrationError(
             f"The captured graph cannot run on calibration_inputs[{sample.index}] ({shapes}): {error} "
             "Give calibration inputs of the form of the tracing inputs; sizes may differ along dynamic axes only."
@@ -100,7 +100,7 @@ def _observe(graph: fx.GraphModule, sample: Sample) -> None:
 
 
 def _names(graph: fx.GraphModule) -> list[str]:
-    return [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+    return [str(node.target) for node in graph.graph.nodes if node.op == "placeholder"]
 
 
 def convert(observed: Observed) -> fx.GraphModule:
