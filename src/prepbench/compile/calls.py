@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from prepbench.compile.structure import Structure, leaf_names, rebuild, structure_of
+from prepbench.compile.tensors import TensorForms, check_tensors, tensor_forms
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
 
@@ -29,6 +30,7 @@ class CallSpec:
         paths: a readable path for each input leaf.
         input_constants: input leaves that are no tensors, by index: the graph holds for these values only.
         output_constants: output leaves that are no tensors, by index.
+        tensors: dtype and sizes of each input leaf that is a tensor.
     """
 
     parameters: tuple[str, ...]
@@ -39,6 +41,7 @@ class CallSpec:
     paths: tuple[str, ...]
     input_constants: Mapping[int, Any]
     output_constants: Mapping[int, Any]
+    tensors: TensorForms
 
     @classmethod
     def of(cls, module_or_function: Callable[..., Any], sample: Sample, program: torch.export.ExportedProgram) -> CallSpec:
@@ -54,6 +57,7 @@ class CallSpec:
             tuple(path for path, _ in leaves),
             {i: leaf for i, (_, leaf) in enumerate(leaves) if not isinstance(leaf, torch.Tensor)},
             {i: value for i, value in enumerate(values) if not isinstance(value, str)},
+            tensor_forms(program),
         )
 
     @property
@@ -126,6 +130,7 @@ class CallSpec:
             "paths": list(self.paths),
             "input_constants": {str(i): _plain(value) for i, value in self.input_constants.items()},
             "output_constants": {str(i): _plain(value) for i, value in self.output_constants.items()},
+            "tensors": list(self.tensors),
         }
 
     @classmethod
@@ -140,6 +145,7 @@ class CallSpec:
             tuple(data["paths"]),
             {int(i): value for i, value in data["input_constants"].items()},
             {int(i): value for i, value in data["output_constants"].items()},
+            tuple(data["tensors"]),
         )
 
 

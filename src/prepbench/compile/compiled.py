@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 from prepbench.compile.artifact import folder_bytes, read_manifest, write_folder
 from prepbench.compile.calls import CallSpec
 from prepbench.compile.report import CompileReport
-from prepbench.errors import ArtifactError, SettingsError
+from prepbench.compile.tensors import check_tensors
+from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.settings import DeploymentSettings
 from prepbench.targets import Runtime, target_named
 
@@ -51,6 +52,7 @@ class CompiledModel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; raises ``InputError`` when the call is not of the form that was compiled."""
         leaves = self._calls.flatten(args, kwargs)
+        check_tensors(leaves, self._calls.tensors, self._calls.paths)
         with torch.no_grad():
             outputs = self._runtime.run(leaves)
         return self._calls.result(outputs, self._out_spec)
@@ -72,6 +74,13 @@ class CompiledModel(nn.Module):
             TargetError: it has leaf-wrapped modules, which live in this process only.
             ArtifactError: the folder holds something else.
         """
+        if self.report.leaves:
+            names = ", ".join(name or "the model itself" for name in self.report.leaves)
+            raise TargetError(
+                "A model with leaf-wrapped modules cannot be saved, because they call back into this process's Python: "
+                f"{names}. Rewrite these modules so that they can be captured (pb.check_traceability says how), or keep "
+                "compiling the model where it is used."
+            )
         manifest = {
             "target": self.target,
             "deployment_settings": self.deployment_settings.to_dict(),

@@ -17,7 +17,7 @@ from prepbench.capture.export import Captured, capture
 from prepbench.compile.calls import CallSpec
 from prepbench.compile.compiled import CompiledModel, measured_size
 from prepbench.compile.report import CompileReport
-from prepbench.compile.stages import flatten, lowering, quantize
+from prepbench.compile.stages import agreeing, flatten, lowering, quantize
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
@@ -103,7 +103,7 @@ def compile_model(
     with _mode(model, skip_eval_set_mode):
         with stages("capture"):
             axes = _axes(module_or_func, tracing, dynamic_axes, dynamic)
-            captured = capture(module_or_func, tracing, dynamic_axes=axes, fullgraph=fullgraph)
+            captured = capture(module_or_func, agreeing(tracing, axes, module_or_func), dynamic_axes=axes, fullgraph=fullgraph)
             target.check_leaves(captured.leaves)
         calls = _calls(module_or_func, captured)
         program = flatten(captured, calls)

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from prepbench._torch_compat import flat_program
+from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.export import Captured
 from prepbench.compile.calls import CallSpec
 from prepbench.errors import CaptureError
-from prepbench.inputs import Sample
+from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import ProgressCallback
 from prepbench.quantize import LayerReport, Placement, calibrate, convert, insert_observers
 from prepbench.settings import ExplainedLayer
 from prepbench.targets import Lowering
 
 Program = torch.export.ExportedProgram
+
+
+def agreeing(samples: Sequence[Sample], axes: DynamicAxes, function: Callable[..., Any]) -> list[Sample]:
+    """The samples that have the sizes of the first wherever ``axes`` says that a size is static."""
+    dynamic = {(axis.path, axis.dim) for axis in axes.dynamic}
+
+    def static_sizes(sample: Sample) -> dict[tuple[str, int], int]:
+        return {
+            (path, dim): size
+            for path, leaf in named_leaves(function, sample)
+            if isinstance(leaf, torch.Tensor)
+            for dim, size in enumerate(leaf.shape)
+            if (path, dim) not in dynamic
+        }
+
+    first = static_sizes(samples[0])
+    return [sample for sample in samples if static_sizes(sample) == first]
 
 
 def flatten(captured: Captured, calls: CallSpec) -> Program:

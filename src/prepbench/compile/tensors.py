@@ -1,0 +1,54 @@
+"""What each tensor argument of a compiled model must look like: dtype, rank and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from prepbench.errors import InputError
+
+# per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32]} with None for a dynamic size; None for a constant
+TensorForms = tuple[Mapping[str, Any] | None, ...]
+
+
+def tensor_forms(program: torch.export.ExportedProgram) -> TensorForms:
+    """The form of each input leaf of a captured program."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    return tuple(
+        _form(values.get(name)) if isinstance(name, str) else None for name in program.graph_signature.user_inputs
+    )
+
+
+def check_tensors(leaves: Sequence[Any], forms: TensorForms, paths: Sequence[str]) -> None:
+    """Raise ``InputError`` for an input leaf that the compiled graph cannot take, naming it and what it should be."""
+    for leaf, form, path in zip(leaves, forms, paths, strict=True):
+        if form is None:
+            continue
+        wanted = f"a torch.{form['dtype']} tensor of shape {_shape_text(form['shape'])}"
+        if not isinstance(leaf, torch.Tensor):
+            raise InputError(f"{path} must be {wanted}, got {type(leaf).__name__}. Convert it, e.g. torch.as_tensor(...).")
+        if _name(leaf.dtype) != form["dtype"]:
+            raise InputError(f"{path} must be {wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{form['dtype']}).")
+        sizes = form["shape"]
+        if leaf.ndim != len(sizes) or any(s is not None and s != n for s, n in zip(sizes, leaf.shape, strict=True)):
+            raise InputError(
+                f"{path} must be {wanted}, got shape {tuple(leaf.shape)}. A size that differs between the tracing inputs "
+                "becomes dynamic (*): compile again with such samples."
+            )
+
+
+def _form(value: Any) -> Mapping[str, Any] | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    sizes = [size if isinstance(size, int) else None for size in value.shape]
+    return {"dtype": _name(value.dtype), "shape": sizes}
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _shape_text(sizes: Sequence[int | None]) -> str:
+    return "(" + ", ".join("*" if size is None else str(size) for size in sizes) + ("," if len(sizes) == 1 else "") + ")"
