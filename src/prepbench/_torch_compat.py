@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
@@ -259,3 +260,23 @@ def mark_module_stack() -> Callable[[], None]:
 def needs_data(error: Exception) -> bool:
     """Whether a fake tensor was asked for its values, so that no other way of tracing can succeed."""
     return isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException | DynamicOutputShapeException)
+
+
+def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -> torch.export.ExportedProgram:
+    """A flat program that returns only the user outputs at ``places``; what it changes in place stays. Weights are shared."""
+    signature = program.graph_signature
+    kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in signature.output_specs]
+    order = [i for i, is_user in enumerate(kinds) if is_user]
+    kept = [i for i, is_user in enumerate(kinds) if not is_user] + [order[place] for place in places]
+    module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph_module.graph))
+    output = next(iter(reversed(module.graph.nodes)))
+    output.args = (tuple(output.args[0][i] for i in kept),)
+    module.recompile()
+    result = copy.copy(program)
+    result._graph_module = module
+    result._graph_signature = ExportGraphSignature(signature.input_specs, [signature.output_specs[i] for i in kept])
+    root, *rest = program.module_call_graph
+    assert root.signature is not None
+    flat = dataclasses.replace(root.signature, out_spec=pytree.tree_structure((0,) * len(places)))
+    result._module_call_graph = [dataclasses.replace(root, signature=flat), *rest]
+    return result

@@ -31,6 +31,7 @@ class CallSpec:
         input_constants: input leaves that are no tensors, by index: the graph holds for these values only.
         output_constants: output leaves that are no tensors, by index.
         tensors: dtype and sizes of each input leaf that is a tensor.
+        defaults: defaults of parameters: plain values that a call may state, although the tracing inputs left them out.
     """
 
     parameters: tuple[str, ...]
@@ -42,6 +43,7 @@ class CallSpec:
     input_constants: Mapping[int, Any]
     output_constants: Mapping[int, Any]
     tensors: TensorForms
+    defaults: Mapping[str, Any]
 
     @classmethod
     def of(cls, module_or_function: Callable[..., Any], sample: Sample, program: torch.export.ExportedProgram) -> CallSpec:
@@ -58,6 +60,7 @@ class CallSpec:
             {i: leaf for i, (_, leaf) in enumerate(leaves) if not isinstance(leaf, torch.Tensor)},
             {i: value for i, value in enumerate(values) if not isinstance(value, str)},
             tensor_forms(program),
+            _defaults(module_or_function),
         )
 
     @property
@@ -112,12 +115,15 @@ class CallSpec:
             named[name] = value
         positional = list(self.parameters[: self.positional])
         missing = [name for name in (*positional, *self.keywords) if name not in named]
-        surplus = [name for name, value in named.items() if name not in positional and name not in self.keywords and value is not None]
+        surplus = [name for name, value in named.items() if name not in (*positional, *self.keywords) and not self._is_default(name, value)]
         if missing or surplus:
             expected = ", ".join([*positional, *(f"{name}=" for name in self.keywords)]) or "no arguments"
             problem = f"missing {', '.join(missing)}" if missing else f"{', '.join(surplus)} was not among the tracing inputs"
             raise InputError(f"Compiled for a call with {expected}: {problem}. Give these arguments, or compile again with tracing inputs of this form.")
         return (*(named[name] for name in positional), *extra), {name: named[name] for name in self.keywords}
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        return value is None or (isinstance(value, bool | int | float | str) and self.defaults.get(name) == value)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data; constants that JSON has no word for are kept as text."""
@@ -131,6 +137,7 @@ class CallSpec:
             "input_constants": {str(i): _plain(value) for i, value in self.input_constants.items()},
             "output_constants": {str(i): _plain(value) for i, value in self.output_constants.items()},
             "tensors": list(self.tensors),
+            "defaults": dict(self.defaults),
         }
 
     @classmethod
@@ -146,6 +153,7 @@ class CallSpec:
             {int(i): value for i, value in data["input_constants"].items()},
             {int(i): value for i, value in data["output_constants"].items()},
             tuple(data["tensors"]),
+            data["defaults"],
         )
 
 
@@ -159,6 +167,15 @@ def _parameters(module_or_function: Callable[..., Any]) -> tuple[str, ...]:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)
     return tuple(names)
+
+
+def _defaults(module_or_function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        signature = inspect.signature(forward_of(module_or_function))
+    except (TypeError, ValueError):
+        return {}
+    plain = (bool, int, float, str)
+    return {p.name: p.default for p in signature.parameters.values() if isinstance(p.default, plain)}
 
 
 def _leaf_count(structure: Structure) -> int:

@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import torch
+from torch import fx
 
 from prepbench._torch_compat import without_example_inputs
 from prepbench.errors import ArtifactError
@@ -37,3 +38,26 @@ def _refuse_pickles(path: Path) -> None:
                 raise ArtifactError(f"{path} holds {member.filename}, which would have to be unpickled. Compile and save the model again.")
             if member.filename.endswith("_config.json") and b'"use_pickle": true' in archive.read(member):
                 raise ArtifactError(f"{path}: {member.filename} asks for pickle. Compile and save the model again.")
+
+
+def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
+    """Placeholders of the buffers that the program changes in place: its state from call to call."""
+    signature = program.graph_signature
+    changed = set(signature.buffers_to_mutate.values())
+    written = {name for name, buffer in signature.inputs_to_buffers.items() if buffer in changed}
+    for node in program.graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+            if argument.is_write and isinstance(value, fx.Node):
+                written.add(_storage_of(value).name)
+    return written & set(signature.inputs_to_buffers)
+
+
+def _storage_of(node: fx.Node) -> fx.Node:
+    """The node that made the memory that ``node`` is a view of, or the result of changing in place."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.args and isinstance(node.args[0], fx.Node):
+        if not any(result.alias_info is not None for result in node.target._schema.returns):
+            break
+        node = node.args[0]
+    return node

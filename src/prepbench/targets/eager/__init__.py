@@ -10,7 +10,7 @@ import torch
 
 from prepbench.settings import DeploymentSettings, EagerDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
-from prepbench.targets.programs import load_program, save_program
+from prepbench.targets.programs import load_program, save_program, written_buffers
 
 
 class EagerRuntime(Runtime):
@@ -19,6 +19,11 @@ class EagerRuntime(Runtime):
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         self._program = program
         self._module = program.module(check_guards=False)
+        # weights are shared with the original; what the program changes at each call must not be
+        for name in written_buffers(program):
+            owner, _, attribute = program.graph_signature.inputs_to_buffers[name].rpartition(".")
+            module = self._module.get_submodule(owner)
+            setattr(module, attribute, getattr(module, attribute).clone())
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         outputs: Sequence[Any] = self._module(*leaves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.onnxruntime.export import FILE, export_onnx
+from prepbench.targets.onnxruntime.outputs import check_stateless, tensor_outputs
 
 
 class OnnxRuntime(Runtime):
@@ -35,7 +37,13 @@ class OnnxRuntime(Runtime):
         if settings.intra_op_threads is not None:
             options.intra_op_num_threads = settings.intra_op_threads
         options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        try:
+            self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its errors have no common base
+            raise TargetError(
+                f"ONNX Runtime cannot run the graph: {str(error).strip()} If its number type is the reason, compile "
+                "model.float(); else choose InductorDeployment()."
+            ) from error
         metadata = self._session.get_modelmeta().custom_metadata_map
         # leaf i is the session's input inputs[i], or "" when the graph does not use it
         self._inputs = metadata["prepbench.inputs"].split("\n") if metadata.get("prepbench.inputs") else []
@@ -80,6 +88,10 @@ class OnnxRuntimeTarget(Target):
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
+        check_stateless(lowering.program)
+        program, places = tensor_outputs(lowering.program)
+        names = tuple(lowering.output_names[place] for place in places)
+        lowering = dataclasses.replace(lowering, program=program, output_names=names)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-onnx-")
         file = export_onnx(lowering, Path(keep.name))
         return OnnxRuntime(file, settings, keep)

@@ -1,0 +1,46 @@
+"""What a program returns and keeps, as far as ONNX can say it: tensors, and no state."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import fx
+
+from prepbench._torch_compat import with_outputs
+from prepbench.errors import TargetError
+from prepbench.targets.programs import written_buffers
+
+Program = torch.export.ExportedProgram
+
+
+def tensor_outputs(program: Program) -> tuple[Program, list[int]]:
+    """The program with its tensor outputs only, and their places; constants among them are known without running it."""
+    places = [i for i, value in enumerate(program.graph_signature.user_outputs) if isinstance(value, str)]
+    if len(places) == len(program.graph_signature.user_outputs):
+        return program, places
+    return with_outputs(program, places), places
+
+
+def check_stateless(program: Program) -> None:
+    """Raise ``TargetError`` when an output depends on a buffer that the model changes at each call; ONNX keeps no state."""
+    signature = program.graph_signature
+    nodes = {node.name: node for node in program.graph.nodes}
+    needed = _ancestors([nodes[name] for name in signature.user_outputs if isinstance(name, str)])
+    kept = sorted({signature.inputs_to_buffers[name] for name in written_buffers(program) if nodes[name] in needed})
+    if kept:
+        raise TargetError(
+            f"The model changes its buffers at each call and its outputs depend on them: {', '.join(kept)}. An ONNX file "
+            "keeps nothing between calls. Make them arguments and results of forward, or choose EagerDeployment()."
+        )
+
+
+def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+    seen: set[fx.Node] = set()
+    rest = copy.copy(nodes)
+    while rest:
+        node = rest.pop()
+        if node not in seen:
+            seen.add(node)
+            rest += node.all_input_nodes
+    return seen
