@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from prepbench.capture.export import Captured as Captured
     from prepbench.capture.export import capture as capture
     from prepbench.capture.tracer import RobustTracer as RobustTracer
-    from prepbench.compare import Comparison as Comparison
-    from prepbench.compare import compare as compare
+    from prepbench.compare.comparison import Comparison as Comparison
+    from prepbench.compare.run import compare as compare
     from prepbench.compare import metrics as metrics
     from prepbench.compile import CompiledModel as CompiledModel
     from prepbench.compile import compile_model as compile_model
@@ -45,7 +45,7 @@ _HOME = {
     "Bench": "prepbench.bench",
     "Cancelled": "prepbench.jobs",
     "Captured": "prepbench.capture.export",
-    "Comparison": "prepbench.compare.compare",
+    "Comparison": "prepbench.compare.comparison",
     "CompiledModel": "prepbench.compile",
     "DeploymentSettings": "prepbench.settings",
     "DynamicAxes": "prepbench.capture.dynamic_axes",
@@ -61,7 +61,7 @@ _HOME = {
     "RobustTracer": "prepbench.capture.tracer",
     "Sample": "prepbench.inputs",
     "capture": "prepbench.capture.export",
-    "compare": "prepbench.compare.compare",
+    "compare": "prepbench.compare.run",
     "compile_model": "prepbench.compile",
     "explain_settings": "prepbench.settings",
     "load_compiled": "prepbench.compile",

@@ -116,7 +116,7 @@ def test_code_does_the_same_as_the_switches(bench: pb.Bench, model: nn.Module, s
     exec(bench.code(), scope)
     x = torch.randn(5, 1, 8, 8)
     assert torch.equal(compiled(x), scope["compiled"](x))
-    assert [r.candidate for r in scope["comparison"].rows] == [r.candidate for r in bench.comparison.rows]
+    assert [r.name for r in scope["comparison"].rows] == [r.name for r in bench.comparison.rows]
     rows = {row.fqn: row for row in scope["compiled"].report.layers}
     assert rows["conv"].weights_bits is None or rows["conv"].weights_bits == 32
 
@@ -144,7 +144,7 @@ def test_results_are_kept_by_name(bench: pb.Bench) -> None:
     bench.set_precision("head", "int8 weights")
     bench.compile()
     assert list(bench.results) == ["int8 ONNX Runtime", "mixed int8 ONNX Runtime", "mixed int8 ONNX Runtime (2)"]
-    assert [row.candidate for row in bench.comparison.rows] == ["float32", *bench.results]
+    assert [row.name for row in bench.comparison.rows] == ["float32", *bench.results]
 
 
 def test_cancelled_compile_keeps_everything(bench: pb.Bench) -> None:

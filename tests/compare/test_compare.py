@@ -8,7 +8,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.compare.batches import batch_size, read_batches
-from prepbench.compare.compare import Comparison, compare, percentile, speedup
+from prepbench.compare.run import Comparison, compare, percentile, speedup
 from prepbench.errors import InputError, MetricError
 from prepbench.inputs import Sample
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.compare.artifacts import PARAMETERS, Artifact
-from prepbench.compare.compare import compare
+from prepbench.compare.run import compare
 from prepbench.compare.latency import interleaved, measure
 from prepbench.compare.process import LatencyError, LatencyTimeoutError, environment, worker_command
 from prepbench.compare.transfer import load_sample, save_sample

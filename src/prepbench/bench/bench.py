@@ -15,7 +15,8 @@ from prepbench.bench.code import code_for
 from prepbench.bench.state import PRECISIONS, TARGETS, BenchState, Precision
 from prepbench.capture.collection import GraphCollection, recursive_trace
 from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.compare.compare import Comparison, compare
+from prepbench.compare.comparison import Comparison
+from prepbench.compare.run import compare
 from prepbench.compile import CompiledModel, compile_model
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample, normalize_samples

@@ -8,19 +8,19 @@ from prepbench._callable_package import make_callable
 
 if TYPE_CHECKING:
     from prepbench.compare import metrics as metrics
-    from prepbench.compare.compare import compare as compare
     from prepbench.compare.comparison import CandidateResult as CandidateResult
     from prepbench.compare.comparison import Comparison as Comparison
+    from prepbench.compare.run import compare as compare
 
-_VALUES = ("CandidateResult", "Comparison")
+_HOME = {"CandidateResult": "comparison", "Comparison": "comparison", "compare": "run"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _VALUES:
-        from prepbench.compare import comparison
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
 
-        return getattr(comparison, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
 
 
-make_callable(__name__, "prepbench.compare.compare", "compare")
+make_callable(__name__, "prepbench.compare.run", "compare")

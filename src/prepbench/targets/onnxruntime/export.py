@@ -26,6 +26,7 @@ def export_onnx(lowering: Lowering, folder: Path) -> Path:
     Raises:
         TargetError: an operator has no ONNX form; names it.
     """
+    _spell_out_dims(lowering.program)
     onnx_program = _convert(lowering)
     model = onnx_program.model
     used = _name_inputs(model, lowering)
@@ -38,6 +39,15 @@ def export_onnx(lowering: Lowering, folder: Path) -> Path:
     with _quiet():
         onnx_program.save(str(path))
     return path
+
+
+def _spell_out_dims(program: torch.export.ExportedProgram) -> None:
+    """Reductions over all dims name them: the exporter has no form of these two without dims. The value is the same."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target in (torch.ops.aten.amax.default, torch.ops.aten.amin.default):
+            dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", [])
+            if not dims:
+                node.args = (node.args[0], list(range(node.args[0].meta["val"].ndim)), *node.args[2:])
 
 
 def _convert(lowering: Lowering) -> Any:

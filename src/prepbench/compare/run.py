@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from prepbench._callable_package import make_callable
 from prepbench.compare.artifacts import Artifact, save_candidate
 from prepbench.compare.batches import Batch, read_batches
 from prepbench.compare.comparison import CandidateResult as CandidateResult
@@ -196,8 +195,3 @@ def _check(candidates: Any, metric: Any, rounds: Any, timeout: Any) -> None:
         raise InputError(f"rounds must be a whole number of at least 0, got {rounds!r}.")
     if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
         raise InputError(f"timeout must be a positive number of seconds or None, got {timeout!r}.")
-
-
-make_callable(
-    __name__, "prepbench.compare.compare", "compare"
-)  # ``from prepbench.compare import compare`` gives this module
