@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.export.graph_signature import ExportGraphSignature, OutputKind
+from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, OutputKind
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
@@ -280,3 +280,14 @@ def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -
     flat = dataclasses.replace(root.signature, out_spec=pytree.tree_structure((0,) * len(places)))
     result._module_call_graph = [dataclasses.replace(root, signature=flat), *rest]
     return result
+
+
+def constant_outputs(program: torch.export.ExportedProgram) -> dict[int, Any]:
+    """The user outputs that are no results of the graph but values known beforehand, by place."""
+    specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    return {i: spec.arg.value for i, spec in enumerate(specs) if isinstance(spec.arg, ConstantArgument)}
+
+
+def register_quantized_operators() -> None:
+    """Make the operators of converted graphs known to torch, as loading such a graph needs."""
+    import torch.ao.quantization.fx._decomposed

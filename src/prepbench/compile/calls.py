@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import constant_outputs
 from prepbench.compile.structure import Structure, leaf_names, rebuild, structure_of
 from prepbench.compile.tensors import TensorForms, check_tensors, tensor_forms
 from prepbench.errors import InputError
@@ -49,7 +50,6 @@ class CallSpec:
     def of(cls, module_or_function: Callable[..., Any], sample: Sample, program: torch.export.ExportedProgram) -> CallSpec:
         """Describe the call ``sample`` for which ``program`` was captured."""
         leaves = named_leaves(module_or_function, sample)
-        values = program.graph_signature.user_outputs
         return cls(
             _parameters(module_or_function),
             len(sample.args),
@@ -58,7 +58,7 @@ class CallSpec:
             structure_of(program.call_spec.out_spec),
             tuple(path for path, _ in leaves),
             {i: leaf for i, (_, leaf) in enumerate(leaves) if not isinstance(leaf, torch.Tensor)},
-            {i: value for i, value in enumerate(values) if not isinstance(value, str)},
+            constant_outputs(program),
             tensor_forms(program),
             _defaults(module_or_function),
         )
@@ -70,8 +70,9 @@ class CallSpec:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """A name for each output leaf, e.g. ``"logits"``."""
-        return _unique(_identifier(name) for name in leaf_names(self.outputs))
+        """A name for each output leaf that is computed, e.g. ``"logits"``."""
+        names = _unique(_identifier(name) for name in leaf_names(self.outputs))
+        return tuple(name for i, name in enumerate(names) if i not in self.output_constants)
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The input leaves of a call, in the order of the program.
@@ -95,12 +96,9 @@ class CallSpec:
         return leaves
 
     def result(self, outputs: Sequence[Any], spec: pytree.TreeSpec | None = None) -> Any:
-        """The result of a call from its output leaves; a target may leave out those that are constants."""
-        count = len(self.output_constants) + len(outputs)
-        values = list(outputs)
-        if self.output_constants and count == _leaf_count(self.outputs):
-            rest = iter(outputs)
-            values = [self.output_constants[i] if i in self.output_constants else next(rest) for i in range(count)]
+        """The result of a call from its computed output leaves."""
+        rest, count = iter(outputs), len(self.output_constants) + len(outputs)
+        values = [self.output_constants[i] if i in self.output_constants else next(rest) for i in range(count)]
         if spec is not None:
             return pytree.tree_unflatten(values, spec)
         return rebuild(self.outputs, iter(values))
@@ -176,10 +174,6 @@ def _defaults(module_or_function: Callable[..., Any]) -> dict[str, Any]:
         return {}
     plain = (bool, int, float, str)
     return {p.name: p.default for p in signature.parameters.values() if isinstance(p.default, plain)}
-
-
-def _leaf_count(structure: Structure) -> int:
-    return 1 if structure["kind"] == "leaf" else sum(_leaf_count(item) for item in structure["items"])
 
 
 def _identifier(path: str) -> str:

@@ -17,7 +17,7 @@ from prepbench.capture.export import Captured, capture
 from prepbench.compile.calls import CallSpec
 from prepbench.compile.compiled import CompiledModel, measured_size
 from prepbench.compile.report import CompileReport
-from prepbench.compile.stages import agreeing, flatten, lowering, quantize
+from prepbench.compile.stages import check_lowered, agreeing, flatten, lowering, quantize
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
@@ -113,6 +113,7 @@ def compile_model(
                 program, layers = quantize(program, captured, explained, calibration, calls, target.placement, progress)
         with stages("lower"):
             runtime = target.lower(lowering(program, captured, calls, progress), settings)
+            check_lowered(runtime, program, target.name)
     report = CompileReport(
         target.name,
         stages.seconds,

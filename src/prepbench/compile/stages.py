@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from prepbench._torch_compat import flat_program
+from prepbench._torch_compat import flat_program, with_outputs
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.export import Captured
 from prepbench.compile.calls import CallSpec
-from prepbench.errors import CaptureError
+from prepbench.errors import CaptureError, TargetError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import ProgressCallback
 from prepbench.quantize import LayerReport, Placement, calibrate, convert, insert_observers
 from prepbench.settings import ExplainedLayer
-from prepbench.targets import Lowering
+from prepbench.targets import Lowering, Runtime
 
 Program = torch.export.ExportedProgram
 
@@ -41,8 +41,10 @@ def agreeing(samples: Sequence[Sample], axes: DynamicAxes, function: Callable[..
 
 
 def flatten(captured: Captured, calls: CallSpec) -> Program:
-    """The captured program with leaves in and leaves out."""
-    return flat_program(captured.program, calls.input_names)
+    """The captured program with leaves in and leaves out; outputs that are constants are left out."""
+    program = flat_program(captured.program, calls.input_names)
+    places = [i for i in range(len(program.graph_signature.user_outputs)) if i not in calls.output_constants]
+    return with_outputs(program, places) if calls.output_constants else program
 
 
 def quantize(
@@ -99,6 +101,42 @@ def lowering(program: Program, captured: Captured, calls: CallSpec, progress: Pr
         keep_alive=captured,
         progress=progress,
     )
+
+
+def check_lowered(runtime: Runtime, program: Program, target: str) -> None:
+    """Run the lowered program and PyTorch on the same inputs: a compiler's mistake shall not pass as quantization noise.
+
+    Raises:
+        TargetError: an output is further than 20 dB from what the program computes, far more than rounding explains.
+    """
+    assert program.example_inputs is not None
+    leaves = program.example_inputs[0]
+    with torch.no_grad():
+        # clones, because a model may change its inputs in place
+        expected = [v for v in program.module(check_guards=False)(*_clones(leaves)) if isinstance(v, torch.Tensor)]
+        actual = [v for v in runtime.run(_clones(leaves)) if isinstance(v, torch.Tensor)]
+    for index, (right, got) in enumerate(zip(expected, actual, strict=False)):
+        if right.is_floating_point() and right.shape == got.shape and _sqnr(right.double(), got.double()) < _WORST_SQNR:
+            raise TargetError(
+                f"{target} computes something else than the graph it was given: output {index} is {_sqnr(right.double(), got.double()):.0f} dB "
+                f"from it (at least {_WORST_SQNR:.0f} expected). This is a fault of the target on this model. Choose another target, or "
+                "keep layers in float with layer_quantization_settings until it is right."
+            )
+
+
+_WORST_SQNR = 20.0
+
+
+def _clones(leaves: Sequence[Any]) -> list[Any]:
+    return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+
+def _sqnr(right: torch.Tensor, got: torch.Tensor) -> float:
+    """Signal to quantization noise ratio in dB; infinite where both are equal, also where both are infinite or NaN."""
+    same = (right == got) | (right.isnan() & got.isnan())
+    noise = torch.where(same, 0.0, right - got).square().sum()
+    signal = torch.where(right.isfinite(), right, 0.0).square().sum()
+    return float("inf") if float(noise) == 0 else float(10 * torch.log10(signal / noise))
 
 
 def _size_names(program: Program, captured: Captured) -> dict[str, str]:

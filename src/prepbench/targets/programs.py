@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from prepbench._torch_compat import without_example_inputs
+from prepbench._torch_compat import register_quantized_operators, without_example_inputs
 from prepbench.errors import ArtifactError
 
 FILE = "program.pt2"
@@ -27,6 +27,7 @@ def load_program(folder: Path) -> torch.export.ExportedProgram:
         ArtifactError: the archive holds a pickle, which prepbench neither writes nor reads.
     """
     _refuse_pickles(folder / FILE)
+    register_quantized_operators()
     return torch.export.load(folder / FILE)
 
 

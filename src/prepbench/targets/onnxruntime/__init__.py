@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import shutil
 import tempfile
@@ -18,7 +17,7 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.onnxruntime.export import FILE, export_onnx
-from prepbench.targets.onnxruntime.outputs import check_stateless, tensor_outputs
+from prepbench.targets.onnxruntime.state import check_stateless
 
 
 class OnnxRuntime(Runtime):
@@ -89,9 +88,6 @@ class OnnxRuntimeTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
         check_stateless(lowering.program)
-        program, places = tensor_outputs(lowering.program)
-        names = tuple(lowering.output_names[place] for place in places)
-        lowering = dataclasses.replace(lowering, program=program, output_names=names)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-onnx-")
         file = export_onnx(lowering, Path(keep.name))
         return OnnxRuntime(file, settings, keep)

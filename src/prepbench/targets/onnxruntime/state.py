@@ -1,4 +1,4 @@
-"""What a program returns and keeps, as far as ONNX can say it: tensors, and no state."""
+"""Models that change their buffers at each call: ONNX keeps no state."""
 
 from __future__ import annotations
 
@@ -7,26 +7,17 @@ import copy
 import torch
 from torch import fx
 
-from prepbench._torch_compat import with_outputs
 from prepbench.errors import TargetError
 from prepbench.targets.programs import written_buffers
 
 Program = torch.export.ExportedProgram
 
 
-def tensor_outputs(program: Program) -> tuple[Program, list[int]]:
-    """The program with its tensor outputs only, and their places; constants among them are known without running it."""
-    places = [i for i, value in enumerate(program.graph_signature.user_outputs) if isinstance(value, str)]
-    if len(places) == len(program.graph_signature.user_outputs):
-        return program, places
-    return with_outputs(program, places), places
-
-
 def check_stateless(program: Program) -> None:
     """Raise ``TargetError`` when an output depends on a buffer that the model changes at each call; ONNX keeps no state."""
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes}
-    needed = _ancestors([nodes[name] for name in signature.user_outputs if isinstance(name, str)])
+    needed = _ancestors([nodes[name] for name in signature.user_outputs])
     kept = sorted({signature.inputs_to_buffers[name] for name in written_buffers(program) if nodes[name] in needed})
     if kept:
         raise TargetError(

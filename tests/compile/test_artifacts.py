@@ -1,0 +1,168 @@
+"""Saving and loading: equal in a fresh process without the model's code, no pickle, damage found, writes whole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.errors import ArtifactError, SettingsError, TargetError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from conftest import images, int8
+
+FRESH = """
+import sys, torch, prepbench as pb
+compiled = pb.load_compiled(sys.argv[1])
+torch.save(compiled(torch.load(sys.argv[2])), sys.argv[3])
+print(compiled.target, len(compiled.report.layers))
+"""
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.EagerDeployment()], ids=["onnxruntime", "eager"])
+def test_a_fresh_process_computes_the_same(net: nn.Module, target: pb.DeploymentSettings, tmp_path: Path) -> None:
+    compiled = int8(net, target)
+    compiled.save(tmp_path / "saved")
+    torch.save(images(5), tmp_path / "in.pt")
+    files = [str(tmp_path / name) for name in ("saved", "in.pt", "out.pt")]
+    done = subprocess.run([sys.executable, "-c", FRESH, *files], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [compiled.target, "4"]
+    torch.testing.assert_close(torch.load(tmp_path / "out.pt"), compiled(images(5)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.EagerDeployment()], ids=["onnxruntime", "eager"])
+def test_nothing_saved_is_a_pickle_or_tells_where_it_was_made(
+    net: nn.Module, target: pb.DeploymentSettings, tmp_path: Path
+) -> None:
+    import pickletools
+    import zipfile
+
+    int8(net, target).save(tmp_path / "saved")
+    for path in (tmp_path / "saved").rglob("*"):
+        members = {path.name: path.read_bytes()}
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                members = {name: archive.read(name) for name in archive.namelist()}
+        for name, content in members.items():
+            if content[:1] == b"\x80":  # a pickle of protocol 2 or newer starts with this byte
+                with pytest.raises(ValueError):
+                    list(pickletools.genops(content))
+            assert not name.endswith((".pkl", ".pickle"))
+            if isinstance(target, pb.OnnxRuntimeDeployment):
+                assert b"conftest.py" not in content
+
+
+def test_what_is_loaded_can_be_saved_again(net: nn.Module, tmp_path: Path) -> None:
+    compiled = int8(net)
+    compiled.save(tmp_path / "one")
+    pb.load_compiled(tmp_path / "one").save(tmp_path / "two")
+    again = pb.load_compiled(tmp_path / "two")
+    assert torch.equal(again(images(3)), compiled(images(3)))
+    assert again.report == pb.load_compiled(tmp_path / "one").report
+
+
+def test_saving_replaces_a_compiled_model_and_leaves_other_folders_alone(net: nn.Module, tmp_path: Path) -> None:
+    compiled = pb.compile_model(net, tracing_inputs=[images(2)])
+    compiled.save(tmp_path / "saved")
+    compiled.save(tmp_path / "saved")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(ArtifactError, match="left alone"):
+        compiled.save(tmp_path / "mine")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "saved"]
+
+
+def test_a_save_that_fails_leaves_the_earlier_one(
+    net: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = pb.compile_model(net, tracing_inputs=[images(2)])
+    compiled.save(tmp_path / "saved")
+
+    def full(folder: Path) -> None:
+        (folder / "half").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compiled._runtime, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        compiled.save(tmp_path / "saved")
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    pb.load_compiled(tmp_path / "saved")
+
+
+def test_damage_is_found(net: nn.Module, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    compiled = pb.compile_model(net, tracing_inputs=[images(2)])
+    manifest = folder / "manifest.json"
+
+    def check(message: str) -> None:
+        with pytest.raises(ArtifactError, match=message):
+            pb.load_compiled(folder)
+        compiled.save(folder)
+
+    check("holds no manifest.json")
+    data = bytearray((folder / "model.onnx").read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / "model.onnx").write_bytes(data)
+    check("model.onnx is damaged")
+    (folder / "model.onnx").unlink()
+    check("model.onnx is missing")
+    manifest.write_text("{")
+    check("cannot be read")
+    manifest.write_text("[]")
+    check("does not describe a compiled model")
+    for field, value, message in [
+        ("version", "2.0", "of version 2.0; this prepbench reads 1"),
+        ("target", "abacus", "target 'abacus', which this version does not have"),
+        ("calls", {}, "manifest is damaged"),
+        ("deployment_settings", {"speed": 9}, "manifest is damaged"),
+    ]:
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), field: value}))
+        check(message)
+    pb.load_compiled(folder)
+
+
+def test_export_writes_one_onnx_file_with_names_and_dynamic_dims(net: nn.Module, tmp_path: Path) -> None:
+    import onnx
+
+    path = int8(net).export(tmp_path / "deep" / "net.onnx")
+    graph = onnx.load(path).graph
+    (x,) = graph.input
+    assert x.name == "x"
+    dims = x.type.tensor_type.shape.dim
+    assert dims[0].dim_param
+    assert [d.dim_value for d in dims[1:]] == [1, 8, 8]
+    with pytest.raises(SettingsError, match="OnnxRuntimeDeployment"):
+        int8(net, pb.EagerDeployment()).export(tmp_path / "other.onnx")
+
+
+class Branches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def with_leaf() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), Branches(), nn.Linear(4, 2)).eval()
+
+
+def test_onnx_refuses_leaves_by_name_with_the_way_out() -> None:
+    samples = [torch.randn(2, 4), torch.randn(3, 4)]
+    with pytest.raises(TargetError, match=r"Leaf-wrapped: 1 \(Branches\): .*InductorDeployment\(\)"):
+        pb.compile_model(with_leaf(), tracing_inputs=samples, fullgraph=False)
+
+
+def test_a_model_with_leaves_runs_quantized_but_is_not_saved(tmp_path: Path) -> None:
+    samples = [torch.randn(2, 4), torch.randn(3, 4)]
+    model = with_leaf()
+    compiled = int8(model, pb.EagerDeployment(), tracing_inputs=samples, calibration_inputs=samples, fullgraph=False)
+    assert compiled.report.leaves == ("1",)
+    assert compiled.size_bytes is None
+    assert compiled(torch.randn(7, 4)).shape == (7, 2)
+    with pytest.raises(TargetError, match="call back into this process's Python: 1"):
+        compiled.save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
