@@ -29,18 +29,24 @@ def make_quantizer(settings: Mapping[str, QuantizationSettings], placement: Plac
         placement: what the target wants quantized around the layers.
 
     Returns:
-        The quantizer; after use its ``quantized`` holds the FQNs that were found and annotated.
+        The quantizer; after use its ``quantized`` holds the FQNs that were found and annotated, and ``refused`` the
+        reasons for those that the target cannot take.
     """
 
     class LayerQuantizer(pt2e().Quantizer):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.quantized: set[str] = set()
+            self.refused: dict[str, str] = {}
 
         def annotate(self, model: fx.GraphModule) -> fx.GraphModule:
             group_ends = []
             for call in layer_calls(model.graph, settings):
                 if not is_float32(model, call.weight):
+                    continue
+                refusal = _refusal(call, settings[call.fqn], placement)
+                if refusal:
+                    self.refused[call.fqn] = refusal
                     continue
                 _annotate_layer(call, settings[call.fqn], placement)
                 self.quantized.add(call.fqn)
@@ -56,6 +62,14 @@ def make_quantizer(settings: Mapping[str, QuantizationSettings], placement: Plac
             """Everything annotated was found in the graph, so there is nothing left to check."""
 
     return LayerQuantizer()
+
+
+def _refusal(call: LayerCall, settings: QuantizationSettings, placement: Placement) -> str:
+    """Why the target cannot take this call in int8; empty if it can."""
+    if placement.single_channel_convs or settings.prefer_weights_only_quantization or not call.is_convolution:
+        return ""
+    channels = call.input.meta["val"].shape[call.weight.meta["val"].ndim * -1 + 1]
+    return "int8 convolutions of one input channel are wrong on this target" if channels == 1 else ""
 
 
 def is_float32(model: fx.GraphModule, weight: fx.Node) -> bool:

@@ -53,7 +53,7 @@ def insert_observers(
     quantizer = make_quantizer(settings, placement)
     graph = program.module(check_guards=False)
     observed = pt2e().prepare_pt2e(graph, quantizer)
-    rows = tuple(_row(layer, model, quantizer.quantized, observed, leaves or {}) for layer in explained)
+    rows = tuple(_row(layer, model, quantizer, observed, leaves or {}) for layer in explained)
     if not any(row.quantized for row in rows):
         reasons = "; ".join(f"{row.fqn or 'the model'}: {row.reason}" for row in rows[:6])
         raise SettingsError(
@@ -168,10 +168,10 @@ def _place(node: Any) -> str:
 
 
 def _row(
-    layer: ExplainedLayer, model: nn.Module, quantized: set[str], graph: fx.GraphModule, leaves: Mapping[str, str]
+    layer: ExplainedLayer, model: nn.Module, quantizer: Any, graph: fx.GraphModule, leaves: Mapping[str, str]
 ) -> LayerReport:
     parameters = sum(p.numel() for p in model.get_submodule(layer.fqn).parameters())
-    if layer.settings is not None and layer.fqn in quantized:
+    if layer.settings is not None and layer.fqn in quantizer.quantized:
         only_weights = layer.settings.prefer_weights_only_quantization
         return LayerReport(
             layer.fqn,
@@ -182,7 +182,8 @@ def _row(
             rule=layer.rule,
             reason="weights only, by the settings" if only_weights else "",
         )
-    return LayerReport(layer.fqn, layer.type, parameters, rule=layer.rule, reason=_why_not(layer, model, graph, leaves))
+    reason = quantizer.refused.get(layer.fqn) or _why_not(layer, model, graph, leaves)
+    return LayerReport(layer.fqn, layer.type, parameters, rule=layer.rule, reason=reason)
 
 
 def _why_not(layer: ExplainedLayer, model: nn.Module, graph: fx.GraphModule, leaves: Mapping[str, str]) -> str:

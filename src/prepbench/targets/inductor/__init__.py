@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from prepbench.errors import MissingPackageError, TargetError
+from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
 
@@ -65,6 +66,9 @@ class InductorTarget(Target):
 
     name = "inductor"
     settings_type = InductorDeployment
+    # With one input channel, contiguous and channels-last memory look the same, and what follows such an int8 convolution
+    # reads its output in the other order (torch 2.13).
+    placement = Placement(single_channel_convs=False)
 
     def check_available(self) -> None:
         from torch._inductor import cpp_builder
