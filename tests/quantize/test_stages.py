@@ -66,6 +66,31 @@ def test_a_layer_inside_a_leaf_wrapped_module_says_so() -> None:
     assert rows == {"body": "int8", "sorts.inner": "float: inside leaf-wrapped sorts (data decides)"}
 
 
+def test_attention_and_recurrent_layers_are_layers_too() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+            self.memory = nn.LSTM(4, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.memory(self.attention(x, x, x)[0])[0]
+
+    rows = {row.fqn: row.summary for row in observe(Mixed(), torch.randn(2, 3, 4)).layers}
+    assert rows == {
+        "attention": "int8",
+        "attention.out_proj": "int8",
+        "memory": "float: no int8 form of aten.lstm.input",
+    }
+
+
+def test_skipping_the_projection_of_attention_leaves_the_rest() -> None:
+    net = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    skip = LayerQuantizationSettings(skip_quantization=True)
+    rows = {row.fqn: row.quantized for row in observe(net, torch.randn(2, 3, 4), rules={"*.out_proj": skip}).layers}
+    assert rows == {"self_attn": True, "self_attn.out_proj": False, "linear1": True, "linear2": True}
+
+
 def test_the_model_and_the_program_stay_unchanged() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU()).eval()
     before = {name: value.clone() for name, value in net.state_dict().items()}

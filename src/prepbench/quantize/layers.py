@@ -77,21 +77,25 @@ def _is_weight(node: fx.Node, weight: object) -> TypeGuard[fx.Node]:
 
 
 def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str | None:
-    """The layer that makes this call: the innermost module around it, else the owner of the (maybe tied) weight."""
-    stack = node.meta.get("nn_module_stack") or {}
-    for path, _ in reversed(list(stack.values())):
-        if path in layers:
-            return str(path)
-        break
-    by_weight = str(weight.target).rpartition(".")[0]
-    return by_weight if by_weight in layers else None
+    """The layer that makes this call: the innermost module around it, else the owner of the (maybe tied) weight.
+
+    A module that uses the weights of a layer inside it without calling it (attention does) leaves it to that layer.
+    """
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]) if stack else ""
+    owner = str(weight.target).rpartition(".")[0]
+    if path in layers and not (owner in layers and owner.startswith(f"{path}." if path else "")):
+        return path
+    return owner if owner in layers else None
 
 
 def operators_of(graph: fx.Graph, fqn: str) -> list[str]:
-    """Names of the operators that the module ``fqn`` runs, for saying why it was not quantized."""
-    names = []
+    """Names of the operators that the module ``fqn`` runs, those on its parameters first: why it was not quantized."""
+    on_parameters: list[str] = []
+    others: list[str] = []
     for node in graph.nodes:
         stack = node.meta.get("nn_module_stack") or {}
         if node.op == "call_function" and any(path == fqn for path, _ in stack.values()):
-            names.append(str(node.target).removesuffix(".default"))
-    return list(dict.fromkeys(names))
+            reads = any(source.op == "get_attr" for source in node.all_input_nodes)
+            (on_parameters if reads else others).append(str(node.target).removesuffix(".default"))
+    return list(dict.fromkeys(on_parameters or others))

@@ -82,9 +82,13 @@ def explain_settings(
 
 
 def _is_quantizable(module: nn.Module) -> bool:
-    """Whether it has a matrix or kernel under the usual name; users' own linear layers do as well as torch's."""
-    weight = module._parameters.get("weight")
-    return weight is not None and weight.ndim >= 2 and not isinstance(module, _TABLES)
+    """Whether it has a matrix or kernel under a usual name, as users' own linear layers, attention and LSTMs do."""
+    if isinstance(module, _TABLES):
+        return False
+    return any(
+        value is not None and value.ndim >= 2 and (name.startswith("weight") or name.endswith("_weight"))
+        for name, value in module._parameters.items()
+    )
 
 
 def _deciding_rule(fqn: str, modules: Mapping[str, nn.Module], rules: LayerRules) -> str | None:
