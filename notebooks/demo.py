@@ -1,4 +1,5 @@
-"""Runs the quickstart notebook from top to bottom, prints its comparison table, and says where the executed notebook and its HTML lie.
+"""Runs the quickstart notebook from top to bottom, prints its comparison table, and says where the executed notebook
+and its HTML lie.
 
 Used by ``make demo``; everything it writes goes to ``demo-output/``.
 """
@@ -27,7 +28,9 @@ def main() -> int:
     # charts for the HTML carry plotly.js with them: the page works offline
     notebook.cells.insert(0, nbformat.v4.new_code_cell(_RENDERER))
     try:
-        NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
+        NotebookClient(
+            notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
+        ).execute()
     except CellExecutionError as error:
         print(error, file=sys.stderr)
         return 1

@@ -114,7 +114,9 @@ def test_paths_follow_the_signature_and_the_structure() -> None:
     assert positional_names(Many(), 2) == ["inputs[0]", "inputs[1]"]
 
 
-@given(st.recursive(st.integers(), lambda s: st.lists(s, max_size=3) | st.dictionaries(st.text(max_size=3), s, max_size=3)))
+@given(
+    st.recursive(st.integers(), lambda s: st.lists(s, max_size=3) | st.dictionaries(st.text(max_size=3), s, max_size=3))
+)
 def test_leaf_order_is_that_of_pytree(value: Any) -> None:
     from torch.utils import _pytree as pytree
 

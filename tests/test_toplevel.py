@@ -10,7 +10,18 @@ import pytest
 
 import prepbench as pb
 
-HEAVY = ("torchao", "onnx", "onnxscript", "onnxruntime", "plotly", "pandas", "ipywidgets", "anywidget", "graphviz", "transformers")
+HEAVY = (
+    "torchao",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "plotly",
+    "pandas",
+    "ipywidgets",
+    "anywidget",
+    "graphviz",
+    "transformers",
+)
 
 
 def test_every_public_name_loads() -> None:
@@ -25,7 +36,9 @@ def test_unknown_name_is_an_attribute_error() -> None:
         pb.recursive_tracee  # noqa: B018
 
 
-@pytest.mark.parametrize("statement", ["import prepbench", "import prepbench as pb; pb.capture; pb.recursive_trace; pb.QuantizationSettings"])
+@pytest.mark.parametrize(
+    "statement", ["import prepbench", "import prepbench as pb; pb.capture; pb.recursive_trace; pb.QuantizationSettings"]
+)
 def test_import_loads_nothing_heavy(statement: str) -> None:
     program = f"import sys, torch; {statement}; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,6 +1,7 @@
 """prepbench: a workbench in Jupyter for preparing PyTorch models.
 
-Open a model, see what can be captured and why not, choose dynamic axes and quantization settings, compile, compare. Names are loaded when they are first
+Open a model, see what can be captured and why not, choose dynamic axes and quantization settings, compile, compare.
+Names are loaded when they are first
 used (PEP 562), so that ``import prepbench`` costs next to nothing on top of ``import torch``.
 
 Example:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from prepbench.capture.export import Captured as Captured
     from prepbench.capture.export import capture as capture
     from prepbench.capture.tracer import RobustTracer as RobustTracer
+    from prepbench.compare import metrics as metrics
     from prepbench.compare.comparison import Comparison as Comparison
     from prepbench.compare.run import compare as compare
-    from prepbench.compare import metrics as metrics
     from prepbench.compile import CompiledModel as CompiledModel
     from prepbench.compile import compile_model as compile_model
     from prepbench.compile import load_compiled as load_compiled

@@ -1,7 +1,9 @@
 """Packages that are also the function they are named after.
 
-``prepbench.capture`` is a package and ``pb.capture(...)`` its main function; the import system binds the package to the name as soon as
-anything in it is imported. Python lets a module have a class of its own (data model, "Customizing module attribute access"), so
+``prepbench.capture`` is a package and ``pb.capture(...)`` its main function; the import system binds the package to
+the name as soon as
+anything in it is imported. Python lets a module have a class of its own (data model, "Customizing module attribute
+access"), so
 the package answers the call itself, whichever of the two was asked for first.
 """
 

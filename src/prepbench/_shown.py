@@ -1,6 +1,7 @@
 """How a result of a lower layer is shown by a higher one.
 
-Results belong to the layer that computes them, their pictures to ``views``. This module is the only place where a lower layer
+Results belong to the layer that computes them, their pictures to ``views``. This module is the only place where a
+lower layer
 reaches upwards: by name, at the moment something is shown, so that computing never loads pandas, plotly or Graphviz.
 """
 

@@ -66,8 +66,8 @@ def fake_input(mode: FakeTensorMode, tensor: torch.Tensor, hints: dict[int, int]
             [hints.get(dim, size) for dim, size in enumerate(tensor.shape)], dtype=tensor.dtype, device="meta"
         )
     dims = [DimDynamic.DYNAMIC if dim in hints else DimDynamic.STATIC for dim in range(tensor.dim())]
-    context = StatelessSymbolicContext(dynamic_sizes=dims)
-    fake = mode.from_tensor(base, source=ConstantSource(name), symbolic_context=context)
+    context: Any = StatelessSymbolicContext(dynamic_sizes=dims)
+    fake: torch.Tensor = mode.from_tensor(base, source=ConstantSource(name), symbolic_context=context)
     if fake.device != device:
         with mode:
             fake = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device=device)
@@ -211,7 +211,8 @@ def quiet_export() -> Iterator[None]:
 def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) -> torch.export.ExportedProgram:
     """The same program, taking its input leaves as positional arguments and returning a tuple of output leaves.
 
-    ``names`` are identifiers for the input leaves. The graph and its weights are shared; only the description of the call changes, so that no class of the user's is needed to run or load it.
+    ``names`` are identifiers for the input leaves. The graph and its weights are shared; only the description of the
+    call changes, so that no class of the user's is needed to run or load it.
     """
     root, *rest = program.module_call_graph
     signature = root.signature
@@ -263,7 +264,9 @@ def needs_data(error: Exception) -> bool:
 
 
 def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -> torch.export.ExportedProgram:
-    """A flat program that returns only the user outputs at ``places``; what it changes in place stays. Weights are shared."""
+    """A flat program that returns only the user outputs at ``places``; what it changes in place stays. Weights are
+    shared.
+    """
     signature = program.graph_signature
     kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in signature.output_specs]
     order = [i for i, is_user in enumerate(kinds) if is_user]
@@ -290,4 +293,3 @@ def constant_outputs(program: torch.export.ExportedProgram) -> dict[int, Any]:
 
 def register_quantized_operators() -> None:
     """Make the operators of converted graphs known to torch, as loading such a graph needs."""
-    import torch.ao.quantization.fx._decomposed

@@ -1,4 +1,6 @@
-"""Sample inputs: one sample becomes one call ``(args, kwargs)``, and every leaf of it has a path that people can read."""
+"""Sample inputs: one sample becomes one call ``(args, kwargs)``, and every leaf of it has a path that people can
+read.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from prepbench.errors import InputError
 
 @dataclass(frozen=True)
 class Sample:
-    """One complete call of ``forward``: ``forward(*args, **kwargs)``; ``index`` is its place in the list it came from."""
+    """One complete call of ``forward``: ``forward(*args, **kwargs)``; ``index`` is its place in the list it came
+    from.
+    """
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +49,8 @@ def normalize_samples(
 ) -> list[Sample]:
     """Read ``samples`` once and turn each element into a :class:`Sample`.
 
-    An element may be a tensor; a tuple of positional arguments; a tuple ending in a dict of keyword arguments; a mapping of
+    An element may be a tensor; a tuple of positional arguments; a tuple ending in a dict of keyword arguments; a
+    mapping of
     keyword arguments; or a mapping that ``forward`` takes whole, as its one argument. A lone tensor or mapping
     in place of the list counts as one sample.
 
@@ -66,7 +71,8 @@ def normalize_samples(
         samples = [samples]
     if not isinstance(samples, Iterable):
         raise InputError(
-            f"{name} must be an iterable of sample inputs (a list of tensors, tuples or dicts), got {type(samples).__name__}."
+            f"{name} must be an iterable of sample inputs (a list of tensors, tuples or dicts), got "
+            f"{type(samples).__name__}."
         )
     signature = _signature(module_or_function)
     result = []
@@ -165,7 +171,8 @@ def _check_fits(
     except TypeError as error:
         owner = type(module_or_function).__name__ if isinstance(module_or_function, torch.nn.Module) else "the function"
         raise InputError(
-            f"{name}[{sample.index}] does not fit {owner}.forward{signature}: {error}. Give a tensor, a tuple of positional "
+            f"{name}[{sample.index}] does not fit {owner}.forward{signature}: {error}. Give a tensor, a tuple of "
+            "positional "
             "arguments (a dict of keyword arguments may come last), or a dict of keyword arguments; "
             "data_transform_fn can reshape what a DataLoader yields."
         ) from error

@@ -51,9 +51,7 @@ class Job(Generic[T]):
         42
     """
 
-    def __init__(
-        self, function: Callable[[ProgressCallback], T], progress: ProgressCallback = report_nothing
-    ) -> None:
+    def __init__(self, function: Callable[[ProgressCallback], T], progress: ProgressCallback = report_nothing) -> None:
         self._function = function
         self._progress = progress
         self._cancel = threading.Event()

@@ -1,4 +1,6 @@
-"""Time to capture a model, and whether its root graph came out, for prepbench and its peers; one process per measurement."""
+"""Time to capture a model, and whether its root graph came out, for prepbench and its peers; one process per
+measurement.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,10 @@ def main() -> None:
     for name in MODELS:
         results = {tool: _in_process(tool, name) for tool in peers}
         cells = "".join(f"{_text(results[tool]):>20}" for tool in peers)
-        ratios = [_ratio(results, "prepbench trace", "ModelOpt trace"), _ratio(results, "prepbench capture", "torch.export")]
+        ratios = [
+            _ratio(results, "prepbench trace", "ModelOpt trace"),
+            _ratio(results, "prepbench capture", "torch.export"),
+        ]
         print(f"{name:<11}{cells}" + "".join(f"{ratio:>17}" for ratio in ratios), flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, 64, 7, 2, 3)
         widths = [64, 64, 64, 128, 128, 192, 192, 256, 256]
-        pairs = zip(widths, widths[1:], strict=False)
+        pairs = itertools.pairwise(widths)
         self.blocks = nn.Sequential(*[Block(a, b, 1 if a == b else 2) for a, b in pairs])
         self.head = nn.Linear(256, 100)
 
@@ -50,7 +51,10 @@ class Inverted(nn.Module):
         super().__init__()
         wide = 4 * channels
         self.expand, self.expand_bn = nn.Conv2d(channels, wide, 1, bias=False), nn.BatchNorm2d(wide)
-        self.depthwise, self.depthwise_bn = nn.Conv2d(wide, wide, 3, 1, 1, groups=wide, bias=False), nn.BatchNorm2d(wide)
+        self.depthwise, self.depthwise_bn = (
+            nn.Conv2d(wide, wide, 3, 1, 1, groups=wide, bias=False),
+            nn.BatchNorm2d(wide),
+        )
         self.project, self.project_bn = nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -66,7 +70,14 @@ def resnet() -> tuple[nn.Module, Samples]:
 
 def mobilenet() -> tuple[nn.Module, Samples]:
     """Six inverted residuals and two samples of different batch."""
-    layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), *[Inverted(32) for _ in range(6)], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)]
+    layers = [
+        nn.Conv2d(3, 32, 3, 2, 1),
+        nn.ReLU(),
+        *[Inverted(32) for _ in range(6)],
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    ]
     return nn.Sequential(*layers).eval(), [torch.randn(2, 3, 64, 64), torch.randn(3, 3, 64, 64)]
 
 
@@ -77,14 +88,19 @@ def mlp() -> tuple[nn.Module, Samples]:
 
 
 def _tokens(batch: int, length: int) -> dict[str, torch.Tensor]:
-    return {"input_ids": torch.randint(0, 200, (batch, length)), "attention_mask": torch.ones(batch, length, dtype=torch.long)}
+    return {
+        "input_ids": torch.randint(0, 200, (batch, length)),
+        "attention_mask": torch.ones(batch, length, dtype=torch.long),
+    }
 
 
 def bert() -> tuple[nn.Module, Samples]:
     """A small BERT classifier; batch and sequence vary."""
     from transformers import BertConfig, BertForSequenceClassification
 
-    config = BertConfig(vocab_size=200, hidden_size=128, num_hidden_layers=4, num_attention_heads=4, intermediate_size=512)
+    config = BertConfig(
+        vocab_size=200, hidden_size=128, num_hidden_layers=4, num_attention_heads=4, intermediate_size=512
+    )
     return BertForSequenceClassification(config).eval(), [_tokens(2, 32), _tokens(3, 48)]
 
 
@@ -100,8 +116,12 @@ def t5() -> tuple[nn.Module, Samples]:
     """A small encoder-decoder."""
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(vocab_size=200, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0)
-    samples = [{**_tokens(b, n), "decoder_input_ids": torch.randint(0, 200, (b, m))} for b, n, m in ((2, 12, 5), (3, 20, 9))]
+    config = T5Config(
+        vocab_size=200, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0
+    )
+    samples = [
+        {**_tokens(b, n), "decoder_input_ids": torch.randint(0, 200, (b, m))} for b, n, m in ((2, 12, 5), (3, 20, 9))
+    ]
     return T5ForConditionalGeneration(config).eval(), samples
 
 
@@ -109,7 +129,14 @@ def llama() -> tuple[nn.Module, Samples]:
     """A small Llama-like decoder."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(vocab_size=200, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2)
+    config = LlamaConfig(
+        vocab_size=200,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
     return LlamaForCausalLM(config).eval(), [_tokens(2, 16), _tokens(3, 24)]
 
 

@@ -59,8 +59,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         port = free.getsockname()[1]
     log = (tmp_path / "lab.log").open("w")
     process = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}", "--ServerApp.port_retries=0",
-         "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True", f"--ServerApp.root_dir={folder}"],
+        [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
+         "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
+         f"--ServerApp.root_dir={folder}"],
         stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings")},
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"

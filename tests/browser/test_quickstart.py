@@ -48,7 +48,9 @@ def test_quickstart_runs_and_the_bench_compiles(page: Page, lab: Any) -> None:
     row.get_by_role("radio", name=f"{layer} float32").click()
     expect(row).to_have_attribute("data-precision", "float32")
     bench.locator("summary", has_text="The same in Python").click()
-    expect(bench.locator(".pbb-code pre")).to_contain_text(f"'{layer}': pb.LayerQuantizationSettings(skip_quantization=True)")
+    expect(bench.locator(".pbb-code pre")).to_contain_text(
+        f"'{layer}': pb.LayerQuantizationSettings(skip_quantization=True)"
+    )
 
     bench.get_by_role("button", name="Compile").click()
     expect(bench.locator(".pbb-run progress")).to_be_visible()

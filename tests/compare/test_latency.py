@@ -11,9 +11,9 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.compare.artifacts import PARAMETERS, Artifact
-from prepbench.compare.run import compare
 from prepbench.compare.latency import interleaved, measure
 from prepbench.compare.process import LatencyError, LatencyTimeoutError, environment, worker_command
+from prepbench.compare.run import compare
 from prepbench.compare.transfer import load_sample, save_sample
 from prepbench.compare.worker import timed_calls
 from prepbench.errors import InputError

@@ -17,7 +17,9 @@ from prepbench.widgets.bench import BenchControls, bench_bundle, bench_widget
 def bench() -> pb.Bench:
     torch.manual_seed(0)
     samples = [torch.randn(2, 4), torch.randn(3, 4)]
-    return pb.Bench(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), tracing_inputs=samples, calibration_inputs=samples)
+    return pb.Bench(
+        nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), tracing_inputs=samples, calibration_inputs=samples
+    )
 
 
 @pytest.fixture
@@ -50,7 +52,9 @@ def test_clicks_act_on_the_bench(bench: pb.Bench, controls: BenchControls) -> No
     assert bench.state.target == "Inductor"
 
 
-def test_compile_click_runs_in_the_background_and_ends_with_the_comparison(bench: pb.Bench, controls: BenchControls) -> None:
+def test_compile_click_runs_in_the_background_and_ends_with_the_comparison(
+    bench: pb.Bench, controls: BenchControls
+) -> None:
     box = bench_widget(bench)
     _click(controls, action="compile")
     assert controls.running

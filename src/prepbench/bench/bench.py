@@ -43,7 +43,8 @@ class Bench:
 
     Example:
         >>> import torch
-        >>> bench = Bench(torch.nn.Sequential(torch.nn.Linear(4, 2)), calibration_inputs=[torch.ones(2, 4), torch.ones(3, 4)])
+        >>> samples = [torch.ones(2, 4), torch.ones(3, 4)]
+        >>> bench = Bench(torch.nn.Sequential(torch.nn.Linear(4, 2)), calibration_inputs=samples)
         >>> bench.set_precision("0", "float32")
         >>> "skip" in bench.code()
         False
@@ -96,7 +97,9 @@ class Bench:
         return self.state.precisions
 
     def set_axis(self, path: str, dim: int, dynamic: bool) -> None:
-        """Make dim ``dim`` of the input ``path`` dynamic or static; ``SettingsError`` or ``InputError`` if there is no such dim."""
+        """Make dim ``dim`` of the input ``path`` dynamic or static; ``SettingsError`` or ``InputError`` if there
+        is no such dim.
+        """
         self._choose(replace(self.state, axes=self.state.axes.set(path, dim, dynamic)))
 
     def set_precision(self, pattern: str | Iterable[str], precision: Precision) -> None:
@@ -114,7 +117,8 @@ class Bench:
             raise SettingsError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}.")
         if precision != "float32" and not self.calibration_inputs:
             raise SettingsError(
-                f"{precision!r} needs calibration inputs: Bench(model, calibration_inputs=[...]) with representative samples."
+                f"{precision!r} needs calibration inputs: Bench(model, calibration_inputs=[...]) with "
+                "representative samples."
             )
         patterns = [pattern] if isinstance(pattern, str) else list(pattern)
         chosen = {fqn: precision for p in patterns for fqn in self._matching(p)}
@@ -151,7 +155,7 @@ class Bench:
         """
         state = self.state
         settings = state.quantization_settings()
-        compiled = compile_model(
+        compiled: CompiledModel = compile_model(
             self.model,
             tracing_inputs=self.tracing_inputs,
             calibration_inputs=self.calibration_inputs if settings is not None else None,
@@ -203,7 +207,10 @@ class Bench:
     def code(self) -> str:
         """Python source that does what the switches say; see :func:`prepbench.bench.code.code_for`."""
         return code_for(
-            self.state, self.inferred_axes, data=self.data is not None, metric=None if self.metric is None else _expression(self.metric)
+            self.state,
+            self.inferred_axes,
+            data=self.data is not None,
+            metric=None if self.metric is None else _expression(self.metric),
         )
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -217,7 +224,7 @@ class Bench:
         notes = self._notes()
         return {
             "title": type(self.model).__name__,
-            "summary": f"{len(self.precisions)} quantizable layers · {failures or 'no'} failure{'' if failures == 1 else 's'}",
+            "summary": f"{_count(len(self.precisions), 'quantizable layer')} · {_count(failures, 'failure')}",
             "axes": [
                 {"path": a.path, "dim": a.dim, "sizes": list(a.sizes), "dynamic": a.dynamic, "symbol": a.symbol or ""}
                 for a in self.axes.axes
@@ -307,6 +314,10 @@ class Bench:
 
 def _read(model: nn.Module, inputs: Iterable[Any] | None, name: str) -> list[Sample]:
     return [] if inputs is None else normalize_samples(model, inputs, name=name)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
 def _layer(model: nn.Module, fqn: str) -> dict[str, Any]:

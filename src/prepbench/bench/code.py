@@ -9,7 +9,9 @@ from prepbench.bench.state import BenchState
 from prepbench.capture.dynamic_axes import DynamicAxes
 
 
-def code_for(state: BenchState, inferred: DynamicAxes, *, data: bool, metric: str | None, forward: str = "model") -> str:
+def code_for(
+    state: BenchState, inferred: DynamicAxes, *, data: bool, metric: str | None, forward: str = "model"
+) -> str:
     """Python source for ``state``.
 
     Args:
@@ -20,7 +22,8 @@ def code_for(state: BenchState, inferred: DynamicAxes, *, data: bool, metric: st
         forward: the name of the model variable.
 
     Returns:
-        Source that expects ``model``, ``tracing_inputs``, ``calibration_inputs`` (and ``data``, ``metric`` where used) to be
+        Source that expects ``model``, ``tracing_inputs``, ``calibration_inputs`` (and ``data``, ``metric`` where
+        used) to be
         defined, and defines ``axes``, ``compiled`` and ``comparison``.
     """
     lines = ["import prepbench as pb", "", f"axes = pb.DynamicAxes.infer(tracing_inputs, {forward})"]

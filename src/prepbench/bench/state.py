@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -35,7 +34,8 @@ class BenchState:
         axes: which input dims are dynamic.
         precisions: the precision of every quantizable layer, by FQN.
         target: a key of :data:`TARGETS`.
-        leaf_wrap: whether modules that cannot be captured are wrapped as opaque operators instead of stopping the compile.
+        leaf_wrap: whether modules that cannot be captured are wrapped as opaque operators instead of stopping the
+            compile.
     """
 
     axes: DynamicAxes
@@ -46,9 +46,8 @@ class BenchState:
     @property
     def default_precision(self) -> Precision | None:
         """The commonest quantized precision, int8 first when tied; None when every layer stays in float."""
-        counts = Counter(self.precisions.values())
-        quantized: list[Precision] = [p for p in PRECISIONS if p != "float32" and counts[p]]
-        return max(quantized, key=lambda p: counts[p]) if quantized else None
+        quantized: list[Precision] = [p for p in self.precisions.values() if p != "float32"]
+        return max(PRECISIONS, key=lambda precision: quantized.count(precision)) if quantized else None
 
     def quantization_settings(self) -> QuantizationSettings | None:
         """The global settings, or None when nothing is quantized."""

@@ -1,4 +1,6 @@
-"""Capture: module graphs (``RobustTracer``, ``recursive_trace``) and ATen graphs (``capture``), with every failure as data."""
+"""Capture: module graphs (``RobustTracer``, ``recursive_trace``) and ATen graphs (``capture``), with every failure
+as data.
+"""
 
 from prepbench._callable_package import make_callable
 

@@ -76,8 +76,9 @@ class Captured:
         names: dict[str, str] = {}
         for path, placeholder in zip(paths, self.program.graph_signature.user_inputs, strict=True):
             value = values.get(placeholder) if isinstance(placeholder, str) else None
-            for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-                if isinstance(size, torch.SymInt) and symbols.get((path, dim)):
+            sizes: tuple[Any, ...] = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+            for dim, size in enumerate(sizes):
+                if not isinstance(size, int) and symbols.get((path, dim)):
                     names.setdefault(str(size), symbols[path, dim])
         return names
 

@@ -152,7 +152,9 @@ def _node(node: fx.Node, graph: str, fqn: str, names: Mapping[str, str], model: 
 
 
 def _is_operation(fqn: str, model: Any) -> bool:
-    """Whether the module is one of torch's own, which always are single nodes: that says nothing about the user's model."""
+    """Whether the module is one of torch's own, which always are single nodes: that says nothing about the user's
+    model.
+    """
     from prepbench.capture.tracer import RobustTracer
 
     if not isinstance(model, torch.nn.Module):

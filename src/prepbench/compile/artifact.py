@@ -19,7 +19,8 @@ VERSION = "1.0"
 
 
 def write_folder(folder: Path, manifest: dict[str, Any], write_files: Callable[[Path], None]) -> None:
-    """Write the folder beside its place first, then move it there; an empty folder or an earlier compiled model is replaced.
+    """Write the folder beside its place first, then move it there; an empty folder or an earlier compiled model is
+    replaced.
 
     Raises:
         ArtifactError: the folder holds something else.
@@ -52,18 +53,27 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise ArtifactError(f"{folder} holds no {MANIFEST}: it is no compiled model. CompiledModel.save(folder) writes one.") from error
+        raise ArtifactError(
+            f"{folder} holds no {MANIFEST}: it is no compiled model. CompiledModel.save(folder) writes one."
+        ) from error
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}. Save the model again.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise ArtifactError(f"{path} does not describe a compiled model (format {FORMAT!r} expected). Save the model again.")
+        raise ArtifactError(
+            f"{path} does not describe a compiled model (format {FORMAT!r} expected). Save the model again."
+        )
     version = str(manifest.get("version"))
     if version.partition(".")[0] != VERSION.partition(".")[0]:
-        raise ArtifactError(f"{path} is of version {version}; this prepbench reads {VERSION}. Load it with the prepbench that wrote it, or compile again.")
+        raise ArtifactError(
+            f"{path} is of version {version}; this prepbench reads {VERSION}. Load it with the prepbench that "
+            "wrote it, or compile again."
+        )
     for name, digest in dict(manifest.get("files", {})).items():
         file = Path(folder) / Path(name).name
         if not file.exists():
-            raise ArtifactError(f"{folder} is incomplete: {name} is missing. Copy the whole folder, or save the model again.")
+            raise ArtifactError(
+                f"{folder} is incomplete: {name} is missing. Copy the whole folder, or save the model again."
+            )
         if _digest(file) != digest:
             raise ArtifactError(f"{file} is damaged: its contents changed since it was saved. Save the model again.")
     return manifest

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from prepbench._torch_compat import constant_outputs
 from prepbench.compile.structure import Structure, leaf_names, rebuild, structure_of
-from prepbench.compile.tensors import TensorForms, check_tensors, tensor_forms
+from prepbench.compile.tensors import TensorForms, tensor_forms
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
 
@@ -47,7 +47,9 @@ class CallSpec:
     defaults: Mapping[str, Any]
 
     @classmethod
-    def of(cls, module_or_function: Callable[..., Any], sample: Sample, program: torch.export.ExportedProgram) -> CallSpec:
+    def of(
+        cls, module_or_function: Callable[..., Any], sample: Sample, program: torch.export.ExportedProgram
+    ) -> CallSpec:
         """Describe the call ``sample`` for which ``program`` was captured."""
         leaves = named_leaves(module_or_function, sample)
         return cls(
@@ -84,13 +86,16 @@ class CallSpec:
         leaves, spec = pytree.tree_flatten(arranged)
         if structure_of(spec) != self.inputs:
             raise InputError(
-                f"The arguments are nested differently from the tracing inputs: expected leaves {', '.join(self.paths)}, got {len(leaves)} leaves "
-                f"({', '.join(type(leaf).__name__ for leaf in leaves)}). Call it the way the tracing inputs do, or compile with inputs of this form."
+                "The arguments are nested differently from the tracing inputs: expected leaves "
+                f"{', '.join(self.paths)}, got {len(leaves)} leaves "
+                f"({', '.join(type(leaf).__name__ for leaf in leaves)}). Call it the way the tracing inputs do, "
+                "or compile with inputs of this form."
             )
         for index, expected in self.input_constants.items():
             if leaves[index] is not expected and leaves[index] != expected:
                 raise InputError(
-                    f"{self.paths[index]} was {expected!r} when the model was compiled, and its value is part of the graph; got {leaves[index]!r}. "
+                    f"{self.paths[index]} was {expected!r} when the model was compiled, and its value is part of "
+                    f"the graph; got {leaves[index]!r}. "
                     "Compile again with this value in the tracing inputs."
                 )
         return leaves
@@ -113,11 +118,20 @@ class CallSpec:
             named[name] = value
         positional = list(self.parameters[: self.positional])
         missing = [name for name in (*positional, *self.keywords) if name not in named]
-        surplus = [name for name, value in named.items() if name not in (*positional, *self.keywords) and not self._is_default(name, value)]
+        surplus = [
+            name
+            for name, value in named.items()
+            if name not in (*positional, *self.keywords) and not self._is_default(name, value)
+        ]
         if missing or surplus:
             expected = ", ".join([*positional, *(f"{name}=" for name in self.keywords)]) or "no arguments"
-            problem = f"missing {', '.join(missing)}" if missing else f"{', '.join(surplus)} was not among the tracing inputs"
-            raise InputError(f"Compiled for a call with {expected}: {problem}. Give these arguments, or compile again with tracing inputs of this form.")
+            problem = (
+                f"missing {', '.join(missing)}" if missing else f"{', '.join(surplus)} was not among the tracing inputs"
+            )
+            raise InputError(
+                f"Compiled for a call with {expected}: {problem}. Give these arguments, or compile again with "
+                "tracing inputs of this form."
+            )
         return (*(named[name] for name in positional), *extra), {name: named[name] for name in self.keywords}
 
     def _is_default(self, name: str, value: Any) -> bool:

@@ -28,8 +28,9 @@ class CompiledModel(nn.Module):
         deployment_settings: the settings it was compiled for.
 
     Example:
-        >>> compiled = compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])  # doctest: +SKIP
-        >>> compiled(torch.ones(7, 4)).shape  # doctest: +SKIP
+        >>> from prepbench import compile_model
+        >>> compiled = compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
+        >>> compiled(torch.ones(7, 4)).shape
         torch.Size([7, 2])
     """
 
@@ -68,7 +69,8 @@ class CompiledModel(nn.Module):
         return self.report.size_bytes
 
     def save(self, folder: str | Path) -> None:
-        """Write the model to ``folder``, without pickle, whole or not at all; :func:`load_compiled` reads it in any process.
+        """Write the model to ``folder``, without pickle, whole or not at all; :func:`load_compiled` reads it in any
+        process.
 
         Raises:
             TargetError: it has leaf-wrapped modules, which live in this process only.
@@ -78,7 +80,8 @@ class CompiledModel(nn.Module):
             names = ", ".join(name or "the model itself" for name in self.report.leaves)
             raise TargetError(
                 "A model with leaf-wrapped modules cannot be saved, because they call back into this process's Python: "
-                f"{names}. Rewrite these modules so that they can be captured (pb.check_traceability says how), or keep "
+                f"{names}. Rewrite these modules so that they can be captured (pb.check_traceability says how), "
+                "or keep "
                 "compiling the model where it is used."
             )
         manifest = {
@@ -101,10 +104,14 @@ class CompiledModel(nn.Module):
             files = sorted(Path(folder).glob("*.onnx"))
             if not files:
                 raise SettingsError(
-                    f"A model compiled for {self.target} has no ONNX form. Compile with deployment_settings=OnnxRuntimeDeployment() to export one."
+                    f"A model compiled for {self.target} has no ONNX form. Compile with "
+                    "deployment_settings=OnnxRuntimeDeployment() to export one."
                 )
             if len(list(Path(folder).iterdir())) > 1:
-                raise ArtifactError("The model's weights do not fit into one ONNX file (2 GB); use save(folder), which keeps both files.")
+                raise ArtifactError(
+                    "The model's weights do not fit into one ONNX file (2 GB); use save(folder), which keeps "
+                    "both files."
+                )
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(files[0], path)
         return path
@@ -131,7 +138,9 @@ def load_compiled(folder: str | Path) -> CompiledModel:
         settings = target.settings_type.from_dict(manifest["deployment_settings"])
         calls, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{folder}: the manifest is damaged ({type(error).__name__}: {error}). Save the model again.") from error
+        raise ArtifactError(
+            f"{folder}: the manifest is damaged ({type(error).__name__}: {error}). Save the model again."
+        ) from error
     target.check_available()
     return CompiledModel(target.load(folder, settings), calls, settings, report)
 
@@ -141,5 +150,3 @@ def measured_size(runtime: Runtime) -> int:
     with tempfile.TemporaryDirectory() as folder:
         runtime.save(Path(folder))
         return folder_bytes(Path(folder))
-
-

@@ -17,7 +17,7 @@ from prepbench.capture.export import Captured, capture
 from prepbench.compile.calls import CallSpec
 from prepbench.compile.compiled import CompiledModel, measured_size
 from prepbench.compile.report import CompileReport
-from prepbench.compile.stages import check_lowered, agreeing, flatten, lowering, quantize
+from prepbench.compile.stages import agreeing, check_lowered, flatten, lowering, quantize
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
@@ -52,12 +52,15 @@ def compile_model(
 
     Args:
         module_or_func: a module, a function, or a bound method of a module.
-        tracing_inputs: samples of different sizes along the dims that shall be dynamic; the calibration inputs when omitted.
+        tracing_inputs: samples of different sizes along the dims that shall be dynamic; the calibration inputs
+            when omitted.
         calibration_inputs: representative samples for the ranges of activations; needed with ``quantization_settings``.
-        deployment_settings: where it shall run; needed with ``quantization_settings``, else ``OnnxRuntimeDeployment()``.
+        deployment_settings: where it shall run; needed with ``quantization_settings``, else
+            ``OnnxRuntimeDeployment()``.
         data_transform_fn: applied to each sample first, e.g. to pick the images of a ``DataLoader``'s batches.
         quantization_settings: how to quantize; None compiles in float.
-        layer_quantization_settings: overrides by FQN, glob, ``re:`` pattern or class name (see :func:`prepbench.explain_settings`).
+        layer_quantization_settings: overrides by FQN, glob, ``re:`` pattern or class name (see
+            :func:`prepbench.explain_settings`).
         dynamic_axes: which dims are dynamic; inferred from the tracing inputs when omitted.
         skip_eval_set_mode: compile the model in the mode it is in, instead of in eval mode.
         fullgraph: if False, modules that cannot be captured become opaque operators (for targets that can run these).
@@ -69,7 +72,8 @@ def compile_model(
         A :class:`CompiledModel`.
 
     Raises:
-        SettingsError: a needed argument is missing (a ``ValueError``), a key matches no layer, nothing would be quantized.
+        SettingsError: a needed argument is missing (a ``ValueError``), a key matches no layer, nothing would be
+            quantized.
         InputError: the samples do not fit the model or each other.
         CalibrationError: a sample holds NaN, or a range is not finite.
         CaptureError: the model is no single graph (``fullgraph=True``); every failing module is listed.
@@ -90,20 +94,28 @@ def compile_model(
     """
     if disable:
         return module_or_func
-    _check_arguments(tracing_inputs, calibration_inputs, deployment_settings, quantization_settings, layer_quantization_settings)
+    _check_arguments(
+        tracing_inputs, calibration_inputs, deployment_settings, quantization_settings, layer_quantization_settings
+    )
     settings = deployment_settings if deployment_settings is not None else OnnxRuntimeDeployment()
     target = target_for(settings)
     target.check_available()
     tracing, calibration = _samples(module_or_func, tracing_inputs, calibration_inputs, data_transform_fn)
     model = as_module(module_or_func)
-    explained = explain_settings(model, quantization_settings, layer_quantization_settings) if quantization_settings is not None else []
+    explained = (
+        explain_settings(model, quantization_settings, layer_quantization_settings)
+        if quantization_settings is not None
+        else []
+    )
     if quantization_settings is not None:
         check_calibration(module_or_func, calibration)
     stages = _Stages(progress)
     with _mode(model, skip_eval_set_mode):
         with stages("capture"):
             axes = _axes(module_or_func, tracing, dynamic_axes, dynamic)
-            captured = capture(module_or_func, agreeing(tracing, axes, module_or_func), dynamic_axes=axes, fullgraph=fullgraph)
+            captured = capture(
+                module_or_func, agreeing(tracing, axes, module_or_func), dynamic_axes=axes, fullgraph=fullgraph
+            )
             target.check_leaves(captured.leaves)
         calls = _calls(module_or_func, captured)
         program = flatten(captured, calls)
@@ -126,11 +138,16 @@ def compile_model(
 
 
 def _check_arguments(
-    tracing: Any, calibration: Any, deployment: Any, quantization: Any, layers: Mapping[str, LayerQuantizationSettings] | None
+    tracing: Any,
+    calibration: Any,
+    deployment: Any,
+    quantization: Any,
+    layers: Mapping[str, LayerQuantizationSettings] | None,
 ) -> None:
     if quantization is not None and calibration is None:
         raise SettingsError(
-            "quantization_settings needs calibration_inputs: a list of representative samples, from which the ranges of activations are learned."
+            "quantization_settings needs calibration_inputs: a list of representative samples, from which the "
+            "ranges of activations are learned."
         )
     if quantization is not None and deployment is None:
         raise SettingsError(
@@ -139,20 +156,28 @@ def _check_arguments(
         )
     if quantization is None and layers:
         raise SettingsError(
-            f"layer_quantization_settings were given for {', '.join(map(repr, layers))} without quantization_settings, so nothing is quantized. "
+            f"layer_quantization_settings were given for {', '.join(map(repr, layers))} without "
+            "quantization_settings, so nothing is quantized. "
             "Add quantization_settings=QuantizationSettings()."
         )
     if quantization is not None and not isinstance(quantization, QuantizationSettings):
         raise SettingsError(f"quantization_settings must be a QuantizationSettings, got {type(quantization).__name__}.")
     if tracing is None and calibration is None:
-        raise SettingsError("Give tracing_inputs (or calibration_inputs): sample inputs that differ along the dims that shall be dynamic.")
+        raise SettingsError(
+            "Give tracing_inputs (or calibration_inputs): sample inputs that differ along the dims that shall be "
+            "dynamic."
+        )
 
 
 def _samples(
     function: Callable[..., Any], tracing: Any, calibration: Any, transform: Callable[[Any], Any] | None
 ) -> tuple[list[Sample], list[Sample]]:
     """Tracing and calibration samples; an iterable given once, or given for both, is read once."""
-    calibrating = [] if calibration is None else normalize_samples(function, calibration, name="calibration_inputs", data_transform_fn=transform)
+    calibrating = (
+        []
+        if calibration is None
+        else normalize_samples(function, calibration, name="calibration_inputs", data_transform_fn=transform)
+    )
     if tracing is None or tracing is calibration:
         return calibrating, calibrating
     return normalize_samples(function, tracing, name="tracing_inputs", data_transform_fn=transform), calibrating
@@ -204,5 +229,3 @@ def _mode(model: nn.Module, skip: bool) -> Iterator[None]:
 def _bytes(model: nn.Module) -> int:
     tensors: Iterable[torch.Tensor] = itertools.chain(model.parameters(), model.buffers())
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-

@@ -66,12 +66,19 @@ def quantize(
 def _export_again(converted: fx.GraphModule, like: Program) -> Program:
     assert like.example_inputs is not None
     symbolic = _dynamic_dims(like)
-    shapes = tuple({dim: torch.export.Dim.AUTO for dim in dims} if dims is not None else None for dims in symbolic)
+    shapes = tuple(dict.fromkeys(dims, torch.export.Dim.AUTO) if dims is not None else None for dims in symbolic)
     with torch.no_grad():
-        program = torch.export.export(converted, like.example_inputs[0], dynamic_shapes=(shapes,) if _is_variadic(converted) else shapes)
-    lost = [i for i, (before, after) in enumerate(zip(symbolic, _dynamic_dims(program), strict=True)) if before != after]
+        program = torch.export.export(
+            converted, like.example_inputs[0], dynamic_shapes=(shapes,) if _is_variadic(converted) else shapes
+        )
+    lost = [
+        i for i, (before, after) in enumerate(zip(symbolic, _dynamic_dims(program), strict=True)) if before != after
+    ]
     if lost:
-        raise CaptureError(f"Quantizing fixed the dynamic sizes of input {lost[0]}. Make these axes static (DynamicAxes.set), or compile in float.")
+        raise CaptureError(
+            f"Quantizing fixed the dynamic sizes of input {lost[0]}. Make these axes static (DynamicAxes.set), or "
+            "compile in float."
+        )
     return program
 
 
@@ -85,8 +92,8 @@ def _dynamic_dims(program: Program) -> list[set[int] | None]:
     result: list[set[int] | None] = []
     for name in program.graph_signature.user_inputs:
         value = values.get(name) if isinstance(name, str) else None
-        is_tensor = isinstance(value, torch.Tensor)
-        result.append({d for d, size in enumerate(value.shape) if isinstance(size, torch.SymInt)} if is_tensor else None)
+        shape: tuple[Any, ...] | None = tuple(value.shape) if isinstance(value, torch.Tensor) else None
+        result.append(None if shape is None else {d for d, size in enumerate(shape) if isinstance(size, torch.SymInt)})
     return result
 
 
@@ -104,7 +111,8 @@ def lowering(program: Program, captured: Captured, calls: CallSpec, progress: Pr
 
 
 def check_lowered(runtime: Runtime, program: Program, target: str) -> None:
-    """Run the lowered program and PyTorch on the same inputs: a compiler's mistake shall not pass as quantization noise.
+    """Run the lowered program and PyTorch on the same inputs: a compiler's mistake shall not pass as quantization
+    noise.
 
     Raises:
         TargetError: an output is further than 20 dB from what the program computes, far more than rounding explains.
@@ -118,8 +126,10 @@ def check_lowered(runtime: Runtime, program: Program, target: str) -> None:
     for index, (right, got) in enumerate(zip(expected, actual, strict=False)):
         if right.is_floating_point() and right.shape == got.shape and _sqnr(right.double(), got.double()) < _WORST_SQNR:
             raise TargetError(
-                f"{target} computes something else than the graph it was given: output {index} is {_sqnr(right.double(), got.double()):.0f} dB "
-                f"from it (at least {_WORST_SQNR:.0f} expected). This is a fault of the target on this model. Choose another target, or "
+                f"{target} computes something else than the graph it was given: output {index} is "
+                f"{_sqnr(right.double(), got.double()):.0f} dB "
+                f"from it (at least {_WORST_SQNR:.0f} expected). This is a fault of the target on this model. "
+                "Choose another target, or "
                 "keep layers in float with layer_quantization_settings until it is right."
             )
 
@@ -142,7 +152,11 @@ def _sqnr(right: torch.Tensor, got: torch.Tensor) -> float:
 def _size_names(program: Program, captured: Captured) -> dict[str, str]:
     """The names of the dynamic sizes by the symbols of ``program``, which may be others than those of the capture."""
     symbols = [_sizes(p) for p in (captured.program, program)]
-    return {str(now): captured.size_names[str(then)] for then, now in zip(*symbols, strict=True) if str(then) in captured.size_names}
+    return {
+        str(now): captured.size_names[str(then)]
+        for then, now in zip(*symbols, strict=True)
+        if str(then) in captured.size_names
+    }
 
 
 def _sizes(program: Program) -> list[Any]:

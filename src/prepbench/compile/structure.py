@@ -43,7 +43,8 @@ def _keys(context: Any, count: int) -> list[str]:
 def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
     """Put leaves back into a structure.
 
-    Result classes of ``transformers`` are rebuilt when that package is there; other classes come back as dicts of their parts.
+    Result classes of ``transformers`` are rebuilt when that package is there; other classes come back as dicts of
+    their parts.
     """
     kind = structure["kind"]
     if kind == "leaf":
@@ -54,7 +55,7 @@ def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
     if kind == "list":
         return items
     if kind == "namedtuple":
-        return collections.namedtuple(structure["type"], structure["keys"])(*items)  # type: ignore[misc]
+        return collections.namedtuple(structure["type"], structure["keys"])(*items)
     parts = dict(zip(structure["keys"], items, strict=True))
     if kind == "object" and (result_class := _result_class(structure["type"])) is not None:
         return result_class(**parts)

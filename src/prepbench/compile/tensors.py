@@ -28,13 +28,18 @@ def check_tensors(leaves: Sequence[Any], forms: TensorForms, paths: Sequence[str
             continue
         wanted = f"a torch.{form['dtype']} tensor of shape {_shape_text(form['shape'])}"
         if not isinstance(leaf, torch.Tensor):
-            raise InputError(f"{path} must be {wanted}, got {type(leaf).__name__}. Convert it, e.g. torch.as_tensor(...).")
+            raise InputError(
+                f"{path} must be {wanted}, got {type(leaf).__name__}. Convert it, e.g. torch.as_tensor(...)."
+            )
         if _name(leaf.dtype) != form["dtype"]:
-            raise InputError(f"{path} must be {wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{form['dtype']}).")
+            raise InputError(
+                f"{path} must be {wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{form['dtype']})."
+            )
         sizes = form["shape"]
         if leaf.ndim != len(sizes) or any(s is not None and s != n for s, n in zip(sizes, leaf.shape, strict=True)):
             raise InputError(
-                f"{path} must be {wanted}, got shape {tuple(leaf.shape)}. A size that differs between the tracing inputs "
+                f"{path} must be {wanted}, got shape {tuple(leaf.shape)}. A size that differs between the tracing "
+                "inputs "
                 "becomes dynamic (*): compile again with such samples."
             )
 
@@ -51,4 +56,6 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _shape_text(sizes: Sequence[int | None]) -> str:
-    return "(" + ", ".join("*" if size is None else str(size) for size in sizes) + ("," if len(sizes) == 1 else "") + ")"
+    return (
+        "(" + ", ".join("*" if size is None else str(size) for size in sizes) + ("," if len(sizes) == 1 else "") + ")"
+    )

@@ -62,7 +62,7 @@ class Target(ABC):
     def check_available(self) -> None:
         """Raise ``MissingPackageError`` with the install command when something it needs is missing."""
 
-    def check_leaves(self, leaves: Sequence[Failure]) -> None:
+    def check_leaves(self, leaves: Sequence[Failure]) -> None:  # noqa: B027 (most targets run leaves)
         """Raise ``TargetError`` when the target cannot run leaf-wrapped modules; by default it can."""
 
     @abstractmethod

@@ -36,7 +36,10 @@ def _refuse_pickles(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.file_size and member.filename.endswith((".pt", ".pkl", ".pickle")):
-                raise ArtifactError(f"{path} holds {member.filename}, which would have to be unpickled. Compile and save the model again.")
+                raise ArtifactError(
+                    f"{path} holds {member.filename}, which would have to be unpickled. Compile and save the "
+                    "model again."
+                )
             if member.filename.endswith("_config.json") and b'"use_pickle": true' in archive.read(member):
                 raise ArtifactError(f"{path}: {member.filename} asks for pickle. Compile and save the model again.")
 

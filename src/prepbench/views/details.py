@@ -6,7 +6,7 @@ from typing import Any
 
 from prepbench.document.model import Failure, GraphCollectionDocument, Module, Node, SourceLine
 from prepbench.views.palette import STATUS
-from prepbench.views.scene import Scene, Cluster, scene
+from prepbench.views.scene import Cluster, Scene, scene
 
 _MODULE = "module:"
 _VISIBLE = 300  # boxes that opening a whole level may show
@@ -18,7 +18,9 @@ def legend(view: Scene) -> list[dict[str, Any]]:
 
 
 def details(document: GraphCollectionDocument, box: str, expanded: frozenset[str]) -> dict[str, Any]:
-    """Everything known about a box: rows of name and value, the line of code, the remedy of its failure; {} if there is no such box."""
+    """Everything known about a box: rows of name and value, the line of code, the remedy of its failure; {} if
+    there is no such box.
+    """
     modules = {module.fqn: module for module in document.modules}
     nodes = {node.id: node for graph in document.graphs for node in graph.nodes}
     node, module = nodes.get(box), modules.get(box.removeprefix(_MODULE)) if box.startswith(_MODULE) else None
@@ -42,7 +44,9 @@ def details(document: GraphCollectionDocument, box: str, expanded: frozenset[str
 
 
 def toggled(document: GraphCollectionDocument, expanded: frozenset[str], box: str) -> frozenset[str]:
-    """The open modules after a double click on a box: a closed module opens, an open one closes with all in it, an operation closes its module."""
+    """The open modules after a double click on a box: a closed module opens, an open one closes with all in it, an
+    operation closes its module.
+    """
     if box.startswith(_MODULE):
         fqn = box.removeprefix(_MODULE)
     else:
@@ -72,7 +76,12 @@ def _module_rows(module: Module | None) -> list[tuple[str, str]]:
     if module is None:
         return []
     calls = str(module.calls) if module.calls > 1 else ""
-    return [("type", module.type), ("status", STATUS[module.status].word), ("parameters", f"{module.parameters:,}"), ("calls", calls)]
+    return [
+        ("type", module.type),
+        ("status", STATUS[module.status].word),
+        ("parameters", f"{module.parameters:,}"),
+        ("calls", calls),
+    ]
 
 
 def _node_rows(node: Node | None, module: Module | None) -> list[tuple[str, str]]:

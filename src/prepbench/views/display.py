@@ -16,7 +16,8 @@ from prepbench.views.svg import HINT, description, render
 
 LIMIT = 300_000  # bytes of one saved output
 
-# The picture of an <img> follows the colour scheme of the element around it; a trusted page in JupyterLab's dark theme says so here.
+# The picture of an <img> follows the colour scheme of the element around it; a trusted page in JupyterLab's dark
+# theme says so here.
 # Where styles are stripped (untrusted notebooks, GitHub) it follows the browser's own preference.
 _STYLE = """<style>
 body[data-jp-theme-light="false"] .pb-picture img{color-scheme:dark}
@@ -55,10 +56,13 @@ def _bundle(document: GraphCollectionDocument, failures: tuple[Failure, ...], te
 
 
 def _page(document: GraphCollectionDocument, view: Scene, failures: tuple[Failure, ...], kind: str) -> str:
-    legend = " &nbsp; ".join(f"{STATUS[status].glyph}&nbsp;{count}&nbsp;{STATUS[status].word}" for status, count in view.counts)
+    legend = " &nbsp; ".join(
+        f"{STATUS[status].glyph}&nbsp;{count}&nbsp;{STATUS[status].word}" for status, count in view.counts
+    )
     operations = sum(node.op.startswith("call") for graph in document.graphs for node in graph.nodes)
     graphs = f"{len(document.graphs)} graphs, " if len(document.graphs) > 1 else ""
-    headline = f"<p><b>{html.escape(document.model_type)}</b> &nbsp; {kind}, {graphs}{operations} operations &nbsp;&nbsp; {legend}</p>"
+    name = html.escape(document.model_type)
+    headline = f"<p><b>{name}</b> &nbsp; {kind}, {graphs}{operations} operations &nbsp;&nbsp; {legend}</p>"
     return f"{_STYLE}\n{headline}\n{_picture(view)}\n{failures_html(failures)}"
 
 
@@ -67,7 +71,8 @@ def _picture(view: Scene) -> str:
     if svg is None:
         return f"<p>{html.escape(HINT)}</p>"
     data = base64.b64encode(svg.encode()).decode()
-    return f'<div class="pb-picture"><img alt="{html.escape(description(view))}" src="data:image/svg+xml;base64,{data}"/></div>'
+    image = f'<img alt="{html.escape(description(view))}" src="data:image/svg+xml;base64,{data}"/>'
+    return f'<div class="pb-picture">{image}</div>'
 
 
 def failures_html(failures: tuple[Failure, ...]) -> str:

@@ -29,7 +29,15 @@ _GRAPH = {
     "pad": "0.12",
     "margin": "0",
 }
-_NODE = {"fontname": FONT, "fontsize": "11", "margin": "0.14,0.07", "height": "0.3", "color": STATUS["traced"].outline.light, "fillcolor": CARD.light, "fontcolor": TEXT.light}
+_NODE = {
+    "fontname": FONT,
+    "fontsize": "11",
+    "margin": "0.14,0.07",
+    "height": "0.3",
+    "color": STATUS["traced"].outline.light,
+    "fillcolor": CARD.light,
+    "fontcolor": TEXT.light,
+}
 _EDGE = {"color": EDGE.light, "arrowsize": "0.55", "penwidth": "1"}
 
 
@@ -42,7 +50,12 @@ def to_dot(view: Scene, *, compact: bool = False) -> str:
     """
     graph = {**_GRAPH, **({"nslimit": "1", "nslimit1": "1"} if compact else {})}
     names = {box_id: f"n{i}" for i, box_id in enumerate(_ids(view.root))}
-    lines = ["digraph {", f"graph [{_attributes(graph)}]", f"node [{_attributes(_NODE)}]", f"edge [{_attributes(_EDGE)}]"]
+    lines = [
+        "digraph {",
+        f"graph [{_attributes(graph)}]",
+        f"node [{_attributes(_NODE)}]",
+        f"edge [{_attributes(_EDGE)}]",
+    ]
     lines += _cluster_lines(view.root, names, ["0"])
     for source, target in view.edges:
         if source in names and target in names:
@@ -87,7 +100,12 @@ def _cluster_lines(cluster: Cluster, names: dict[str, str], number: list[str]) -
             "tooltip": child.fqn,
         }
         inner = [*number, str(i)]
-        lines += [f'subgraph "cluster_{"_".join(inner)}" {{', f"graph [{_attributes(attributes)}]", *_cluster_lines(child, names, inner), "}"]
+        lines += [
+            f'subgraph "cluster_{"_".join(inner)}" {{',
+            f"graph [{_attributes(attributes)}]",
+            *_cluster_lines(child, names, inner),
+            "}",
+        ]
     return lines
 
 
@@ -147,7 +165,10 @@ def _label(lines: list[str]) -> str:
 
 
 def _attributes(attributes: dict[str, str]) -> str:
-    return " ".join(f"{name}={value if name == 'label' and value.startswith('<') else _quoted(value)}" for name, value in attributes.items())
+    return " ".join(
+        f"{name}={value if name == 'label' and value.startswith('<') else _quoted(value)}"
+        for name, value in attributes.items()
+    )
 
 
 def _quoted(value: str) -> str:

@@ -1,7 +1,9 @@
 """Every colour of the diagrams, by meaning, for light and dark pages.
 
-Outline, shape and badge tell the capture status; they were chosen so that any two states differ by at least 15 (CIEDE2000) in normal
-vision and in simulations of protanopia, deuteranopia and tritanopia, with a contrast of at least 3 to the page. A test computes it.
+Outline, shape and badge tell the capture status; they were chosen so that any two states differ by at least 15
+(CIEDE2000) in normal
+vision and in simulations of protanopia, deuteranopia and tritanopia, with a contrast of at least 3 to the page. A
+test computes it.
 """
 
 from __future__ import annotations

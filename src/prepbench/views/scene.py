@@ -50,7 +50,9 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Scene:
-    """All that is visible: the root cluster, edges between box ids, the counts for the legend, and which modules are open."""
+    """All that is visible: the root cluster, edges between box ids, the counts for the legend, and which modules
+    are open.
+    """
 
     root: Cluster
     edges: tuple[tuple[str, str], ...]
@@ -77,7 +79,8 @@ def scene(document: GraphCollectionDocument, expanded: Iterable[str] | None = No
 
     Args:
         document: what was captured.
-        expanded: FQNs of the open modules; None opens as many levels as stay readable (some 36 boxes), and the way to every failure.
+        expanded: FQNs of the open modules; None opens as many levels as stay readable (some 36 boxes), and the
+            way to every failure.
     """
     return _Builder(document).build(None if expanded is None else frozenset(expanded) | {""})
 
@@ -103,11 +106,15 @@ class _Builder:
         edges = self._edges(visible)
         root, edges = _with_references(self._cluster(self._tree, open_modules), edges)
         counts = Counter(module.status for module in self._document.modules if module.fqn or len(self._modules) == 1)
-        ordered = tuple((status, counts[status]) for status in ("failed", "leaf", "unvisited", "traced") if counts[status])
+        ordered = tuple(
+            (status, counts[status]) for status in ("failed", "leaf", "unvisited", "traced") if counts[status]
+        )
         return Scene(root, tuple(edges), ordered, open_modules, self._document.model_type)
 
     def _insert(self, node: Node, graph_owners: frozenset[str]) -> None:
-        """Put a node under the modules around it; a module call lies beside what was captured inside the module, if anything was."""
+        """Put a node under the modules around it; a module call lies beside what was captured inside the module,
+        if anything was.
+        """
         owner = node.fqn
         if node.op == "call_module" and owner not in graph_owners:
             owner = owner.rpartition(".")[0]
@@ -131,7 +138,9 @@ class _Builder:
 
     def _default_expansion(self) -> frozenset[str]:
         """Open level by level while it stays readable; the ways to failures first, and further."""
-        wanted = {prefix for m in self._document.modules if m.status in ("failed", "leaf") for prefix in _prefixes(m.fqn)[:-1]}
+        wanted = {
+            prefix for m in self._document.modules if m.status in ("failed", "leaf") for prefix in _prefixes(m.fqn)[:-1]
+        }
         wanted |= {m.fqn for m in self._document.modules if m.status == "failed"}
         opened, visible, level = {""}, self._tree.size, [self._tree]
         while level:
@@ -153,7 +162,9 @@ class _Builder:
         return node_id
 
     def _edges(self, visible: dict[str, str]) -> list[tuple[str, str]]:
-        """Edges between what is visible, each once. Sizes and other numbers are no data flow: what they are read from is not drawn."""
+        """Edges between what is visible, each once. Sizes and other numbers are no data flow: what they are read
+        from is not drawn.
+        """
         edges: dict[tuple[str, str], None] = {}
         for graph in self._document.graphs:
             for node in graph.nodes:
@@ -174,7 +185,9 @@ class _Builder:
         boxes += self._unvisited(place.fqn)
         status = module.status if module else "traced"
         if place.fqn == "" and status == "failed":
-            boxes.insert(0, Box("module:", "note", self._document.model_type, "the model itself", _reason(module), "failed"))
+            boxes.insert(
+                0, Box("module:", "note", self._document.model_type, "the model itself", _reason(module), "failed")
+            )
         name = place.fqn.rpartition(".")[2] if place.fqn else ""
         title = f"{name} · {module.type}" if module and name else name
         return Cluster(place.fqn, title, status, tuple(boxes), tuple(clusters))
@@ -197,7 +210,14 @@ class _Builder:
         detail = _reason(module) if status in ("failed", "leaf") else f"{_operations(place)} operations"
         name = place.fqn.rpartition(".")[2]
         return Box(
-            f"module:{place.fqn}", "module", name, module.type if module else "", detail, status, place.fqn, tuple(sorted(inside.items()))
+            f"module:{place.fqn}",
+            "module",
+            name,
+            module.type if module else "",
+            detail,
+            status,
+            place.fqn,
+            tuple(sorted(inside.items())),
         )
 
     def _unvisited(self, fqn: str) -> list[Box]:
@@ -207,9 +227,14 @@ class _Builder:
             for m in self._document.modules
             if m.status == "unvisited" and m.fqn and m.fqn.rpartition(".")[0] == fqn and not self._has_called(m.fqn)
         ]
-        boxes = [Box(f"module:{m.fqn}", "node", m.fqn.rpartition(".")[2], m.type, "never called", "unvisited", m.fqn) for m in shown[:_UNVISITED]]
+        boxes = [
+            Box(f"module:{m.fqn}", "node", m.fqn.rpartition(".")[2], m.type, "never called", "unvisited", m.fqn)
+            for m in shown[:_UNVISITED]
+        ]
         if len(shown) > _UNVISITED:
-            boxes.append(Box(f"note:{fqn}", "note", f"+{len(shown) - _UNVISITED} unvisited", status="unvisited", fqn=fqn))
+            boxes.append(
+                Box(f"note:{fqn}", "note", f"+{len(shown) - _UNVISITED} unvisited", status="unvisited", fqn=fqn)
+            )
         return boxes
 
     def _has_called(self, fqn: str) -> bool:
@@ -218,7 +243,9 @@ class _Builder:
 
 
 def _with_references(root: Cluster, edges: list[tuple[str, str]]) -> tuple[Cluster, list[tuple[str, str]]]:
-    """Replace a value that is used very often by a reference at each use: long edges are what makes layouts slow and unreadable."""
+    """Replace a value that is used very often by a reference at each use: long edges are what makes layouts slow
+    and unreadable.
+    """
     uses = Counter(source for source, _ in edges)
     titles = {box.id: box.title for box in _all_boxes(root)}
     chips: dict[str, list[Box]] = defaultdict(list)
@@ -235,7 +262,9 @@ def _with_references(root: Cluster, edges: list[tuple[str, str]]) -> tuple[Clust
 
 def _add_chips(cluster: Cluster, chips: dict[str, list[Box]]) -> Cluster:
     boxes = [box for original in cluster.boxes for box in (*chips.get(original.id, ()), original)]
-    return Cluster(cluster.fqn, cluster.title, cluster.status, tuple(boxes), tuple(_add_chips(c, chips) for c in cluster.clusters))
+    return Cluster(
+        cluster.fqn, cluster.title, cluster.status, tuple(boxes), tuple(_add_chips(c, chips) for c in cluster.clusters)
+    )
 
 
 def _all_boxes(cluster: Cluster) -> Iterable[Box]:
@@ -245,7 +274,9 @@ def _all_boxes(cluster: Cluster) -> Iterable[Box]:
 
 
 def _hidden_nodes(graphs: tuple[Graph, ...]) -> frozenset[str]:
-    """Parameters, sizes and other values that are no tensors, and the inputs and outputs of graphs inside failed modules."""
+    """Parameters, sizes and other values that are no tensors, and the inputs and outputs of graphs inside failed
+    modules.
+    """
     hidden = set()
     for graph in graphs:
         knows_shapes = any(node.shapes for node in graph.nodes)

@@ -75,7 +75,9 @@ def _finish(raw: bytes, view: Scene, standalone: bool) -> str:
     root.insert(0, style)
     root.insert(0, title)
     if standalone:
-        root.insert(2, ElementTree.Element(f"{{{_SVG}}}rect", {"class": "page", "width": "100%", "height": "100%", "rx": "8"}))
+        root.insert(
+            2, ElementTree.Element(f"{{{_SVG}}}rect", {"class": "page", "width": "100%", "height": "100%", "rx": "8"})
+        )
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -116,5 +118,7 @@ def _css(standalone: bool) -> str:
 
 
 def variables(theme: str) -> str:
-    """CSS declarations of the colours for ``"light"`` or ``"dark"``, for a page that embeds pictures made with ``standalone=False``."""
+    """CSS declarations of the colours for ``"light"`` or ``"dark"``, for a page that embeds pictures made with
+    ``standalone=False``.
+    """
     return ";".join(f"--pb-{name}:{getattr(shade, theme)}" for name, shade in _VARIABLES.items())

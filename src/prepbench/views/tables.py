@@ -23,7 +23,9 @@ def failures_table(failures: Iterable[Failure]) -> pandas.DataFrame:
         source = failure.source
         place = (source.file, source.line, source.code) if source else ("", None, "")
         message = f"{failure.exception_type}: {failure.message}"
-        rows.append((failure.fqn or "(the model itself)", failure.module_type, failure.kind, message, *place, failure.remedy))
+        rows.append(
+            (failure.fqn or "(the model itself)", failure.module_type, failure.kind, message, *place, failure.remedy)
+        )
     return pandas.DataFrame(rows, columns=_FAILURE_COLUMNS)
 
 
@@ -31,7 +33,9 @@ def axes_table(axes: Any) -> pandas.DataFrame:
     """One row for each dim of each tensor input: its sizes in the samples, whether it is dynamic, its symbol."""
     import pandas
 
-    rows = [(axis.path, axis.dim, ", ".join(map(str, axis.sizes)), axis.dynamic, axis.symbol or "") for axis in axes.axes]
+    rows = [
+        (axis.path, axis.dim, ", ".join(map(str, axis.sizes)), axis.dynamic, axis.symbol or "") for axis in axes.axes
+    ]
     return pandas.DataFrame(rows, columns=["argument", "dim", "sizes", "dynamic", "symbol"])
 
 

@@ -1,4 +1,6 @@
-"""The workbench as a widget: controls, diagram and comparison chart around one :class:`prepbench.Bench`. It computes nothing."""
+"""The workbench as a widget: controls, diagram and comparison chart around one :class:`prepbench.Bench`. It
+computes nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ class BenchControls(anywidget.AnyWidget):
 
     title = traitlets.Unicode().tag(sync=True)
     summary = traitlets.Unicode().tag(sync=True)
-    axes = traitlets.List().tag(sync=True)
-    layers = traitlets.List().tag(sync=True)
-    precisions = traitlets.List().tag(sync=True)
+    axes: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    layers: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    precisions: traitlets.List[Any] = traitlets.List().tag(sync=True)
     quantizable = traitlets.Bool().tag(sync=True)
     target = traitlets.Unicode().tag(sync=True)
-    targets = traitlets.List().tag(sync=True)
+    targets: traitlets.List[Any] = traitlets.List().tag(sync=True)
     leaf_wrap = traitlets.Bool().tag(sync=True)
     failures = traitlets.Int().tag(sync=True)
     running = traitlets.Bool().tag(sync=True)
@@ -46,7 +48,9 @@ class BenchControls(anywidget.AnyWidget):
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        super().__init__(**bench.summary(), running=False, progress=_plain(Progress("", 0, 0)), message=_message("", ""))
+        super().__init__(
+            **bench.summary(), running=False, progress=_plain(Progress("", 0, 0)), message=_message("", "")
+        )
         self._stop_listening = bench.on_change(self.refresh)
         self.on_msg(self._on_action)
 
@@ -86,7 +90,9 @@ class BenchControls(anywidget.AnyWidget):
             self.message = _message("error", str(error))
 
     def _compile(self) -> None:
-        self.set_trait_values({"running": True, "message": _message("", ""), "progress": _plain(Progress("starting", 0, 0))})
+        self.set_trait_values(
+            {"running": True, "message": _message("", ""), "progress": _plain(Progress("starting", 0, 0))}
+        )
         self._bench.start(self._on_progress, self._on_end)
 
     def _on_progress(self, progress: Progress) -> None:
@@ -120,7 +126,9 @@ def bench_widget(bench: Bench) -> ipywidgets.VBox:
     refresh_chart()
     for part, basis in ((picture, "440px"), (controls, "520px")):
         part.layout = ipywidgets.Layout(flex=f"1 1 {basis}", min_width="0", width="auto")
-    top = ipywidgets.HBox([picture, controls], layout=ipywidgets.Layout(flex_flow="row wrap", align_items="stretch", grid_gap="12px"))
+    top = ipywidgets.HBox(
+        [picture, controls], layout=ipywidgets.Layout(flex_flow="row wrap", align_items="stretch", grid_gap="12px")
+    )
     return ipywidgets.VBox([top, chart], layout=ipywidgets.Layout(grid_gap="12px"))
 
 

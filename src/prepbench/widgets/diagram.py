@@ -41,7 +41,7 @@ class DiagramWidget(anywidget.AnyWidget):
     svg = traitlets.Unicode().tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)
     hint = traitlets.Unicode(HINT).tag(sync=True)
-    legend = traitlets.List().tag(sync=True)
+    legend: traitlets.List[Any] = traitlets.List().tag(sync=True)
     selected = traitlets.Unicode().tag(sync=True)
     details = traitlets.Dict().tag(sync=True)
     expanded = traitlets.List(traitlets.Unicode())

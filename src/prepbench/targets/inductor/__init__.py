@@ -1,4 +1,6 @@
-"""PyTorch's Inductor on the CPU: compiled ahead of time, or just in time when leaf-wrapped modules call back into Python."""
+"""PyTorch's Inductor on the CPU: compiled ahead of time, or just in time when leaf-wrapped modules call back into
+Python.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ class JustInTime(Runtime):
         self.run(lowering.program.example_inputs[0])  # compiles now, not at the first call
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        # weights become constants only while this is set when Inductor compiles, also for a size that needs another kernel
+        # weights become constants only while this is set when Inductor compiles, also for a size that needs another
+        # kernel
         with torch._inductor.config.patch(freezing=True), _quiet():
             outputs: Sequence[Any] = self._compiled(*leaves)
         return outputs
@@ -56,7 +59,8 @@ class JustInTime(Runtime):
     def save(self, folder: Path) -> None:
         names = ", ".join(leaf.fqn or "the model itself" for leaf in self._leaves)
         raise TargetError(
-            f"A model with leaf-wrapped modules cannot be saved, because they call back into this process's Python: {names}. "
+            "A model with leaf-wrapped modules cannot be saved, because they call back into this process's "
+            f"Python: {names}. "
             f"Rewrite them first: {self._leaves[0].remedy}"
         )
 
@@ -66,7 +70,8 @@ class InductorTarget(Target):
 
     name = "inductor"
     settings_type = InductorDeployment
-    # With one input channel, contiguous and channels-last memory look the same, and what follows such an int8 convolution
+    # With one input channel, contiguous and channels-last memory look the same, and what follows such an int8
+    # convolution
     # reads its output in the other order (torch 2.13).
     placement = Placement(single_channel_convs=False)
 
@@ -77,7 +82,8 @@ class InductorTarget(Target):
             cpp_builder.get_cpp_compiler()
         except Exception as error:
             raise MissingPackageError(
-                "InductorDeployment needs a C++ compiler, and none was found. Install one (Debian: apt-get install g++), or name "
+                "InductorDeployment needs a C++ compiler, and none was found. Install one (Debian: apt-get "
+                "install g++), or name "
                 "yours in the environment variable CXX, or choose OnnxRuntimeDeployment()."
             ) from error
 

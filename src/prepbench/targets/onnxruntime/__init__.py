@@ -1,4 +1,6 @@
-"""ONNX Runtime on the CPU: the program as an ONNX file with QuantizeLinear/DequantizeLinear pairs that it fuses into int8 kernels."""
+"""ONNX Runtime on the CPU: the program as an ONNX file with QuantizeLinear/DequantizeLinear pairs that it fuses
+into int8 kernels.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class OnnxRuntime(Runtime):
         keep: a temporary folder that lives as long as the runtime.
     """
 
-    def __init__(self, file: Path, settings: OnnxRuntimeDeployment, keep: tempfile.TemporaryDirectory[str] | None = None) -> None:
+    def __init__(
+        self, file: Path, settings: OnnxRuntimeDeployment, keep: tempfile.TemporaryDirectory[str] | None = None
+    ) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -74,15 +78,20 @@ class OnnxRuntimeTarget(Target):
         missing = [name for name in ("onnxruntime", "onnx", "onnxscript") if importlib.util.find_spec(name) is None]
         if missing:
             raise MissingPackageError(
-                f"OnnxRuntimeDeployment needs {', '.join(missing)}: pip install {' '.join(missing)}. Or choose InductorDeployment()."
+                f"OnnxRuntimeDeployment needs {', '.join(missing)}: pip install {' '.join(missing)}. Or choose "
+                "InductorDeployment()."
             )
 
     def check_leaves(self, leaves: Sequence[Failure]) -> None:
         if leaves:
-            names = "; ".join(f"{leaf.fqn or 'the model itself'} ({leaf.module_type}): {leaf.kind}{_place(leaf)}" for leaf in leaves)
+            names = "; ".join(
+                f"{leaf.fqn or 'the model itself'} ({leaf.module_type}): {leaf.kind}{_place(leaf)}" for leaf in leaves
+            )
             raise TargetError(
-                f"ONNX Runtime cannot run leaf-wrapped modules, because they call back into Python. Leaf-wrapped: {names}. "
-                f"Rewrite the module ({leaves[0].remedy}) or compile with deployment_settings=InductorDeployment(), which runs leaves."
+                "ONNX Runtime cannot run leaf-wrapped modules, because they call back into Python. Leaf-wrapped: "
+                f"{names}. "
+                f"Rewrite the module ({leaves[0].remedy}) or compile with "
+                "deployment_settings=InductorDeployment(), which runs leaves."
             )
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:

@@ -21,7 +21,8 @@ FILE = "model.onnx"
 def export_onnx(lowering: Lowering, folder: Path) -> Path:
     """Write ``folder/model.onnx``.
 
-    The file's metadata says under ``prepbench.inputs`` which of its inputs each input leaf is, a line each (empty: not used).
+    The file's metadata says under ``prepbench.inputs`` which of its inputs each input leaf is, a line each (empty:
+    not used).
 
     Raises:
         TargetError: an operator has no ONNX form; names it.
@@ -59,7 +60,8 @@ def _convert(lowering: Lowering) -> Any:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise TargetError(
-            f"The graph has no ONNX form: {type(cause).__name__}: {str(cause).strip().splitlines()[0] if str(cause).strip() else ''} "
+            f"The graph has no ONNX form: {type(cause).__name__}: "
+            f"{str(cause).strip().splitlines()[0] if str(cause).strip() else ''} "
             "Rewrite the operator named here, or choose InductorDeployment()."
         ) from error
 
@@ -67,7 +69,9 @@ def _convert(lowering: Lowering) -> Any:
 def _name_inputs(model: Any, lowering: Lowering) -> list[str]:
     """Name the graph's inputs after the leaves they are; for each leaf returns the name, or "" for a constant."""
     user_inputs = lowering.program.graph_signature.user_inputs
-    tensors = [name if isinstance(leaf, str) else "" for name, leaf in zip(lowering.input_names, user_inputs, strict=True)]
+    tensors = [
+        name if isinstance(leaf, str) else "" for name, leaf in zip(lowering.input_names, user_inputs, strict=True)
+    ]
     graph_inputs = list(model.graph.inputs)
     names = [name for name in tensors if name]
     if len(names) != len(graph_inputs):
@@ -96,7 +100,10 @@ def _name_dimensions(model: Any, names: dict[str, str]) -> None:
 
     for value in [*model.graph.inputs, *model.graph.outputs]:
         if value.shape is not None:
-            dims = [names.get(str(dim.value), dim.value) if isinstance(dim, onnx_ir.SymbolicDim) else dim for dim in value.shape]
+            dims = [
+                names.get(str(dim.value), dim.value) if isinstance(dim, onnx_ir.SymbolicDim) else dim
+                for dim in value.shape
+            ]
             value.shape = onnx_ir.Shape(dims)
 
 

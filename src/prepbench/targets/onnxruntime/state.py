@@ -14,14 +14,17 @@ Program = torch.export.ExportedProgram
 
 
 def check_stateless(program: Program) -> None:
-    """Raise ``TargetError`` when an output depends on a buffer that the model changes at each call; ONNX keeps no state."""
+    """Raise ``TargetError`` when an output depends on a buffer that the model changes at each call; ONNX keeps no
+    state.
+    """
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes}
     needed = _ancestors([nodes[name] for name in signature.user_outputs])
     kept = sorted({signature.inputs_to_buffers[name] for name in written_buffers(program) if nodes[name] in needed})
     if kept:
         raise TargetError(
-            f"The model changes its buffers at each call and its outputs depend on them: {', '.join(kept)}. An ONNX file "
+            f"The model changes its buffers at each call and its outputs depend on them: {', '.join(kept)}. An "
+            "ONNX file "
             "keeps nothing between calls. Make them arguments and results of forward, or choose EagerDeployment()."
         )
 

@@ -1,0 +1,76 @@
+"""The JSON Schema of the document, made from its dataclasses: ``python -m prepbench.document.schema --check`` or
+``--write``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+import typing
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+from prepbench.document.codec import field_types
+from prepbench.document.model import MIME_TYPE, VERSION, GraphCollectionDocument
+
+FILE = Path(__file__).with_name("schema.json")
+_PLAIN = {str: {"type": "string"}, int: {"type": "integer"}, bool: {"type": "boolean"}}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) that every document fits."""
+    definitions: dict[str, Any] = {}
+    root = _schema(GraphCollectionDocument, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": MIME_TYPE,
+        "description": f"prepbench graph collection document, version {VERSION}",
+        **root,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    if is_dataclass(kind) and isinstance(kind, type):
+        if kind.__name__ not in definitions:
+            definitions[kind.__name__] = {}
+            properties = {name: _schema(hint, definitions) for name, hint in field_types(kind).items()}
+            definitions[kind.__name__] = {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties),
+                "additionalProperties": False,
+            }
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple:
+        return {"type": "array", "items": _schema(arguments[0], definitions)}
+    if origin is types.UnionType:
+        return {"anyOf": [_schema(a, definitions) if a is not type(None) else {"type": "null"} for a in arguments]}
+    return dict(_PLAIN[kind])
+
+
+def _text() -> str:
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the schema file, or say whether it is fresh."""
+    if arguments == ["--write"]:
+        FILE.write_text(_text())
+        return 0
+    if arguments == ["--check"]:
+        if FILE.exists() and FILE.read_text() == _text():
+            return 0
+        sys.stderr.write(f"{FILE.name} does not fit the dataclasses: run python -m prepbench.document.schema --write\n")
+        return 1
+    sys.stderr.write("usage: python -m prepbench.document.schema --check | --write\n")
+    return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
