@@ -47,7 +47,10 @@ class BenchState:
     def default_precision(self) -> Precision | None:
         """The commonest quantized precision, int8 first when tied; None when every layer stays in float."""
         quantized: list[Precision] = [p for p in self.precisions.values() if p != "float32"]
-        return max(PRECISIONS, key=lambda precision: quantized.count(precision)) if quantized else None
+        if not quantized:
+            return None
+        commonest: Precision = max(PRECISIONS, key=quantized.count)
+        return commonest
 
     def quantization_settings(self) -> QuantizationSettings | None:
         """The global settings, or None when nothing is quantized."""

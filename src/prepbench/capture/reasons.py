@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -343,7 +344,16 @@ def _innermost(lines: Iterable[tuple[str, int, bool]]) -> SourceLine | None:
 
 
 def _source_line(file: str, line: int) -> SourceLine:
-    return SourceLine(file, line, linecache.getline(file, line).strip())
+    return SourceLine(_readable(file), line, linecache.getline(file, line).strip())
+
+
+def _readable(file: str) -> str:
+    """A notebook cell by its number, as ``In[3]``: its file's name holds a process id. Other files by their name."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    name = (
+        shell.compile.format_code_name(file) if hasattr(getattr(shell, "compile", None), "format_code_name") else None
+    )
+    return str(name[1]) if name else file
 
 
 def _forward_line(module: torch.nn.Module) -> SourceLine | None:
