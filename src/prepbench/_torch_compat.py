@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import logging
 import re
 import sys
@@ -293,3 +294,4 @@ def constant_outputs(program: torch.export.ExportedProgram) -> dict[int, Any]:
 
 def register_quantized_operators() -> None:
     """Make the operators of converted graphs known to torch, as loading such a graph needs."""
+    importlib.import_module("torch.ao.quantization.fx._decomposed")

@@ -10,13 +10,9 @@ from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
 
-READY = """async () => {
-  const app = window.jupyterapp;
-  await app.restored;
-  const panel = app.shell.currentWidget;
-  if (!panel || !panel.sessionContext) return false;
-  await panel.sessionContext.ready;
-  return panel.sessionContext.session?.kernel?.connectionStatus === 'connected';
+READY = """() => {
+  const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
+  return context?.session?.kernel?.connectionStatus === 'connected';
 }"""
 IDLE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
 

@@ -19,6 +19,7 @@ from prepbench.jobs import ProgressCallback
 from prepbench.quantize import LayerReport, Placement, calibrate, convert, insert_observers
 from prepbench.settings import ExplainedLayer
 from prepbench.targets import Lowering, Runtime
+from prepbench.targets.programs import is_repeatable
 
 Program = torch.export.ExportedProgram
 
@@ -117,6 +118,8 @@ def check_lowered(runtime: Runtime, program: Program, target: str) -> None:
     Raises:
         TargetError: an output is further than 20 dB from what the program computes, far more than rounding explains.
     """
+    if not is_repeatable(program):  # two runs differ by themselves, and this one would change the model's buffers
+        return
     assert program.example_inputs is not None
     leaves = program.example_inputs[0]
     with torch.no_grad():

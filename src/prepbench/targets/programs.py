@@ -58,6 +58,13 @@ def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
     return written & set(signature.inputs_to_buffers)
 
 
+def is_repeatable(program: torch.export.ExportedProgram) -> bool:
+    """Whether running it again gives the same: it keeps no state and draws no random numbers."""
+    random = torch.Tag.nondeterministic_seeded
+    operators = [node.target for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    return not written_buffers(program) and not any(random in operator.tags for operator in operators)
+
+
 def _storage_of(node: fx.Node) -> fx.Node:
     """The node that made the memory that ``node`` is a view of, or the result of changing in place."""
     while isinstance(node.target, torch._ops.OpOverload) and node.args and isinstance(node.args[0], fx.Node):
