@@ -204,6 +204,19 @@ class Bench:
         self._changed()
         return self.comparison
 
+    def outcome(self) -> str:
+        """The newest result in one sentence: score, latency and size against the float model; "" before the first."""
+        if self.comparison is None or not self.results:
+            return ""
+        row = self.comparison[list(self.results)[-1]]
+        name = self.comparison.rows[0].name
+        header, *cells = self.comparison.cells()
+        told = dict(zip(header, next(c for c in cells if c[0] == row.name), strict=True))
+        return (
+            f"{row.name}: {self.comparison.metric_label} {told[self.comparison.metric_label]} ({told['change']}), "
+            f"{told['p50 ms']} ms per batch ({told['speed-up']} the speed of {name}), {told['size MB']} MB."
+        )
+
     def code(self) -> str:
         """Python source that does what the switches say; see :func:`prepbench.bench.code.code_for`."""
         return code_for(
@@ -226,7 +239,7 @@ class Bench:
             "title": type(self.model).__name__,
             "summary": f"{_count(len(self.precisions), 'quantizable layer')} · {_count(failures, 'failure')}",
             "axes": [
-                {"path": a.path, "dim": a.dim, "sizes": list(a.sizes), "dynamic": a.dynamic, "symbol": a.symbol or ""}
+                {"path": a.path, "dim": a.dim, "sizes": sorted(set(a.sizes)), "dynamic": a.dynamic, "symbol": a.symbol}
                 for a in self.axes.axes
             ],
             "layers": [

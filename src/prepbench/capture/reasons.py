@@ -350,7 +350,7 @@ def _source_line(file: str, line: int) -> SourceLine:
 def _readable(file: str) -> str:
     """A notebook cell by its number, as ``In[3]``: its file's name holds a process id. Other files by their name."""
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    compiler = getattr(shell, "compile", None)
+    compiler: Any = getattr(shell, "compile", None)
     name = compiler.format_code_name(file) if hasattr(compiler, "format_code_name") else None
     return str(name[1]) if name else file
 

@@ -100,7 +100,7 @@ class BenchControls(anywidget.AnyWidget):
 
     def _on_end(self, error: BaseException | None) -> None:
         if error is None:
-            message = _message("info", repr(self._bench.comparison))
+            message = _message("info", self._bench.outcome())
         elif isinstance(error, Cancelled):
             message = _message("info", str(error))
         elif isinstance(error, PrepbenchError):
