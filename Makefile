@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo lab check format test test-unit test-notebooks test-browser bench notebooks clean system
+.PHONY: demo lab check format test test-unit test-notebooks test-browser bench notebooks frontend clean system
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -56,8 +56,18 @@ test-browser: system $(INSTALLED)
 notebooks: $(INSTALLED)
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
-bench: system $(INSTALLED)
-	$(BIN)/python -m tests.benchmarks
+frontend:
+	cd extension && npm install --no-audit --no-fund --ignore-scripts && npm run build
+
+$(BENCH)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable '.[inductor,test]'
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt nvidia-modelopt==0.47.0 requests
+	touch $@
+
+bench: system $(BENCH)/.installed
+	$(BENCH)/bin/python -m tests.benchmarks
 
 clean:
 	rm -rf $(VENV) $(BENCH) build dist demo-output
