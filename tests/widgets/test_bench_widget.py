@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import ipywidgets
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.compare.run import compare
 from prepbench.widgets.bench import BenchControls, bench_bundle, bench_widget
 
 
@@ -30,6 +32,11 @@ def controls(bench: pb.Bench) -> BenchControls:
 def _click(controls: BenchControls, **content: Any) -> None:
     """What the page sends when something is clicked."""
     controls._handle_custom_msg(content, [])
+
+
+@pytest.fixture(autouse=True)
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prepbench.bench.bench.compare", functools.partial(compare, rounds=0))
 
 
 def test_traits_mirror_the_bench(bench: pb.Bench, controls: BenchControls) -> None:

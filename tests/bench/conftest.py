@@ -1,0 +1,14 @@
+"""Benches that compare without timing: what is timed, and how, is tested in tests/compare."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from prepbench.compare.run import compare
+
+
+@pytest.fixture(autouse=True)
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prepbench.bench.bench.compare", functools.partial(compare, rounds=0))
