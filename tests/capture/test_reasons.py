@@ -132,3 +132,16 @@ def test_the_cause_of_a_wrapped_error_counts() -> None:
     error = Wrapped("backend failed")
     error.__cause__ = NotImplementedError("Could not run 'a::b' with arguments from the 'Meta' backend")
     assert describe_failure(error, fqn="", module_type="M").kind == "missing fake kernel"
+
+
+def test_lines_in_notebook_cells_are_stable(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    from types import SimpleNamespace
+
+    from prepbench.capture import reasons
+
+    compiler = SimpleNamespace(format_code_name=lambda name: ("Cell", "In[7]") if "ipykernel" in name else None)
+    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=compiler))
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    assert reasons._source_line("/tmp/ipykernel_42/1.py", 3).file == "notebook cell"
+    assert reasons._source_line("/home/me/net.py", 3).file == "/home/me/net.py"

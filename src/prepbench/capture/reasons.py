@@ -347,12 +347,15 @@ def _source_line(file: str, line: int) -> SourceLine:
     return SourceLine(_readable(file), line, linecache.getline(file, line).strip())
 
 
+NOTEBOOK_CELL = "notebook cell"
+
+
 def _readable(file: str) -> str:
-    """A notebook cell by its number, as ``In[3]``: its file's name holds a process id. Other files by their name."""
+    """The file as people know it; a notebook cell's file carries a process id, its number changes with each run."""
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     compiler: Any = getattr(shell, "compile", None)
-    name = compiler.format_code_name(file) if hasattr(compiler, "format_code_name") else None
-    return str(name[1]) if name else file
+    is_cell = hasattr(compiler, "format_code_name") and compiler.format_code_name(file) is not None
+    return NOTEBOOK_CELL if is_cell else file
 
 
 def _forward_line(module: torch.nn.Module) -> SourceLine | None:
