@@ -355,7 +355,8 @@ def _readable(file: str) -> str:
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     compiler: Any = getattr(shell, "compile", None)
     is_cell = hasattr(compiler, "format_code_name") and compiler.format_code_name(file) is not None
-    return NOTEBOOK_CELL if is_cell else file
+    # installed packages lie elsewhere on each machine; below site-packages the path is the same everywhere
+    return NOTEBOOK_CELL if is_cell else re.sub(r"^.*/(?:site|dist)-packages/", "", file)
 
 
 def _forward_line(module: torch.nn.Module) -> SourceLine | None:
