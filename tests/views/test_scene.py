@@ -139,7 +139,9 @@ def test_an_empty_document_can_be_shown() -> None:
 
 def test_without_graphviz_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert "apt-get install graphviz" in collection_bundle(_collection(failing()))["text/html"]
+    page = collection_bundle(_collection(failing()))["text/html"]
+    assert "apt-get install graphviz" in page
+    assert "✕ gate Gate data-dependent branch" in page
 
 
 def test_failures_table() -> None:

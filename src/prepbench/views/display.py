@@ -13,6 +13,7 @@ from prepbench.document.model import MIME_TYPE, Failure, GraphCollectionDocument
 from prepbench.views.palette import STATUS
 from prepbench.views.scene import Scene, scene
 from prepbench.views.svg import HINT, description, render
+from prepbench.views.text import to_text
 
 LIMIT = 300_000  # bytes of one saved output
 
@@ -63,13 +64,14 @@ def _page(document: GraphCollectionDocument, view: Scene, failures: tuple[Failur
     graphs = f"{len(document.graphs)} graphs, " if len(document.graphs) > 1 else ""
     name = html.escape(document.model_type)
     headline = f"<p><b>{name}</b> &nbsp; {kind}, {graphs}{operations} operations &nbsp;&nbsp; {legend}</p>"
-    return f"{_STYLE}\n{headline}\n{_picture(view)}\n{failures_html(failures)}"
+    return f"{_STYLE}\n{headline}\n{_picture(document, view)}\n{failures_html(failures)}"
 
 
-def _picture(view: Scene) -> str:
+def _picture(document: GraphCollectionDocument, view: Scene) -> str:
+    """The diagram as an image; an indented tree where it cannot be laid out."""
     svg = render(view)
     if svg is None:
-        return f"<p>{html.escape(HINT)}</p>"
+        return f"<pre>{html.escape(to_text(document, view.expanded))}</pre><p>{html.escape(HINT)}</p>"
     data = base64.b64encode(svg.encode()).decode()
     image = f'<img alt="{html.escape(description(view))}" src="data:image/svg+xml;base64,{data}"/>'
     return f'<div class="pb-picture">{image}</div>'

@@ -90,7 +90,7 @@ class OnnxRuntimeTarget(Target):
             raise TargetError(
                 "ONNX Runtime cannot run leaf-wrapped modules, because they call back into Python. Leaf-wrapped: "
                 f"{names}. "
-                f"Rewrite the module ({leaves[0].remedy}) or compile with "
+                f"Rewrite the module ({leaves[0].remedy.rstrip('.')}) or compile with "
                 "deployment_settings=InductorDeployment(), which runs leaves."
             )
 
