@@ -80,7 +80,7 @@ class CompiledModel(nn.Module):
             names = ", ".join(name or "the model itself" for name in self.report.leaves)
             raise TargetError(
                 "A model with leaf-wrapped modules cannot be saved, because they call back into this process's Python: "
-                f"{names}. Rewrite these modules so that they can be captured (pb.recursive_trace(model, inputs=...) says why and where), "
+                f"{names}. Rewrite these modules so that they can be captured (pb.recursive_trace says why and where), "
                 "or keep "
                 "compiling the model where it is used."
             )
