@@ -35,12 +35,14 @@ GuardCallback = Callable[[Any], None]
 class _WatchedShapeEnv(ShapeEnv):
     """A shape environment that reports each new assumption about sizes at the moment the model makes it."""
 
-    def __init__(self, on_guard: GuardCallback) -> None:
+    def __init__(self, on_guard: GuardCallback, on_question: GuardCallback) -> None:
         # a value read from a tensor becomes an unknown number instead of an error; only branching on it fails
         super().__init__(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
         self._on_guard = on_guard
+        self._on_question = on_question
 
     def evaluate_expr(self, *args: Any, **kwargs: Any) -> Any:
+        self._on_question(args[0])
         before = len(self.guards)
         result = super().evaluate_expr(*args, **kwargs)
         for guard in self.guards[before:]:
@@ -48,12 +50,18 @@ class _WatchedShapeEnv(ShapeEnv):
         return result
 
 
-def symbolic_fake_mode(on_guard: GuardCallback) -> FakeTensorMode:
+def symbolic_fake_mode(on_guard: GuardCallback, on_question: GuardCallback) -> FakeTensorMode:
     """A fake mode with symbolic sizes; real parameters may be used in it as they are.
 
-    ``on_guard`` receives each assumption on sizes (a sympy expression) when it is first made.
+    ``on_guard`` receives each assumption on sizes (a sympy expression) when it is first made; ``on_question`` every
+    question about sizes before it is answered. What they raise appears at the line of the model that asks.
     """
-    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=_WatchedShapeEnv(on_guard))
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=_WatchedShapeEnv(on_guard, on_question))
+
+
+def is_open_question(mode: FakeTensorMode, expression: Any) -> bool:
+    """Whether the answer does not follow from what is known of the sizes already."""
+    return mode.shape_env is None or mode.shape_env._maybe_evaluate_static(expression) is None
 
 
 def fake_input(mode: FakeTensorMode, tensor: torch.Tensor, hints: dict[int, int], name: str) -> torch.Tensor:
@@ -257,6 +265,68 @@ def mark_module_stack() -> Callable[[], None]:
             stack.popitem(last=True)
 
     return restore
+
+
+@contextmanager
+def seen_as_exporting() -> Iterator[None]:
+    """Inside the block, ``torch.compiler`` says that a model is being compiled and exported."""
+    flags = [name for name in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(torch.compiler, name)]
+    before = {name: getattr(torch.compiler, name) for name in flags}
+    try:
+        for name in flags:
+            setattr(torch.compiler, name, True)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(torch.compiler, name, value)
+
+
+@contextmanager
+def conversions_that_change_nothing_skipped() -> Iterator[None]:
+    """Inside the block, ``module.to(...)`` returns at once when every tensor of the module is as asked for already.
+
+    Tensors without data cannot be put in place of parameters, so that even such a call would fail while tracing.
+    """
+    original = torch.nn.Module.to
+
+    def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        wanted: tuple[Any, ...] = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, _, memory_format = wanted
+        tensors = [*self.parameters(), *self.buffers()]
+        same = memory_format is None and all(
+            (device is None or device in (tensor.device, torch.device(tensor.device.type)))
+            and (dtype is None or tensor.dtype == dtype or not (tensor.is_floating_point() or tensor.is_complex()))
+            for tensor in tensors
+        )
+        return self if same else original(self, *args, **kwargs)
+
+    torch.nn.Module.to = to  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.nn.Module.to = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def watched_questions(on_question: Callable[[Any, dict[Any, str]], None]) -> Iterator[None]:
+    """Call ``on_question(expression, names)`` before tracing answers an open question about sizes; it may raise.
+
+    ``names`` gives for each symbol its size, such as ``"x.shape[0]"``. What it raises appears at the line of the model
+    that asked, and nothing is assumed.
+    """
+    original = ShapeEnv.evaluate_expr
+
+    def evaluate_expr(self: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
+        expression = args[0]
+        if getattr(expression, "free_symbols", None) and self._maybe_evaluate_static(expression) is None:
+            on_question(expression, {symbol: _size_name(self, symbol) for symbol in expression.free_symbols})
+        return original(self, *args, **kwargs)
+
+    ShapeEnv.evaluate_expr = evaluate_expr  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ShapeEnv.evaluate_expr = original  # type: ignore[method-assign]
 
 
 def needs_data(error: Exception) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from prepbench.capture.fake_inputs import InputSize
+from prepbench.capture.sample_sizes import condition_text
 from prepbench.capture.structures import collect
 from prepbench.capture.trace_result import Assumption, ValueTrace
 from prepbench.errors import InputError
@@ -20,34 +21,26 @@ def readable(trace: ValueTrace) -> list[str]:
     )
 
 
+def size_names(sizes: dict[Any, InputSize]) -> dict[Any, str]:
+    """``"x.size(1)"`` for each symbol."""
+    return {symbol: f"{size.path}.size({size.dim})" for symbol, size in sizes.items()}
+
+
 def _shown_by_samples(assumption: Assumption, sizes: dict[Any, InputSize]) -> bool:
-    """Whether it only says that two sizes are equal which are equal in every sample."""
-    seen = {sizes[symbol].sizes for symbol in assumption.expression.free_symbols}
-    return bool(assumption.expression.is_Equality) and len(assumption.expression.free_symbols) > 1 and len(seen) == 1
+    """Whether it holds for all inputs in which those sizes are equal that are equal in every sample."""
+    first: dict[tuple[int, ...], Any] = {}
+    equal = {symbol: first.setdefault(sizes[symbol].sizes, symbol) for symbol in _in_order(assumption, sizes)}
+    return len(set(equal.values())) < len(equal) and assumption.expression.xreplace(equal) == True  # noqa: E712
+
+
+def _in_order(assumption: Assumption, sizes: dict[Any, InputSize]) -> list[Any]:
+    return [symbol for symbol in sizes if symbol in assumption.expression.free_symbols]
 
 
 def _line(assumption: Assumption, sizes: dict[Any, InputSize]) -> str:
-    text = _condition(assumption.expression, sizes)
+    text = condition_text(assumption.expression, size_names(sizes))
     source = assumption.source
     return f"{text}, from {source.file}:{source.line}: {source.code}" if source else text
-
-
-def _condition(expression: Any, sizes: dict[Any, InputSize]) -> str:
-    operators = {"Equality": "==", "Unequality": "!=", "GreaterThan": ">=", "StrictGreaterThan": ">"} | {
-        "LessThan": "<=",
-        "StrictLessThan": "<",
-    }
-    names = {symbol: f"{size.path}.size({size.dim})" for symbol, size in sizes.items()}
-    operator = operators.get(type(expression).__name__)
-    parts = [_named(part, names) for part in expression.args] if operator else [_named(expression, names)]
-    return f" {operator} ".join(parts)
-
-
-def _named(expression: Any, names: dict[Any, str]) -> str:
-    text = str(expression)
-    for symbol in sorted(names, key=lambda symbol: -len(str(symbol))):
-        text = text.replace(str(symbol), names[symbol])
-    return text
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,17 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind
 
-from prepbench._torch_compat import exact_zero_one, quiet_export, watched_specialisation
+from prepbench._torch_compat import (
+    conversions_that_change_nothing_skipped,
+    exact_zero_one,
+    quiet_export,
+    watched_questions,
+    watched_specialisation,
+)
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.outcomes import difference, run
 from prepbench.capture.patching import patched
+from prepbench.capture.sample_sizes import SampleSizes
 from prepbench.capture.unchanged import unchanged
 from prepbench.inputs import Sample, named_leaves
 
@@ -29,15 +36,23 @@ class WrongProgram(RuntimeError):
 
 
 def export_program(
-    model: torch.nn.Module, sample: Sample, axes: DynamicAxes, *, strict: bool = False, exact: bool = False
+    model: torch.nn.Module,
+    sample: Sample,
+    axes: DynamicAxes,
+    *,
+    strict: bool = False,
+    exact: bool = False,
+    sizes: SampleSizes | None = None,
 ) -> Program:
     """Export ``model`` for the call ``sample`` with these dynamic axes; the model is left as it was.
 
     Args:
         strict: through dynamo, which understands more Python but takes longer.
         exact: record what the model asks about sizes 0 and 1 instead of assuming sizes of 2 or more.
+        sizes: what the model asks about sizes must have the same answer for all of these.
 
     Raises:
+        SizesDecide: at the line that asks something else.
         SpecialisedSize: at the line that fixes a dynamic size.
         Exception: whatever export raises.
     """
@@ -46,6 +61,7 @@ def export_program(
         stack.enter_context(_explicit_keywords(model, sample))
         shapes = axes.dynamic_shapes(model, sample, hint=torch.export.Dim.AUTO) if axes.dynamic else None
         stack.enter_context(quiet_export())
+        stack.enter_context(conversions_that_change_nothing_skipped())
         # a graph for inference has no use for the modes that no_grad() blocks in a model would switch
         stack.enter_context(torch.no_grad())
         if exact:
@@ -53,6 +69,8 @@ def export_program(
         if not strict:
             # under dynamo an exception would be taken for one of the user's
             stack.enter_context(watched_specialisation(_refuse))
+            if sizes is not None:
+                stack.enter_context(watched_questions(sizes.refuse_contradiction))
         program = torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=shapes, strict=strict)
     fixed = [axis for axis, size in axis_sizes(program, model, axes).items() if isinstance(size, int)]
     if fixed:

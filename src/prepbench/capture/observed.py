@@ -6,18 +6,21 @@ One real forward per sample, run only when something fails. Tensors are kept as 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat import on_device
+from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.module_state import restored
 from prepbench.capture.patching import patched
+from prepbench.capture.resized import varied
+from prepbench.capture.size_rules import Known, learn_rule
 from prepbench.capture.structures import collect, map_values
+from prepbench.errors import InputError
 from prepbench.inputs import Sample
 
 Sizes = tuple[int, ...]
@@ -35,8 +38,11 @@ class Call:
 class Observed:
     """The calls of every submodule of a model, by name and by sample."""
 
-    def __init__(self, calls: list[dict[str, list[Call]]], error: Exception | None = None) -> None:
+    def __init__(
+        self, calls: list[dict[str, list[Call]]], error: Exception | None = None, further: Sequence[Any] = ()
+    ) -> None:
         self._calls = calls
+        self._further = list(further)
         self.error = error
         """What the model raised on a sample without any tracing, if it did."""
 
@@ -44,10 +50,13 @@ class Observed:
     def of(cls, root: torch.nn.Module, samples: Sequence[Sample]) -> Observed:
         """Run ``root`` on every sample and note what its submodules see; the model is left as it was.
 
-        A sample on which the model raises contributes the calls that finished.
+        A sample on which the model raises contributes the calls that finished. Samples of further sizes are made up, to
+        tell rules over sizes apart; those on which the model raises say nothing.
         """
         seen = [_observe(root, sample) for sample in samples]
-        return cls([calls for calls, _ in seen], next((error for _, error in seen if error is not None), None))
+        error = next((error for _, error in seen if error is not None), None)
+        further = [_observe(root, sample) for sample in _varied(root, samples)] if error is None else []
+        return cls([calls for calls, _ in seen], error, [calls for calls, error in further if error is None])
 
     def count(self, fqn: str) -> int:
         """How often the module ran on the first sample that reached it."""
@@ -68,7 +77,8 @@ class Observed:
             make: turns a meta tensor and its new sizes into a fake tensor.
             fresh: makes a size that nothing is known about.
         """
-        calls = [c[fqn][min(number, len(c[fqn]) - 1)] for c in self._calls if c.get(fqn)]
+        calls = [c[fqn][min(number, len(c[fqn]) - 1)] for c in (*self._calls, *self._further) if c.get(fqn)]
+        calls = [call for call in calls if _alike(call, calls[0])]
         now = [size for tensor in _tensors(inputs) for size in tensor.shape]
         seen = list(zip(*([s for t in _tensors((c.args, c.kwargs)) for s in t.shape] for c in calls), strict=False))
         known = list(zip(seen, now, strict=False)) if len(seen) == len(now) else []
@@ -84,26 +94,22 @@ class Observed:
         )
 
 
-def _size(values: Sizes, known: Iterable[tuple[Sizes, Any]], fresh: Callable[[], Any]) -> Any:
-    """The simplest rule that explains a size on all samples: constant, one input size, shifted, scaled, a product."""
-    if len(set(values)) == 1:
-        return values[0]
-    varying = [(seen, now) for seen, now in known if len(set(seen)) > 1]
-    for seen, now in varying:
-        if seen == values:
-            return now
-    for seen, now in varying:
-        differences = {value - size for value, size in zip(values, seen, strict=True)}
-        if len(differences) == 1:
-            return now + differences.pop()
-        if all(size and value % size == 0 for value, size in zip(values, seen, strict=True)):
-            factors = {value // size for value, size in zip(values, seen, strict=True)}
-            if len(factors) == 1:
-                return now * factors.pop()
-    for (seen, now), (other, also) in combinations(list(known), 2):
-        if tuple(a * b for a, b in zip(seen, other, strict=True)) == values:
-            return now * also
-    return fresh()
+def _varied(root: torch.nn.Module, samples: Sequence[Sample]) -> list[Sample]:
+    try:
+        return varied(root, samples, DynamicAxes.infer(list(samples), root))
+    except InputError:  # samples that differ in more than sizes
+        return []
+
+
+def _alike(one: Call, other: Call) -> bool:
+    pairs = ((one.args, other.args), (one.kwargs, other.kwargs), (one.output, other.output))
+    return all([t.dim() for t in _tensors(a)] == [t.dim() for t in _tensors(b)] for a, b in pairs)
+
+
+def _size(values: Sizes, known: Sequence[tuple[Sizes, Any]], fresh: Callable[[], Any]) -> Any:
+    """A size by the simplest rule that explains it on all samples, else one about which nothing is known."""
+    rule = learn_rule(values, [Known("", seen) for seen, _ in known])
+    return fresh() if rule is None else rule.compute([now for _, now in known])
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

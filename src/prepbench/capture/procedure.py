@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.capture.exporting import Program, WrongProgram, export_program, problem
+from prepbench.capture.exporting import Program, SpecialisedSize, WrongProgram, export_program, problem
 from prepbench.capture.leaf_operator import LeafOperators
 from prepbench.capture.leaf_wrapping import Calls, failures_collected, leaves_wrapped, original_error, outermost
 from prepbench.capture.reasons import describe_failure
 from prepbench.capture.resized import base_sample, varied
+from prepbench.capture.sample_sizes import SampleSizes
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
@@ -60,26 +61,28 @@ class Procedure:
         """Export, and run the result on the samples.
 
         Sizes of 2 and more are assumed at first, which suits most models. Where that gives a wrong program for a sample
-        with a size of 1, what the model asks about such sizes is recorded exactly.
+        with a size of 1, or fixes a size that happens to equal one of the model's own, what the model asks about such
+        sizes is recorded exactly.
         """
-        wrong: WrongProgram | None = None
+        first: Exception | None = None
         for exact in (False, True):
             try:
                 program = export_program(self.model, self._base, self.axes, strict=strict, exact=exact)
-            except Exception:
-                if wrong is not None:
-                    raise wrong from None
-                raise
+            except Exception as error:
+                first = first or error
+                if isinstance(error, SpecialisedSize):
+                    continue
+                break
             found = problem(program, self.model, self._samples, self._expected)
             if found is None:
                 return program
-            wrong = wrong or found
-        assert wrong is not None
-        raise wrong
+            first = first or found
+        assert first is not None
+        raise first
 
     def find_failures(self) -> list[Failure]:
         """Every module that cannot be exported, in one pass; the model itself if no part of it is to blame."""
-        found = self._find()
+        found = self._find(isinstance(self.error, WrongProgram))
         if not found and self.error is not None:
             found = {"": self.error}
         return [self._describe(fqn, error) for fqn, error in found.items()]
@@ -113,19 +116,21 @@ class Procedure:
         """Turn the modules that fail now into leaves, or else the whole model; false when it is one already."""
         if "" in self._leaves:
             return False
-        found = {} if isinstance(error, WrongProgram) else self._find()
+        found = self._find(isinstance(error, WrongProgram))
         new = {fqn: reason for fqn, reason in found.items() if fqn not in self._leaves} or {"": error}
         for fqn, reason in new.items():
             self._leaves[fqn] = self._describe(fqn, reason)
         self._leaves = {fqn: self._leaves[fqn] for fqn in outermost(self._leaves)}
         return True
 
-    def _find(self) -> dict[str, Exception]:
+    def _find(self, sizes_decide: bool = False) -> dict[str, Exception]:
+        """What fails, by module; with ``sizes_decide`` also where the samples' sizes lead to different graphs."""
         self._calls.record()
+        sizes = SampleSizes(self.model, self._samples) if sizes_decide else None
         found: dict[str, Exception] = {}
         try:
             with failures_collected(self.model, self._leaves, self._operators, found):
-                export_program(self.model, self._base, self.axes)
+                export_program(self.model, self._base, self.axes, sizes=sizes)
         except Exception as error:
             # fake outputs can break what comes after them; only a pass that found nothing is to blame itself
             if not found:

@@ -94,6 +94,10 @@ _SHAPE_REMEDY = (
     "Keep sizes symbolic: use x.shape[i] directly in torch calls instead of int(...) or range(...), "
     "or make this axis static in the dynamic axes."
 )
+_SIZES_DECIDE_REMEDY = (
+    "Give samples whose sizes all take the same way at this line and capture once for each way, compute both ways and "
+    f"choose with torch.where, {_LEAF_HINT}."
+)
 _DATA_SHAPE_REMEDY = (
     "The size of this result depends on tensor values (nonzero, unique, boolean mask): use torch.where or a mask of "
     f"fixed size; {_LEAF_HINT}."
@@ -143,6 +147,8 @@ _REASONS = (
     _Reason(MUTATION, _MUTATION_REMEDY, message=r"does not support item (assignment|deletion)"),
     _Reason(MUTATION, _MUTATION_REMEDY, message=r"was assigned during export|[Mm]utat(ing|ed|ion)|in-?place"),
     _Reason(MUTATION, _MUTATION_REMEDY, types=("SpecViolationError", "UnsupportedMutationAliasingException")),
+    _Reason(MUTATION, _MUTATION_REMEDY, types=("UntracedTensor",), message="reached this operation"),
+    _Reason(SHAPE, _SIZES_DECIDE_REMEDY, types=("SizesDecide",)),
     _Reason(SHAPE, _SHAPE_REMEDY, types=("ConstraintViolationError",)),
     _Reason(
         SHAPE, _SHAPE_REMEDY, message=r"0/1 speciali|specializ(ed|ation)|Constraints violated|marked .* as dynamic"

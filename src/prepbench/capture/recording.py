@@ -49,6 +49,7 @@ class Recording:
         self._find_attribute = find_attribute
         self._values: dict[Any, tuple[fx.Node, Path]] = {}
         self._sizes: dict[Any, tuple[torch.Tensor, int]] = {}
+        self._flags: dict[Any, tuple[fx.Node, Path]] = {}
         self._expressions: dict[Any, Any] = {}
         self._created: list[fx.Node] = []
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
@@ -81,7 +82,7 @@ class Recording:
 
     def knows(self, symbol: Any) -> bool:
         """Whether the graph can compute this symbol."""
-        return symbol in self._values or symbol in self._sizes
+        return symbol in self._values or symbol in self._sizes or symbol in self._flags
 
     def bind(self, value: Any, node: fx.Node) -> None:
         """Say that ``node`` made ``value`` and every tensor inside it."""
@@ -95,6 +96,10 @@ class Recording:
                 self._alive.append(leaf)
                 self._bind_sizes(leaf)
             elif leaf.node.expr.is_Symbol and not self.knows(leaf.node.expr):
+                self._set(self._values, leaf.node.expr, (node, path))
+            elif isinstance(leaf, torch.SymBool) and len(leaf.node.expr.free_symbols) == 1:
+                # the answer of .item() on a bool is "u == 1" for a new symbol u
+                self._set(self._flags, next(iter(leaf.node.expr.free_symbols)), (node, path))
                 self._set(self._values, leaf.node.expr, (node, path))
 
     def _bind_sizes(self, tensor: torch.Tensor) -> None:
@@ -159,7 +164,8 @@ class Recording:
         if is_fake(tensor):
             raise UntracedTensor(
                 f"A {tuple(tensor.shape)} tensor reached this operation from code that tracing does not see "
-                "(for example a C++ extension, or a value kept from an earlier call)."
+                "(a C++ extension, a value kept from an earlier call, or an object that a part which cannot be traced "
+                "wrote into)."
             )
         name = self._names.get(id(tensor)) or self._find_attribute(tensor) or self._constant(tensor, "_tensor_constant")
         return self._attribute(name, tensor)
@@ -224,6 +230,8 @@ class Recording:
 
         if expression.is_Symbol:
             return self._symbol(expression)
+        if expression in self._values:
+            return self._resolved(expression, *self._values[expression])
         if expression not in self._expressions:
             tracer = _NumberTracer(self)
             symbols = sorted(expression.free_symbols, key=str)
@@ -236,6 +244,11 @@ class Recording:
         found = self._values.get(symbol)
         if found is not None:
             return self._resolved(symbol, *found)
+        if symbol in self._flags:
+            flag = self._resolved(("flag", symbol), *self._flags[symbol])
+            node = self._derived(flag, "call_function", operator.mul, 1)
+            self._set(self._values, symbol, (node, ()))
+            return node
         if symbol not in self._sizes:
             raise UntracedTensor(f"The size {symbol} belongs to no value in the graph.")
         tensor, dim = self._sizes[symbol]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import fx
@@ -44,11 +44,33 @@ class ValueTrace:
         return [a for a in self.assumptions if a.expression.is_Equality and len(a.expression.free_symbols) == 1]
 
     @property
+    def contradictions(self) -> int:
+        """How many assumptions are false for one of the samples that were traced."""
+        return sum(
+            any(a.expression.xreplace(values) == False for values in values_on_samples(a.expression, self.sizes))  # noqa: E712
+            for a in self.assumptions
+        )
+
+    @property
     def errors(self) -> list[Exception]:
         """Everything that was raised, the root's own error first."""
         return [e for e in (self.error, *(call.error for call in self.calls)) if e is not None]
 
+    def keep_errors_of(self, other: ValueTrace) -> None:
+        """Take over why the modules failed that fail in both traces."""
+        errors = {call.fqn: call.error for call in other.calls if call.error is not None}
+        self.calls = [replace(c, error=errors.get(c.fqn, c.error)) if c.error else c for c in self.calls]
+
     @property
-    def losses(self) -> tuple[bool, int, int]:
+    def losses(self) -> tuple[bool, int, int, int]:
         """What was not traced, for comparing two attempts at the same model."""
-        return self.error is not None, len(self.errors), len(self.fixed)
+        return self.error is not None, self.contradictions, len(self.errors), len(self.fixed)
+
+
+def values_on_samples(expression: Any, sizes: dict[Any, InputSize]) -> list[dict[Any, Any]]:
+    """The values that the symbols of ``expression`` have on each sample; empty if one is no input size."""
+    symbols: set[Any] = getattr(expression, "free_symbols", set())
+    if not symbols or not symbols <= set(sizes):
+        return []
+    count = len(next(iter(sizes.values())).sizes)
+    return [{symbol: sizes[symbol].sizes[index] for symbol in symbols} for index in range(count)]

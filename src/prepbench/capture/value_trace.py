@@ -12,7 +12,8 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,24 +24,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from prepbench._torch_compat import (
     autocast_functions,
     autocast_state,
+    conversions_that_change_nothing_skipped,
     device_of,
     forget_compiled,
     fresh_size,
     in_functorch,
     is_fake,
+    is_open_question,
     needs_data,
+    seen_as_exporting,
     symbolic_fake_mode,
     symbolic_kernels,
 )
 from prepbench.capture import structures
-from prepbench.capture.fake_inputs import FakeCall, base_samples, fake_call
+from prepbench.capture.assumptions import size_names
+from prepbench.capture.fake_inputs import FakeCall, InputSize, base_samples, fake_call
 from prepbench.capture.interception import intercepted
 from prepbench.capture.module_state import replaced_buffers, restored
 from prepbench.capture.observed import Observed
 from prepbench.capture.operations import has_side_effect, spell
 from prepbench.capture.reasons import source_of_frame
 from prepbench.capture.recording import Recording
-from prepbench.capture.trace_result import Assumption, ModuleCall, ValueTrace
+from prepbench.capture.sample_sizes import SizesDecide, disagreement
+from prepbench.capture.trace_result import Assumption, ModuleCall, ValueTrace, values_on_samples
 from prepbench.inputs import Sample
 
 IsLeaf = Callable[[torch.nn.Module, str], bool]
@@ -72,22 +78,45 @@ def trace_values(
     """
     best: ValueTrace | None = None
     bases = base_samples(root, samples)
-    # the fast way first; torch's Python kernels are slow but fix fewer sizes, and so may another sample
-    for base, kernels in [(bases[0], False), *((base, True) for base in bases)]:
+    # the fast way first; torch's Python kernels are slow but fix fewer sizes, and so may another sample; as a last
+    # resort models that know a way of their own for torch.export may take it
+    ways = [_Way(bases[0]), *(_Way(base, kernels=True) for base in bases), _Way(bases[0], exporting=True)]
+    for way in (*ways, _Way(bases[0], kernels=True, strict=True)):
+        if way.strict and not (best and best.error is None and best.contradictions):
+            break
         try:
-            trace = _Run(root, is_leaf, observed, prefix).trace(samples, base, kernels)
+            trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
         except _NotObserved:
             observed = observe()
-            trace = _Run(root, is_leaf, observed, prefix).trace(samples, base, kernels)
+            trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
         if best is None or trace.losses < best.losses:
+            if best is not None and way.strict:
+                trace.keep_errors_of(best)
             best = trace
-        if not best.fixed and all(needs_data(error) for error in best.errors):
+        if not best.fixed and not best.contradictions and all(needs_data(error) for error in best.errors):
             break
     assert best is not None  # there is at least one sample
     if observed is not None and observed.error is not None and best.error is not None and not prefix:
         # the model does not run on these inputs at all: its own error says more than that of a tensor without data
         best.error = observed.error
     return best
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How to trace.
+
+    Attributes:
+        base: the sample whose sizes decide.
+        kernels: through torch's Python kernels.
+        exporting: as if ``torch.export`` did it.
+        strict: what is decided by sizes must be the same for all samples.
+    """
+
+    base: int
+    kernels: bool = False
+    exporting: bool = False
+    strict: bool = False
 
 
 class _Run:
@@ -105,29 +134,35 @@ class _Run:
         self.paused = 0
         self.below = 0
         self.compiled_branches = False
+        self.decisive: dict[Any, InputSize] = {}
         self._attributes: dict[int, str] | None = None
         self._outer_autocast = autocast_state()
         self._autocast: tuple[Any, list[fx.Node]] = (autocast_state(), [])
         names = {id(t): name for name, t in (*self.root.named_parameters(), *self.root.named_buffers())}
         self.recording = Recording(names, self._attribute_name)
-        self.mode = symbolic_fake_mode(self._assume)
+        self.mode = symbolic_fake_mode(self._assume, self._ask)
 
     @property
     def active(self) -> bool:
         """Whether what runs now is the model's own code, to be written down call by call."""
         return not self.paused and not self.below and threading.get_ident() == self.thread
 
-    def trace(self, samples: Sequence[Sample], base: int, kernels: bool) -> ValueTrace:
-        """Run the forward once and return what it did; with ``kernels`` through torch's Python kernels."""
+    def trace(self, samples: Sequence[Sample], way: _Way) -> ValueTrace:
+        """Run the forward once and return what it did."""
         result = ValueTrace(self.recording.graph, self.calls, None, self.recording.constants)
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=[]))
             buffers = stack.enter_context(restored(self.root))
-            call = fake_call(self.function, samples, self.mode, base)
+            call = fake_call(self.function, samples, self.mode, way.base)
             result.sizes = call.sizes
+            self.decisive = call.sizes if way.strict else {}
             self._add_placeholders(call)
             try:
-                with symbolic_kernels() if kernels else nullcontext():
+                with ExitStack() as around:
+                    if way.kernels:
+                        around.enter_context(symbolic_kernels())
+                    if way.exporting:
+                        around.enter_context(seen_as_exporting())
                     self._forward(call, buffers)
             except Exception as error:
                 result.error, result.graph = error, fx.Graph()
@@ -139,7 +174,7 @@ class _Run:
         return result
 
     def _forward(self, call: FakeCall, buffers: dict[str, torch.Tensor]) -> None:
-        with self.mode, intercepted(self), _Dispatched(self), _Called(self):
+        with self.mode, conversions_that_change_nothing_skipped(), intercepted(self), _Dispatched(self), _Called(self):
             output = self.function(*call.args, **call.kwargs)
             self.paused += 1
             self._follow_autocast()
@@ -150,6 +185,14 @@ class _Run:
         # inside torch, inequalities only choose between ways of computing the same (contiguity, broadcasting)
         if self.active or type(expression).__name__ == "Equality":
             self.assumptions.append(Assumption(expression, source_of_frame(sys._getframe(2))))
+
+    def _ask(self, expression: Any) -> None:
+        """Refuse what has different answers on different samples, if that is wanted."""
+        values = dict(enumerate(values_on_samples(expression, self.decisive)))
+        text = disagreement(expression, size_names(self.decisive), values) if values else None
+        watched = self.active or type(expression).__name__ == "Equality" or not expression.is_Relational
+        if text is not None and watched and is_open_question(self.mode, expression):
+            raise SizesDecide(text)
 
     def _add_placeholders(self, call: FakeCall) -> None:
         for name, value in zip(call.names, call.values, strict=True):

@@ -1,0 +1,91 @@
+"""Which samples agree with what a graph is about to assume about sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sympy import sympify
+
+from prepbench.inputs import Sample, named_leaves
+
+
+class SizesDecide(RuntimeError):
+    """The model takes one way for the sizes of one sample and another way for those of another."""
+
+
+class SampleSizes:
+    """The sizes of all tensors in all samples.
+
+    Args:
+        function: what is called with the samples; gives positional arguments their names.
+    """
+
+    def __init__(self, function: Callable[..., Any], samples: Sequence[Sample]) -> None:
+        self._sizes: list[dict[tuple[str, ...], int]] = []
+        self._indices = [sample.index for sample in samples]
+        for sample in samples:
+            sizes = {}
+            for path, leaf in named_leaves(function, sample):
+                if isinstance(leaf, torch.Tensor):
+                    sizes.update({(*_words(path), "shape", str(dim)): int(n) for dim, n in enumerate(leaf.shape)})
+            self._sizes.append(sizes)
+
+    def refuse_contradiction(self, expression: Any, names: dict[Any, str]) -> None:
+        """Raise when ``expression`` has another value for the sizes of one sample than for those of another.
+
+        Args:
+            expression: a sympy condition or number.
+            names: the size behind each symbol, e.g. ``"x.shape[0]"``; a symbol that is no input size decides nothing.
+
+        Raises:
+            SizesDecide: with the expression and two samples that disagree.
+        """
+        values = [{symbol: sizes.get(_words(name)) for symbol, name in names.items()} for sizes in self._sizes]
+        if any(None in sizes.values() for sizes in values):
+            return
+        text = disagreement(expression, names, dict(zip(self._indices, values, strict=True)))
+        if text is not None:
+            raise SizesDecide(text)
+
+
+def disagreement(expression: Any, names: dict[Any, str], values: dict[int, dict[Any, Any]]) -> str | None:
+    """What differs between samples when a model asks for ``expression``, in words; ``None`` if nothing does.
+
+    Args:
+        expression: a sympy condition or number over sizes.
+        names: the size behind each symbol.
+        values: for each sample its sizes.
+    """
+    answers = {index: sympify(expression.xreplace(sizes)) for index, sizes in values.items()}
+    if not all(answer.is_Number or answer in (True, False) for answer in answers.values()):
+        return None
+    first = next(iter(answers))
+    other = next((index for index, answer in answers.items() if answer != answers[first]), None)
+    if other is None:
+        return None
+    text = condition_text(expression, names)
+    if answers[first].is_Number:
+        return (
+            f"{text} is turned into a Python number here, which is {answers[first]} for inputs[{first}] and "
+            f"{answers[other]} for inputs[{other}]: one graph would have to be made for each."
+        )
+    yes, no = (first, other) if answers[first] == True else (other, first)  # noqa: E712 - sympy's
+    return f"The sizes of the inputs decide the way here: {text} holds for inputs[{yes}] but not for inputs[{no}]."
+
+
+def condition_text(expression: Any, names: dict[Any, str]) -> str:
+    """A condition on sizes as people read it, e.g. ``"x.shape[1] >= 4"``."""
+    operators = {"Equality": "==", "Unequality": "!=", "GreaterThan": ">=", "StrictGreaterThan": ">"}
+    operators |= {"LessThan": "<=", "StrictLessThan": "<"}
+    operator = operators.get(type(expression).__name__)
+    text = f" {operator} ".join(map(str, expression.args)) if operator else str(expression)
+    for symbol in sorted(names, key=lambda symbol: -len(str(symbol))):
+        text = re.sub(rf"\b{re.escape(str(symbol))}\b", names[symbol], text)
+    return text
+
+
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\w+", name.removeprefix("L")))
