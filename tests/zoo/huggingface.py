@@ -107,7 +107,6 @@ _ENCODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "convbert": ("ConvBertConfig", "ConvBertModel", {"embedding_size": 32, "head_ratio": 2}),
     "roformer": ("RoFormerConfig", "RoFormerModel", {}),
-    "nystromformer": ("NystromformerConfig", "NystromformerModel", {"segment_means_seq_len": 8, "num_landmarks": 4}),
 }
 _DECODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", "LlamaForCausalLM", {}),
@@ -143,6 +142,7 @@ _DECODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "DeepseekV3ForCausalLM",
         {
             "n_routed_experts": 4,
+            "num_key_value_heads": 4,
             "n_group": 1,
             "topk_group": 1,
             "num_experts_per_tok": 2,
@@ -164,7 +164,7 @@ _DECODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 for _name, (_config, _model, _further) in _ENCODERS.items():
     _register(_name, lambda c=_config, m=_model, f=_further: _text_model(c, m, ENCODER, f, True))  # type: ignore[misc]
 for _name, (_config, _model, _further) in _DECODERS.items():
-    _register(_name, lambda c=_config, m=_model, f=_further: _text_model(c, m, DECODER, f, True))  # type: ignore[misc]
+    _register(_name, lambda c=_config, m=_model, f=_further: _text_model(c, m, {**DECODER, **f}, {}, True))  # type: ignore[misc]
 
 
 @family

@@ -45,6 +45,7 @@ from prepbench.capture.observed import Observed
 from prepbench.capture.operations import has_side_effect, spell
 from prepbench.capture.reasons import source_of_frame
 from prepbench.capture.recording import Recording
+from prepbench.capture.repeated_layers import RepeatedLayers
 from prepbench.capture.sample_sizes import SizesDecide, disagreement
 from prepbench.capture.trace_result import Assumption, ModuleCall, ValueTrace, values_on_samples
 from prepbench.inputs import Sample
@@ -140,6 +141,7 @@ class _Run:
         self._autocast: tuple[Any, list[fx.Node]] = (autocast_state(), [])
         names = {id(t): name for name, t in (*self.root.named_parameters(), *self.root.named_buffers())}
         self.recording = Recording(names, self._attribute_name)
+        self.leaves = RepeatedLayers(self.call_quietly)
         self.mode = symbolic_fake_mode(self._assume, self._ask)
 
     @property
@@ -336,7 +338,9 @@ class _Run:
             # what is known need not be computed; the script interpreter would fix sizes by reading them as numbers
             return self._opaque(module, fqn, number, args, kwargs, prepared, "leaf")
         try:
-            result = self.call_quietly(original, module, *args, **kwargs)
+            result = self.leaves.output(
+                module, args, kwargs, lambda: self.call_quietly(original, module, *args, **kwargs)
+            )
         except Exception:
             # a leaf is never looked into, so what its code cannot do without data is no failure
             if not self._observed().count(self._full(fqn)):
