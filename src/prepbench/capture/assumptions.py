@@ -16,8 +16,16 @@ from prepbench.errors import InputError
 
 def readable(trace: ValueTrace) -> list[str]:
     """One line per assumption, e.g. ``"x.size(1) == 4, from model.py:12: for i in range(x.shape[1])"``."""
-    return list(
-        dict.fromkeys(_line(a, trace.sizes) for a in trace.assumptions if not _shown_by_samples(a, trace.sizes))
+    told = [a for a in trace.assumptions if not _shown_by_samples(a, trace.sizes) and not _seems_always_true(a)]
+    return list(dict.fromkeys(_line(assumption, trace.sizes) for assumption in told))
+
+
+def _seems_always_true(assumption: Assumption) -> bool:
+    """Whether it holds at all sizes that are tried: roundings of a size which no solver simplifies."""
+    symbols = sorted(assumption.expression.free_symbols, key=str)
+    return all(
+        assumption.expression.xreplace({s: 1 + (step * (7 + 4 * i)) % 131 for i, s in enumerate(symbols)}) == True  # noqa: E712
+        for step in range(131)
     )
 
 

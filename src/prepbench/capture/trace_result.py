@@ -7,16 +7,24 @@ from typing import Any
 
 from torch import fx
 
+from prepbench._torch_compat import needs_data
 from prepbench.capture.fake_inputs import InputSize
 from prepbench.document.model import SourceLine
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """What a graph takes for granted about its input sizes: the line that decided it, as a sympy expression."""
+    """What a graph takes for granted about its input sizes.
+
+    Attributes:
+        expression: a sympy condition.
+        source: the user's line that asked.
+        asked_by_torch: a torch function asked, not the line itself; another way to trace may not need the answer.
+    """
 
     expression: Any
     source: SourceLine | None
+    asked_by_torch: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,11 +52,19 @@ class ValueTrace:
         return [a for a in self.assumptions if a.expression.is_Equality and len(a.expression.free_symbols) == 1]
 
     @property
-    def contradictions(self) -> int:
-        """How many assumptions are false for one of the samples that were traced."""
-        return sum(
-            any(a.expression.xreplace(values) == False for values in values_on_samples(a.expression, self.sizes))  # noqa: E712
+    def contradicted(self) -> list[Assumption]:
+        """Assumptions that are false for one of the samples that were traced."""
+        return [
+            a
             for a in self.assumptions
+            if any(a.expression.xreplace(values) == False for values in values_on_samples(a.expression, self.sizes))  # noqa: E712
+        ]
+
+    @property
+    def avoidable(self) -> bool:
+        """Whether something was lost that another way of tracing may keep."""
+        return any(not needs_data(error) for error in self.errors) or any(
+            assumption.asked_by_torch for assumption in (*self.fixed, *self.contradicted)
         )
 
     @property
@@ -64,7 +80,7 @@ class ValueTrace:
     @property
     def losses(self) -> tuple[bool, int, int, int]:
         """What was not traced, for comparing two attempts at the same model."""
-        return self.error is not None, self.contradictions, len(self.errors), len(self.fixed)
+        return self.error is not None, len(self.contradicted), len(self.errors), len(self.fixed)
 
 
 def values_on_samples(expression: Any, sizes: dict[Any, InputSize]) -> list[dict[Any, Any]]:

@@ -31,7 +31,6 @@ from prepbench._torch_compat import (
     in_functorch,
     is_fake,
     is_open_question,
-    needs_data,
     seen_as_exporting,
     symbolic_fake_mode,
     symbolic_kernels,
@@ -83,8 +82,8 @@ def trace_values(
     # resort models that know a way of their own for torch.export may take it
     ways = [_Way(bases[0]), *(_Way(base, kernels=True) for base in bases), _Way(bases[0], exporting=True)]
     for way in (*ways, _Way(bases[0], kernels=True, strict=True)):
-        if way.strict and not (best and best.error is None and best.contradictions):
-            break
+        if best is not None and not (best.error is None and best.contradicted if way.strict else best.avoidable):
+            continue
         try:
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
         except _NotObserved:
@@ -94,8 +93,6 @@ def trace_values(
             if best is not None and way.strict:
                 trace.keep_errors_of(best)
             best = trace
-        if not best.fixed and not best.contradictions and all(needs_data(error) for error in best.errors):
-            break
     assert best is not None  # there is at least one sample
     if observed is not None and observed.error is not None and best.error is not None and not prefix:
         # the model does not run on these inputs at all: its own error says more than that of a tensor without data
@@ -186,7 +183,7 @@ class _Run:
     def _assume(self, expression: Any) -> None:
         # inside torch, inequalities only choose between ways of computing the same (contiguity, broadcasting)
         if self.active or type(expression).__name__ == "Equality":
-            self.assumptions.append(Assumption(expression, source_of_frame(sys._getframe(2))))
+            self.assumptions.append(Assumption(expression, source_of_frame(sys._getframe(2)), not self.active))
 
     def _ask(self, expression: Any) -> None:
         """Refuse what has different answers on different samples, if that is wanted."""
