@@ -15,6 +15,21 @@ Built = tuple[torch.nn.Module, Samples]
 
 ARCHITECTURES: dict[str, Callable[[], Built]] = {}
 
+LEAVES: dict[str, tuple[str, ...]] = {
+    # a size is divided by a tensor, and a flag is read from the mask
+    "longformer": ("encoder",),
+    # loops over the sequence; Mamba's also keeps its state in an object that the backbone makes
+    "mamba": ("backbone",),
+    "rwkv": ("rwkv.blocks.0.attention", "rwkv.blocks.1.attention"),
+    # a loop over the experts that were hit
+    "switch_transformers": ("decoder.block.1.layer.2.mlp.experts", "encoder.block.1.layer.1.mlp.experts"),
+    # positions are interpolated unless the image has the size of the configuration, as one sample has
+    "dinov2": ("embeddings",),
+    # a loop over the images of the batch
+    "vilt": ("embeddings",),
+}
+"""The modules that no single graph can hold; all other architectures are captured whole."""
+
 DECODER = {
     "hidden_size": 32,
     "intermediate_size": 64,

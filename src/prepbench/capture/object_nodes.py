@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from prepbench.capture.structures import attributes
+from prepbench.capture.structures import Slot, attributes
 
 _PLAIN = (
     torch.Tensor, torch.nn.Module, type(None), bool, int, float, complex, str, bytes, type, enum.Enum, torch.dtype,
     torch.device, torch.layout, torch.memory_format, torch.Generator, torch.SymInt, torch.SymFloat, torch.SymBool,
 )  # fmt: skip
-_VALUES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+_VALUES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, Slot)
 _DEEPEST = 12
 
 
@@ -38,9 +38,17 @@ class _Layout:
 
 def register_nodes(value: Any) -> None:
     """Register the classes of all objects inside ``value`` that hold tensors and that pytrees do not know yet."""
-    for leaf in pytree.tree_leaves(value):
+    for leaf in _leaves(value):
         if not isinstance(leaf, _PLAIN):
             _register_object(leaf, 0)
+
+
+_REGISTERED: set[type] = set()
+
+
+def _leaves(value: Any) -> list[Any]:
+    # what is inside a known object may be of a class that no earlier object held
+    return pytree.tree_leaves(value, is_leaf=lambda part: type(part) in _REGISTERED)
 
 
 def _register_object(value: Any, depth: int) -> bool:
@@ -52,9 +60,10 @@ def _register_object(value: Any, depth: int) -> bool:
         return False
     found = False
     for part in attributes(value).values():
-        for leaf in pytree.tree_leaves(part):
+        for leaf in _leaves(part):
             found |= _register_object(leaf, depth + 1)
     if found and kind not in pytree.SUPPORTED_NODES:
+        _REGISTERED.add(kind)
         pytree.register_pytree_node(
             kind,
             _flatten,

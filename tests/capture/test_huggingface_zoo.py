@@ -1,0 +1,89 @@
+"""Hugging Face architectures for which nothing was prepared: captured, equal at unseen sizes, with known leaves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from prepbench.capture.collection import recursive_trace
+from prepbench.capture.dynamic_axes import DynamicAxes
+from prepbench.capture.export import capture
+from prepbench.capture.outcomes import difference, run
+from prepbench.capture.resized import linked_axes, resized
+from prepbench.inputs import Sample, normalize_samples
+from tests.zoo.huggingface import ARCHITECTURES, LEAVES, build
+
+pytest.importorskip("transformers")
+
+# one of each kind; the others are in the coverage benchmark
+TRACED = (
+    "bert", "deberta_v2", "modernbert", "gpt2", "gemma2", "mixtral", "deepseek_v3", "rwkv", "t5", "switch_transformers",
+    "swin", "dinov2", "detr", "wav2vec2", "whisper", "clip", "llava",
+)  # fmt: skip
+CAPTURED = (
+    *TRACED, "albert", "convbert", "roformer", "longformer", "fnet", "llama", "mistral", "phi3", "gpt_oss", "bloom",
+    "falcon", "mamba", "bart", "vit", "convnext", "segformer", "mobilevit", "audio_spectrogram", "vilt",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    names = ("transformers", "torch.utils._pytree")
+    before = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    yield
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def test_the_list_covers_thirty_architectures() -> None:
+    assert len(set(CAPTURED)) >= 30
+    assert set(CAPTURED) <= set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_captured_and_equal_at_unseen_sizes(name: str) -> None:
+    model, samples = build(name)
+    captured = capture(model, samples, fullgraph=False)
+    assert tuple(leaf.fqn for leaf in captured.leaves) == LEAVES.get(name, ())
+    report = captured.verify()
+    assert not report.problems, report
+    for axis in report.axes:
+        # other sizes than those of the samples; a bound is the model's own when it says why
+        assert axis.held, report
+        assert axis.status == "holds" or (axis.status == "bounded" and axis.reason), report
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_traced_and_equal_at_unseen_sizes(name: str) -> None:
+    model, samples = build(name)
+    collection = recursive_trace(model, inputs=samples)
+    assert not collection.is_failed(model), collection
+    graph = collection.graph_module()
+    if not LEAVES.get(name):
+        assert collection.failures == ()
+    for sample in [*normalize_samples(model, samples), *_unseen(model, samples)]:
+        found = difference(run(model, sample, model), run(graph, sample, model))
+        assert found.equal, found.text
+
+
+def _unseen(model: torch.nn.Module, inputs: Any) -> list[Sample]:
+    """For each size that varies, the last sample with another size that the model takes."""
+    samples = normalize_samples(model, inputs)
+    groups = linked_axes(DynamicAxes.infer(inputs, model))
+    found = []
+    for symbol in groups:
+        for step in (1, 2, 4, 8, 32):
+            sample = resized(model, samples[-1], {symbol: step}, groups)
+            try:
+                run(model, sample, model)
+            except Exception:
+                continue
+            found.append(sample)
+            break
+    return found
