@@ -80,7 +80,7 @@ def trace_values(
     bases = base_samples(root, samples)
     # the fast way first; torch's Python kernels are slow but fix fewer sizes, and so may another sample; as a last
     # resort models that know a way of their own for torch.export may take it
-    ways = [_Way(bases[0]), *(_Way(base, kernels=True) for base in bases), _Way(bases[0], exporting=True)]
+    ways = [_Way(bases[0]), *(_Way(base, kernels=True) for base in bases), _Way(bases[0], kernels=True, exporting=True)]
     for way in (*ways, _Way(bases[0], kernels=True, strict=True)):
         if best is not None and not (best.error is None and best.contradicted if way.strict else best.avoidable):
             continue
