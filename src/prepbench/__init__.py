@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from prepbench.compare.comparison import Comparison as Comparison
     from prepbench.compare.run import compare as compare
     from prepbench.compile import CompiledModel as CompiledModel
+    from prepbench.compile import check_traceability as check_traceability
     from prepbench.compile import compile_model as compile_model
     from prepbench.compile import load_compiled as load_compiled
     from prepbench.errors import PrepbenchError as PrepbenchError
@@ -62,6 +63,7 @@ _HOME = {
     "RobustTracer": "prepbench.capture.tracer",
     "Sample": "prepbench.inputs",
     "capture": "prepbench.capture.export",
+    "check_traceability": "prepbench.compile",
     "compare": "prepbench.compare.run",
     "compile_model": "prepbench.compile",
     "explain_settings": "prepbench.settings",

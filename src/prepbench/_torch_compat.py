@@ -365,3 +365,80 @@ def constant_outputs(program: torch.export.ExportedProgram) -> dict[int, Any]:
 def register_quantized_operators() -> None:
     """Make the operators of converted graphs known to torch, as loading such a graph needs."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
+
+
+@contextmanager
+def graph_breaks_noted() -> Iterator[list[Exception]]:
+    """Inside the block, every graph break of dynamo is added to the list, as its exception."""
+    from torch._dynamo import symbolic_convert
+
+    found: list[Exception] = []
+    base: Any = next(
+        kind for kind in vars(symbolic_convert).values() if isinstance(kind, type) and "log_graph_break" in vars(kind)
+    )
+    original = base.log_graph_break
+
+    def log_graph_break(self: Any, code_options: Any, reason: Any, exc: Any, *args: Any, **kwargs: Any) -> None:
+        if getattr(exc, "real_stack", None) is None:
+            exc.real_stack = torch._guards.TracingContext.extract_stack()
+        found.append(exc)
+
+    base.log_graph_break = log_graph_break
+    try:
+        yield found
+    finally:
+        base.log_graph_break = original
+
+
+def run_in_dynamo(model: Callable[..., Any], args: Any, kwargs: Any, *, fullgraph: bool) -> None:
+    """Run ``model`` through dynamo with dynamic shapes, and with a backend that runs each graph as it is.
+
+    What was compiled is forgotten afterwards; other compiled functions stay.
+
+    Raises:
+        Exception: with ``fullgraph``, what dynamo raises where the graph breaks.
+    """
+    from torch._C._dynamo import eval_frame
+    from torch._dynamo import convert_frame
+
+    before = {id(reference()) for reference in convert_frame.input_codes.seen}
+    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with torch._dynamo.config.patch(recompile_limit=10_000, accumulated_recompile_limit=100_000):
+            torch.compile(model, backend=lambda graph, inputs: graph.forward, fullgraph=fullgraph, dynamic=True)(
+                *args, **kwargs
+            )
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        for reference in convert_frame.input_codes.seen:
+            code = reference()
+            if code is not None and id(code) not in before:
+                eval_frame.reset_code(code)
+
+
+def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    """The nodes, after decomposition, whose operator torch's ONNX exporter has no translation for."""
+    from torch.onnx._internal.exporter import _decomp, _dispatching, _registration
+
+    logger = logging.getLogger(_registration.__name__)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        registry = _registration.ONNXRegistry.from_torchlib()
+    finally:
+        logger.setLevel(level)
+    table = _decomp.create_onnx_friendly_decomposition_table(set(_decomp.get_onnx_implemented_overloads(registry)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graph = program.run_decompositions(table).graph
+    return [
+        node
+        for node in graph.nodes
+        if node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+        and _dispatching.dispatch(node, registry)[0] is None
+    ]

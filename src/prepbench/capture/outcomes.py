@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +26,59 @@ def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) ->
         return pytree.tree_map(_detached, own_copy(sample).call(function))
 
 
+@contextmanager
+def without_output() -> Iterator[None]:
+    """Inside the block, what the model prints is dropped."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _detached(leaf: Any) -> Any:
     # what a model returns may be one of its buffers, which unchanged() resets
     return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that one call does: its output, and the values of the caller's tensors and of the model's buffers after it.
+
+    ``inputs`` holds the tensors that were given, by place; ``buffers`` those of the model, by name.
+    """
+
+    output: Any
+    inputs: dict[int, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+
+
+def outcome(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Outcome:
+    """Everything that one call changes, under ``no_grad``; afterwards all of it is as it was."""
+    own = own_copy(sample)
+    given = {i: leaf for i, leaf in enumerate(pytree.tree_leaves((own.args, own.kwargs))) if _is_tensor(leaf)}
+    with torch.no_grad(), unchanged(model):
+        output = pytree.tree_map(_detached, own.call(function))
+        inputs = {index: _detached(tensor) for index, tensor in given.items()}
+        return Outcome(output, inputs, {name: _detached(buffer) for name, buffer in model.named_buffers()})
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)
+
+
+def outcomes_differ(expected: Outcome, actual: Outcome) -> Difference:
+    """Compare two calls: what they return, then what they leave in the caller's tensors and in the model's buffers."""
+    found = difference(expected.output, actual.output)
+    for place, one, two in (
+        ("the caller's tensor", expected.inputs, actual.inputs),
+        ("buffer", expected.buffers, actual.buffers),
+    ):
+        if found.equal:
+            found = difference(one, two, f"after the call, {place} ")
+    return found
 
 
 @dataclass(frozen=True)
@@ -39,8 +93,8 @@ class Difference:
         return not self.text
 
 
-def difference(expected: Any, actual: Any) -> Difference:
-    """Compare two outputs leaf by leaf; floating point may differ by rounding."""
+def difference(expected: Any, actual: Any, name_of: str = "output") -> Difference:
+    """Compare two outputs leaf by leaf; floating point may differ by rounding. ``name_of`` is what they are called."""
     left, right = pytree.tree_leaves_with_path(expected), pytree.tree_leaves_with_path(actual)
     left = [(path, leaf) for path, leaf in left if isinstance(leaf, torch.Tensor)]
     right = [(path, leaf) for path, leaf in right if isinstance(leaf, torch.Tensor)]
@@ -48,7 +102,7 @@ def difference(expected: Any, actual: Any) -> Difference:
         return Difference(math.inf, f"{len(left)} tensors in eager, {len(right)} in the graph")
     largest = 0.0
     for (path, one), (_, two) in zip(left, right, strict=True):
-        name = f"output{pytree.keystr(path)}"
+        name = f"{name_of}{pytree.keystr(path)}"
         if one.shape != two.shape or one.dtype != two.dtype:
             text = f"{name}: {tuple(one.shape)} {one.dtype} in eager, {tuple(two.shape)} {two.dtype} in the graph"
             return Difference(math.inf, text)

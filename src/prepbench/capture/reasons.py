@@ -77,6 +77,7 @@ OUTPUT = "unsupported output type"
 PYTHON_CALL = "traced value in a plain Python function"
 GRAPH_BREAK = "unsupported Python construct"
 ERROR = "error in forward"
+TIME_LIMIT = "time limit"
 
 _BRANCH_REMEDY = (
     "Compute both sides and choose with torch.where, or use torch.cond, so that no Python `if` depends on tensor "
@@ -219,10 +220,24 @@ def describe_failure(
         ...     describe_failure(error, fqn="gate", module_type="Gate").kind
         'data-dependent branch'
     """
-    source = user_source(error) or (_forward_line(module) if module is not None else None)
+    place = _user_place(error) or (_forward_place(module) if module is not None else None)
+    source = source_line(*place) if place else None
     message = normalize_message(error)
     reason = _reason_of(error, message, source.code if source else "")
-    return Failure(fqn, module_type, reason.kind, type(error).__name__, message, source, reason.remedy)
+    frame = code_frame(*place) if place else ""
+    return Failure(fqn, module_type, reason.kind, type(error).__name__, message, source, reason.remedy, frame)
+
+
+def describe_node(node: torch.fx.Node, message: str, remedy: str) -> Failure:
+    """An operator of an exported graph as a failure of the module that uses it."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    fqn, kind = stack[-1] if stack else ("", "")
+    kind = kind if isinstance(kind, str) else kind.__name__
+    places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    place = next(((file, int(line)) for file, line in reversed(places) if _is_user_file(file)), None)
+    source = source_line(*place) if place else None
+    frame = code_frame(*place) if place else ""
+    return Failure(fqn, kind.rpartition(".")[2], UNSUPPORTED, "", message, source, remedy, frame)
 
 
 def normalize_message(error: BaseException) -> str:
@@ -281,6 +296,11 @@ def _wraps_another(error: BaseException) -> bool:
 
 def user_source(error: BaseException) -> SourceLine | None:
     """The innermost line of the user's that ``error`` went through, or ``None``."""
+    place = _user_place(error)
+    return source_line(*place) if place else None
+
+
+def _user_place(error: BaseException) -> tuple[str, int] | None:
     for stack in (getattr(error, "real_stack", None), getattr(error, "user_stack", None)):
         if stack is not None and (line := _innermost(_summary_lines(stack))) is not None:
             return line
@@ -302,7 +322,7 @@ def source_of_frame(frame: FrameType | None) -> SourceLine | None:
     """The innermost user's line at or above ``frame``; cheap enough to call for every recorded operation."""
     while frame is not None and frame.f_code.co_name not in _ENTRIES:
         if is_user_code(frame.f_code):
-            return _source_line(frame.f_code.co_filename, frame.f_lineno)
+            return source_line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None
 
@@ -341,16 +361,36 @@ def _summary_lines(stack: Any) -> Iterable[tuple[str, int, bool]]:
         yield frame.filename, frame.lineno or 0, _is_user_file(frame.filename)
 
 
-def _innermost(lines: Iterable[tuple[str, int, bool]]) -> SourceLine | None:
+def _innermost(lines: Iterable[tuple[str, int, bool]]) -> tuple[str, int] | None:
     found = None
     for file, line, is_user in lines:
         if is_user:
             found = (file, line)
-    return _source_line(*found) if found else None
+    return found
 
 
-def _source_line(file: str, line: int) -> SourceLine:
+def source_line(file: str, line: int) -> SourceLine:
     return SourceLine(_readable(file), line, linecache.getline(file, line).strip())
+
+
+_AROUND = 2
+_WIDTH = 120
+
+
+def code_frame(file: str, line: int) -> str:
+    """The lines around ``line`` with their numbers, the line itself marked with ``>``; "" when there is no source."""
+    numbers = range(max(1, line - _AROUND), line + _AROUND + 1)
+    texts = {number: linecache.getline(file, number) for number in numbers}
+    if not texts[line].strip():
+        return ""
+    last = max(number for number, text in texts.items() if text)
+    shown = {number: text.rstrip().expandtabs(4) for number, text in texts.items() if number <= last}
+    margin = min((len(text) - len(text.lstrip()) for text in shown.values() if text), default=0)
+    width = len(str(last))
+    return "\n".join(
+        f"{'>' if number == line else ' '} {number:>{width}} | {text[margin:]}".rstrip()[:_WIDTH]
+        for number, text in shown.items()
+    )
 
 
 NOTEBOOK_CELL = "notebook cell"
@@ -365,8 +405,8 @@ def _readable(file: str) -> str:
     return NOTEBOOK_CELL if is_cell else re.sub(r"^.*/(?:site|dist)-packages/", "", file)
 
 
-def _forward_line(module: torch.nn.Module) -> SourceLine | None:
+def _forward_place(module: torch.nn.Module) -> tuple[str, int] | None:
     code = getattr(getattr(module.forward, "__func__", module.forward), "__code__", None)
     if code is None or not is_user_code(code):
         return None
-    return _source_line(code.co_filename, code.co_firstlineno)
+    return code.co_filename, code.co_firstlineno

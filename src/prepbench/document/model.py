@@ -38,6 +38,7 @@ class Failure:
         message: its message, normalised (no addresses, no colours).
         source: the user's line that raised it, if known.
         remedy: what to change, in one or two sentences.
+        frame: the lines around ``source`` with their numbers, the failing one marked with ``>``.
     """
 
     fqn: str
@@ -47,6 +48,7 @@ class Failure:
     message: str
     source: SourceLine | None = None
     remedy: str = ""
+    frame: str = ""
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,10 @@ class Target(ABC):
     def check_leaves(self, leaves: Sequence[Failure]) -> None:  # noqa: B027 (most targets run leaves)
         """Raise ``TargetError`` when the target cannot run leaf-wrapped modules; by default it can."""
 
+    def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
+        """The nodes whose operator the target has no kernel or translation for; none by default."""
+        return ()
+
     @abstractmethod
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         """Turn a program into something that runs on the target."""

@@ -42,6 +42,26 @@ def captured_bundle(captured: Any) -> dict[str, Any]:
     return _bundle(captured.document(), captured.leaves, repr(captured), "ATen graph")
 
 
+def traceability_bundle(report: Any) -> dict[str, Any]:
+    """One line for each check, a row for each failure, and the proposed rewrites."""
+    lines = []
+    for check in report.checks:
+        mark, word = ("✓", "passed") if check.passed else ("✕", "time limit" if check.timed_out else "failed")
+        count = f", {len(check.failures)} reasons" if check.failures else ""
+        lines.append(f"<tr><td>{mark} {word}</td><td><b>{html.escape(check.name)}</b>{count}</td></tr>")
+    verdict = "can be traced" if report.passed else "cannot be traced as a whole"
+    rewrites = "".join(
+        f"<p>Proposed for <b>{html.escape(rewrite.fqn or 'the model itself')}</b></p>"
+        f"<pre>{html.escape(rewrite.diff or rewrite.reason)}</pre>"
+        for rewrite in report.rewrites
+    )
+    page = (
+        f'{_STYLE}\n<p><b>{html.escape(report.model_type)}</b> {verdict}</p><table class="pb-failures">'
+        f"{''.join(lines)}</table>\n{failures_html(report.failures)}{rewrites}"
+    )
+    return {"text/plain": repr(report), "text/html": page}
+
+
 def axes_bundle(axes: Any) -> dict[str, Any]:
     """The table of all dims of all inputs."""
     return {"text/plain": repr(axes), "text/html": axes.table().to_html(index=False, border=0)}
@@ -93,7 +113,7 @@ def _failure_row(failure: Failure) -> str:
         f"<b>{html.escape(failure.fqn or 'the model itself')}</b><br/>{html.escape(failure.module_type)}",
         f"{html.escape(failure.kind)}<br/><small>{html.escape(failure.exception_type)}</small>",
         html.escape(where),
-        f"<pre>{html.escape(source.code if source else '')}</pre>",
+        f"<pre>{html.escape(failure.frame or (source.code if source else ''))}</pre>",
         html.escape(failure.remedy),
     ]
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

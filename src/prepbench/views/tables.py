@@ -29,6 +29,18 @@ def failures_table(failures: Iterable[Failure]) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=_FAILURE_COLUMNS)
 
 
+def traceability_table(report: Any) -> pandas.DataFrame:
+    """One row for each check that passed and for each reason why another did not."""
+    import pandas
+
+    rows: list[list[Any]] = []
+    for check in report.checks:
+        if check.passed:
+            rows.append([check.name, True, *[""] * len(_FAILURE_COLUMNS)])
+        rows += [[check.name, False, *row] for row in failures_table(check.failures).to_numpy().tolist()]
+    return pandas.DataFrame(rows, columns=["check", "passed", *_FAILURE_COLUMNS])
+
+
 def axes_table(axes: Any) -> pandas.DataFrame:
     """One row for each dim of each tensor input: its sizes in the samples, whether it is dynamic, its symbol."""
     import pandas

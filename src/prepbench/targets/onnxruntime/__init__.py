@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat import without_onnx_translation
 from prepbench.document.model import Failure
 from prepbench.errors import MissingPackageError, TargetError
 from prepbench.quantize import Placement
@@ -73,6 +74,10 @@ class OnnxRuntimeTarget(Target):
     name = "onnxruntime"
     settings_type = OnnxRuntimeDeployment
     placement = Placement(conv_outputs=True, conv_additions=True)
+
+    def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
+        self.check_available()
+        return without_onnx_translation(program)
 
     def check_available(self) -> None:
         missing = [name for name in ("onnxruntime", "onnx", "onnxscript") if importlib.util.find_spec(name) is None]

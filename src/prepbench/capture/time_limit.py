@@ -1,0 +1,53 @@
+"""A limit on how long a block of Python may run, in any thread."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from types import TracebackType
+
+
+class TimeLimitReached(BaseException):
+    """The block ran out of time. Not an ``Exception``, so that code which catches errors does not go on."""
+
+
+class TimeLimit:
+    """Raises :class:`TimeLimitReached` inside its block, in the thread that entered it, once the time is over.
+
+    The exception appears at the next step of Python code; a long call into C++ finishes first.
+
+    Args:
+        seconds: how long the block may run.
+
+    Example:
+        >>> with TimeLimit(10):
+        ...     total = sum(range(10))
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._stop)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._thread = 0
+        self._over = False
+
+    def __enter__(self) -> TimeLimit:
+        self._thread = threading.get_ident()
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            # from here on the timer does nothing, so that the exception cannot arrive after the block
+            self._over = True
+        self._timer.cancel()
+
+    def _stop(self) -> None:
+        with self._lock:
+            if not self._over:
+                self._over = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(TimeLimitReached)
+                )

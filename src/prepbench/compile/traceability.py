@@ -1,0 +1,70 @@
+"""``check_traceability``: the ways of tracing, and what a target makes of the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from prepbench.capture.leaf_operator import is_leaf_operator
+from prepbench.capture.reasons import describe_node
+from prepbench.capture.traceability import TraceabilityReport, check_ways
+from prepbench.document.model import Failure
+from prepbench.settings import DeploymentSettings
+from prepbench.targets import Target, target_for
+
+
+def check_traceability(
+    module_or_func: Callable[..., Any],
+    inputs: Any,
+    *,
+    target: DeploymentSettings | None = None,
+    time_limit: float = 60.0,
+) -> TraceabilityReport:
+    """Whether a model can be one graph: by dynamo, ``torch.export`` and symbolic tracing, and every reason why not.
+
+    The model runs on copies of the inputs, in the mode it is in; it, the inputs and random numbers are as before
+    afterwards, and what it prints is dropped.
+
+    Args:
+        module_or_func: a module, function or bound method.
+        inputs: sample inputs; sizes that differ between them are dynamic.
+        target: also list the operators that this target does not have.
+        time_limit: seconds for each of the checks.
+
+    Returns:
+        A report with one result for each check, all failures with their line and remedy, and proposed rewrites of
+        branches on tensor values.
+
+    Raises:
+        InputError: the inputs do not fit the model.
+        CaptureError: the model itself raises on one of them.
+
+    Example:
+        >>> report = check_traceability(torch.nn.Linear(2, 2), [torch.ones(2, 2), torch.ones(3, 2)])
+        >>> report.passed
+        True
+    """
+    chosen = target_for(target) if target is not None else None
+    operators = partial(_unsupported, chosen) if chosen is not None else None
+    return check_ways(
+        module_or_func, inputs, time_limit=time_limit, operators=operators, target=chosen.name if chosen else ""
+    )
+
+
+def _unsupported(target: Target, program: torch.export.ExportedProgram) -> Iterator[Failure]:
+    seen = set()
+    for node in target.unsupported_nodes(program):
+        if is_leaf_operator(node.target):
+            continue  # a module that failed, which the other checks report
+        failure = describe_node(
+            node,
+            f"{target.name} has no translation for the operator {node.target}.",
+            "Write this line with other torch operators, keep the module in PyTorch as a leaf (leaf_modules=, "
+            "fullgraph=False) on a target that runs leaves, or choose InductorDeployment().",
+        )
+        if failure not in seen:
+            seen.add(failure)
+            yield failure

@@ -1,0 +1,169 @@
+"""Branches on tensor values become torch.where: the diff, and its check on both sides of every condition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.capture.rewrite import CannotRewrite
+
+SAMPLES = [torch.randn(2, 10), torch.randn(3, 10)]
+
+
+class Returns(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(10, 10)
+
+    def forward(self, x):
+        # stays where it is
+        if x.sum() > 0:
+            return self.linear(x)
+        return torch.zeros(10)
+
+
+class Early(nn.Module):
+    def forward(self, x):
+        if x.min() > 0:
+            a = x + 1
+            return a, a.sum()
+        b = x.shape[0]
+        a = x - b
+        return a * 2, a.mean()
+
+
+class Chain(nn.Module):
+    def forward(self, x):
+        s = x.mean()
+        if s > 0.5 and not (x.max().item() > 9):
+            y = x * 2
+            x = y + 1
+        elif s < -0.5:
+            x = -x
+        return {"out": x, "mean": s}
+
+
+class Conditional(nn.Module):
+    def forward(self, x, scale=2.0):
+        z = x if bool(x.sum() > 0) else x.abs() * scale
+        if -1.0 < z.mean() < 5.0:
+            z += 1
+        if x.shape[0] > 100:  # no tensor: stays
+            z = z * 0
+        return z
+
+
+class Nested(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            if x.max() > 3:
+                return x / 3
+            return x
+        return -x
+
+
+class Inside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate, self.again = nn.Linear(10, 10), Returns(), Returns()
+
+    def forward(self, x):
+        return self.again(self.gate(self.first(x)))
+
+
+def rewrite_of(model: nn.Module) -> Any:
+    (rewrite,) = pb.check_traceability(model, SAMPLES).rewrites
+    return rewrite
+
+
+@pytest.mark.parametrize("make", [Returns, Early, Chain, Conditional, Nested])
+def test_both_sides_of_each_condition_are_equal(make: Any) -> None:
+    torch.manual_seed(0)
+    model = make()
+    rewrite = rewrite_of(model)
+    assert "torch.where" in rewrite.code
+    result = rewrite.verify(model, SAMPLES)
+    assert result.passed, f"{result}\n{rewrite.diff}"
+    assert all(branch.largest_difference < 1e-5 for branch in result.branches)
+    rewrite.apply(model)
+    captured = pb.capture(model, SAMPLES)
+    assert captured.leaves == ()
+    assert captured.verify().passed
+
+
+def test_the_diff_is_one_of_the_file_and_keeps_what_it_does_not_change() -> None:
+    rewrite = rewrite_of(Returns())
+    assert "+        return torch.where(x.sum() > 0, self.linear(x), torch.zeros(10))" in rewrite.diff
+    assert "-        if x.sum() > 0:" in rewrite.diff
+    assert "         # stays where it is" in rewrite.diff
+    line = int(rewrite.diff.split("@@ -")[1].split(",")[0])
+    assert rewrite.source is not None
+    assert abs(line - rewrite.source.line) < 5
+
+
+def test_another_shape_on_one_side_is_told() -> None:
+    result = rewrite_of(Returns()).verify(Returns(), SAMPLES)
+    assert {branch.side: branch.outcome for branch in result.branches} == {
+        True: "equal",
+        False: "equal after broadcasting",
+    }
+
+
+def test_one_rewrite_for_all_modules_of_a_class() -> None:
+    torch.manual_seed(0)
+    model = Inside()
+    rewrite = rewrite_of(model)
+    assert rewrite.fqn == "gate"
+    assert rewrite.verify(model, SAMPLES).passed
+    rewrite.apply(model)
+    assert pb.capture(model, SAMPLES).leaves == ()
+
+
+class Appends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def forward(self, x):
+        if x.sum() > 0:
+            self.seen.append(1)
+            return x
+        return -x
+
+
+class OneSide(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            y = x
+        return y if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize(("make", "reason"), [(Appends, "more than compute a value"), (OneSide, "has a value only")])
+def test_what_cannot_be_rewritten_says_why(make: Any, reason: str) -> None:
+    rewrite = rewrite_of(make())
+    assert not rewrite.diff
+    assert reason in rewrite.reason
+    with pytest.raises(CannotRewrite, match="Nothing was proposed"):
+        rewrite.verify(make(), SAMPLES)
+
+
+class Wrong(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return torch.log(x.abs())
+        return x * 0
+
+
+def test_a_wrong_rewrite_is_found() -> None:
+    import dataclasses
+
+    model = Wrong()
+    rewrite = rewrite_of(model)
+    wrong = dataclasses.replace(rewrite, _function=lambda self, x: x)
+    result = wrong.verify(model, SAMPLES)
+    assert not result.passed
+    assert "different" in {branch.outcome for branch in result.branches}
