@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from prepbench.capture.dynamic_axes import DynamicAxes as DynamicAxes
     from prepbench.capture.export import Captured as Captured
     from prepbench.capture.export import capture as capture
+    from prepbench.capture.record_inputs import record_inputs as record_inputs
     from prepbench.capture.tracer import RobustTracer as RobustTracer
     from prepbench.compare import metrics as metrics
     from prepbench.compare.comparison import Comparison as Comparison
@@ -69,6 +70,7 @@ _HOME = {
     "explain_settings": "prepbench.settings",
     "load_compiled": "prepbench.compile",
     "metrics": "prepbench.compare",
+    "record_inputs": "prepbench.capture.record_inputs",
     "recursive_trace": "prepbench.capture.collection",
 }
 

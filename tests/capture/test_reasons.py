@@ -143,6 +143,6 @@ def test_lines_in_notebook_cells_are_stable(monkeypatch: pytest.MonkeyPatch) -> 
     compiler = SimpleNamespace(format_code_name=lambda name: ("Cell", "In[7]") if "ipykernel" in name else None)
     shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=compiler))
     monkeypatch.setitem(sys.modules, "IPython", shell)
-    assert reasons._source_line("/tmp/ipykernel_42/1.py", 3).file == "notebook cell"
-    assert reasons._source_line("/home/me/net.py", 3).file == "/home/me/net.py"
-    assert reasons._source_line("/opt/x/lib/python3.11/site-packages/lib/net.py", 3).file == "lib/net.py"
+    assert reasons.source_line("/tmp/ipykernel_42/1.py", 3).file == "notebook cell"
+    assert reasons.source_line("/home/me/net.py", 3).file == "/home/me/net.py"
+    assert reasons.source_line("/opt/x/lib/python3.11/site-packages/lib/net.py", 3).file == "lib/net.py"
