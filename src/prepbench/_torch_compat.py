@@ -307,20 +307,30 @@ def conversions_that_change_nothing_skipped() -> Iterator[None]:
         torch.nn.Module.to = original  # type: ignore[method-assign]
 
 
-@contextmanager
-def watched_questions(on_question: Callable[[Any, dict[Any, str]], None]) -> Iterator[None]:
-    """Call ``on_question(expression, names)`` before tracing answers an open question about sizes; it may raise.
+SizeCallback = Callable[[Any, dict[Any, str]], None]
 
-    ``names`` gives for each symbol its size, such as ``"x.shape[0]"``. What it raises appears at the line of the model
-    that asked, and nothing is assumed.
+
+@contextmanager
+def watched_sizes(on_guard: SizeCallback, on_question: SizeCallback | None = None) -> Iterator[None]:
+    """Call ``on_guard(expression, names)`` when tracing assumes something about sizes.
+
+    ``on_question`` is called before an open question is answered; it may raise, and then nothing is assumed. What is
+    raised appears at the line of the model that asked. ``names`` gives each symbol's size, such as ``"x.shape[0]"``.
     """
     original = ShapeEnv.evaluate_expr
 
     def evaluate_expr(self: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
-        expression = args[0]
-        if getattr(expression, "free_symbols", None) and self._maybe_evaluate_static(expression) is None:
-            on_question(expression, {symbol: _size_name(self, symbol) for symbol in expression.free_symbols})
-        return original(self, *args, **kwargs)
+        def names(expression: Any) -> dict[Any, str]:
+            return {symbol: _size_name(self, symbol) for symbol in expression.free_symbols}
+
+        expression, before = args[0], len(self.guards)
+        is_open = on_question and getattr(expression, "free_symbols", None)
+        if on_question and is_open and self._maybe_evaluate_static(expression) is None:
+            on_question(expression, names(expression))
+        result = original(self, *args, **kwargs)
+        for guard in self.guards[before:]:
+            on_guard(guard.expr, names(guard.expr))
+        return result
 
     ShapeEnv.evaluate_expr = evaluate_expr  # type: ignore[method-assign]
     try:

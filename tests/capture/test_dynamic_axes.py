@@ -169,3 +169,77 @@ def test_static_axis_stays_static() -> None:
     captured = capture(model, samples[:1], dynamic_axes=DynamicAxes.infer(samples, model).set("input", 0, False))
     with pytest.raises(AssertionError, match=r"size\(\)\[0\]"):
         captured.program.module()(torch.randn(3, 4))
+
+
+class Patches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, c, h, w = x.shape
+        return x.view(b, c, h // 4, 4, w // 4, 4).mean((3, 5))
+
+
+def test_divisible_axes_are_said_in_words_with_their_line() -> None:
+    captured = capture(Patches(), [torch.randn(1, 2, 8, 8), torch.randn(2, 2, 12, 16)])
+    report = captured.verify()
+    assert report.passed, report
+    texts = {axis.dim: [condition.text for condition in axis.conditions] for axis in report.axes}
+    assert "x.shape[2] must be a multiple of 4" in texts[2]
+    assert "x.shape[3] must be a multiple of 4" in texts[3]
+    assert "x.view(b, c, h // 4, 4, w // 4, 4)" in repr(report)
+
+
+class Threshold(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 4:
+            return x * 2
+        return x
+
+
+def test_a_bound_is_said_with_the_line_that_made_it() -> None:
+    report = capture(Threshold(), [torch.randn(2, 3), torch.randn(3, 3)]).verify()
+    (axis,) = report.axes
+    assert axis.status == "bounded"
+    (condition,) = axis.conditions
+    assert condition.text == "x.shape[0] is at most 4"
+    assert condition.source is not None
+    assert condition.source.code == "if x.shape[0] > 4:"
+    assert "x.shape[0] is at most 4" in repr(report)
+
+
+class Shifted(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x * mask[:, 1:]
+
+
+def test_linked_axes_are_said_in_words() -> None:
+    samples = [(torch.randn(2, 3), torch.randn(2, 4)), (torch.randn(3, 5), torch.randn(3, 6))]
+    axes = DynamicAxes.infer(samples, Shifted())
+    assert axes.linked == ("mask.shape[1] is x.shape[1] + 1 in every sample",)
+    assert axes.linked[0] in repr(axes)
+    assert "mask.shape[1] always equals x.shape[1] + 1" in repr(capture(Shifted(), samples).verify())
+
+
+def test_rename_names_all_axes_that_vary_together() -> None:
+    samples = [(torch.randn(2, 3), torch.randn(2, 4)), (torch.randn(3, 5), torch.randn(3, 6))]
+    axes = DynamicAxes.infer(samples, Shifted()).rename("x", 0, "users")
+    assert [(axis.path, axis.dim) for axis in axes.dynamic if axis.symbol == "users"] == [("x", 0), ("mask", 0)]
+    assert axes.set("x", 0, True).axes[0].symbol == "users"
+    scope: dict[str, Any] = {}
+    exec(axes.code(), scope)
+    assert scope["axes"] == axes
+    with pytest.raises(InputError, match="identifier"):
+        axes.rename("x", 0, "my users")
+    with pytest.raises(InputError, match="one name is one size"):
+        axes.rename("x", 1, "users")
+
+
+def test_limits_are_kept_by_verification_and_export() -> None:
+    axes = DynamicAxes.infer([torch.randn(2, 3), torch.randn(3, 3)], Threshold()).limit("x", 0, min=1, max=4)
+    assert axes.axes[0].limits == "1 to 4"
+    assert "1 to 4" in repr(axes)
+    report = capture(Threshold(), [torch.randn(2, 3), torch.randn(3, 3)], dynamic_axes=axes).verify()
+    assert report.passed, report
+    assert max(report.axes[0].held) <= 4
+    with pytest.raises(InputError, match="outside of at most 2"):
+        axes.limit("x", 0, max=2)
+    with pytest.raises(InputError, match="is empty"):
+        axes.limit("x", 0, min=5, max=4)

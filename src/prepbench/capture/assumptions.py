@@ -8,7 +8,8 @@ from typing import Any
 from torch import fx
 
 from prepbench.capture.fake_inputs import InputSize
-from prepbench.capture.sample_sizes import condition_text
+from prepbench.capture.sample_sizes import value_at
+from prepbench.capture.size_conditions import condition_in_words, is_always_true
 from prepbench.capture.structures import collect
 from prepbench.capture.trace_result import Assumption, ValueTrace
 from prepbench.errors import InputError
@@ -16,17 +17,10 @@ from prepbench.errors import InputError
 
 def readable(trace: ValueTrace) -> list[str]:
     """One line per assumption, e.g. ``"x.size(1) == 4, from model.py:12: for i in range(x.shape[1])"``."""
-    told = [a for a in trace.assumptions if not _shown_by_samples(a, trace.sizes) and not _seems_always_true(a)]
+    told = [
+        a for a in trace.assumptions if not _shown_by_samples(a, trace.sizes) and not is_always_true(a.expression, 1)
+    ]
     return list(dict.fromkeys(_line(assumption, trace.sizes) for assumption in told))
-
-
-def _seems_always_true(assumption: Assumption) -> bool:
-    """Whether it holds at all sizes that are tried: roundings of a size which no solver simplifies."""
-    symbols = sorted(assumption.expression.free_symbols, key=str)
-    return all(
-        assumption.expression.xreplace({s: 1 + (step * (7 + 4 * i)) % 131 for i, s in enumerate(symbols)}) == True  # noqa: E712
-        for step in range(131)
-    )
 
 
 def size_names(sizes: dict[Any, InputSize]) -> dict[Any, str]:
@@ -46,7 +40,7 @@ def _in_order(assumption: Assumption, sizes: dict[Any, InputSize]) -> list[Any]:
 
 
 def _line(assumption: Assumption, sizes: dict[Any, InputSize]) -> str:
-    text = condition_text(assumption.expression, size_names(sizes))
+    text = condition_in_words(assumption.expression, size_names(sizes))
     source = assumption.source
     return f"{text}, from {source.file}:{source.line}: {source.code}" if source else text
 
@@ -86,7 +80,7 @@ class SizeCheck:
             if index < len(tensors) and dim < tensors[index].dim()
         }
         for assumption in self.assumptions:
-            if assumption.expression.xreplace(values) == False:  # noqa: E712 - sympy's false, or a relation not decided
+            if value_at(assumption.expression, values) == False:  # noqa: E712 - sympy's false, or a relation not decided
                 got = ", ".join(f"{self.sizes[s].path}.size({self.sizes[s].dim}) = {v}" for s, v in values.items())
                 raise InputError(
                     f"This graph of {type(module).__name__} was traced for {_line(assumption, self.sizes)}; got {got}. "

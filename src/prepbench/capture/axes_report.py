@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from prepbench.capture.dynamic_axes import DynamicAxes
+from prepbench.capture.dynamic_axes import Axis, DynamicAxes
 from prepbench.capture.exporting import axis_sizes
 from prepbench.capture.outcomes import Difference, difference, run
 from prepbench.capture.resized import linked_axes, resized
+from prepbench.capture.sample_sizes import size_key
+from prepbench.capture.size_conditions import CONDITIONS, SizeCondition, SizeConditions
 from prepbench.inputs import Sample
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ class AxisResult:
         held: sizes at which the graph equals the model.
         refused: sizes that the model takes and the graph does not.
         range: the sizes that the graph was made for; ``None`` for no upper bound.
+        reason: what refused the first of the refused sizes.
+        conditions: what the graph asks of this size, in words, with the line that asked.
     """
 
     path: str
@@ -36,6 +40,7 @@ class AxisResult:
     refused: tuple[int, ...] = ()
     range: tuple[int, int | None] | None = None
     reason: str = ""
+    conditions: tuple[SizeCondition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class AxesReport:
         lines += [f"  {problem}" for problem in self.problems]
         for axis in self.axes:
             lines.append(f"  {axis.path}.shape[{axis.dim}] ({axis.symbol}): {_axis_text(axis)}")
+            lines += [f"    {condition}" for condition in axis.conditions]
         return "\n".join(lines)
 
 
@@ -74,7 +80,8 @@ def _axis_text(axis: AxisResult) -> str:
         return "not tried, because the model itself takes no other size"
     refused = f"not {', '.join(map(str, axis.refused))}, which the model takes" if axis.refused else ""
     bounds = f"made for {_range_text(axis.range)}" if axis.range else ""
-    return f"{axis.status}: " + "; ".join(text for text in (bounds, tried, refused, axis.reason) if text)
+    reason = "" if axis.conditions else axis.reason
+    return f"{axis.status}: " + "; ".join(text for text in (bounds, tried, refused, reason) if text)
 
 
 def _range_text(bounds: tuple[int, int | None]) -> str:
@@ -94,13 +101,22 @@ def verify_axes(axes: DynamicAxes, captured: Captured) -> AxesReport:
     results: list[AxisResult] = []
     sizes = axis_sizes(captured.program, captured.model, axes)
     for symbol, group in linked_axes(axes).items():
-        tried = [_try(module, captured, axes, symbol, size) for size in _fresh_sizes(group[0].sizes)]
+        wanted = [size for size in _fresh_sizes(group[0].sizes) if all(axis.allows(size) for axis in group)]
+        tried = [_try(module, captured, axes, symbol, size) for size in wanted]
         largest = max([largest, *(found.largest for _, found in tried if found is not None and found.equal)])
         for axis in group:
             offset = axis.sizes[0] - group[0].sizes[0]
             size = sizes.get((axis.path, axis.dim))
-            results.append(_result(axis.path, axis.dim, axis.symbol, tried, offset, _bounds(captured, size)))
+            result = _result(axis.path, axis.dim, axis.symbol, tried, offset, _bounds(captured, size))
+            results.append(replace(result, conditions=_conditions(captured, axis)))
     return AxesReport(tuple(results), len(captured.samples), largest, tuple(problems))
+
+
+def _conditions(captured: Captured, axis: Axis) -> tuple[SizeCondition, ...]:
+    conditions: SizeConditions | None = captured.program.graph_module.meta.get(CONDITIONS)
+    noted = conditions.told() if conditions is not None else []
+    name = size_key(f"{axis.path}.shape[{axis.dim}]")
+    return tuple(condition for condition in noted if name in map(size_key, condition.sizes))
 
 
 def _fresh_sizes(seen: tuple[int, ...]) -> list[int]:

@@ -31,6 +31,9 @@ class Axis:
         sizes: its size in each sample.
         dynamic: whether the captured graph must take other sizes.
         symbol: the name of the size when it is dynamic; axes of the same name vary together.
+        named: whether the name was given with :meth:`DynamicAxes.rename`.
+        minimum: the smallest size to support; ``None`` if not limited.
+        maximum: the largest.
     """
 
     path: str
@@ -38,6 +41,22 @@ class Axis:
     sizes: tuple[int, ...]
     dynamic: bool = False
     symbol: str = ""
+    named: bool = False
+    minimum: int | None = None
+    maximum: int | None = None
+
+    def allows(self, size: int) -> bool:
+        """Whether the size is within the limits."""
+        return (self.minimum is None or size >= self.minimum) and (self.maximum is None or size <= self.maximum)
+
+    @property
+    def limits(self) -> str:
+        """``"2 to 64"``, ``"at least 2"``, ``"at most 64"``, or "" without limits."""
+        if self.minimum is not None and self.maximum is not None:
+            return f"{self.minimum} to {self.maximum}"
+        if self.maximum is not None:
+            return f"at most {self.maximum}"
+        return f"at least {self.minimum}" if self.minimum is not None else ""
 
     @property
     def range(self) -> tuple[int, int]:
@@ -89,6 +108,50 @@ class DynamicAxes:
         Raises:
             InputError: there is no such argument or dim; the message gives the nearest names.
         """
+        return self._changed(path, dim, dynamic=dynamic)
+
+    def rename(self, path: str, dim: int, name: str) -> DynamicAxes:
+        """The axes with one of them, and all that vary together with it, made dynamic under this name.
+
+        Raises:
+            InputError: there is no such axis, the name is no identifier, or belongs to sizes that vary differently.
+        """
+        if not name.isidentifier():
+            raise InputError(f"The name of an axis must be a Python identifier, such as 'batch'; got {name!r}.")
+        made = self._changed(path, dim, dynamic=True)
+        (axis,) = [a for a in made.axes if (a.path, a.dim) == (path, dim % made._rank(path))]
+        clash = next((a for a in made.dynamic if a.symbol == name and a.sizes != axis.sizes), None)
+        if clash is not None:
+            raise InputError(
+                f"{path}.shape[{dim}] had the sizes {axis.sizes} and cannot have the name {name!r}, which belongs to "
+                f"{clash.path}.shape[{clash.dim}] with the sizes {clash.sizes}: one name is one size."
+            )
+        old = axis.symbol
+        changed = [replace(a, symbol=name, named=True) if a.dynamic and a.symbol == old else a for a in made.axes]
+        return DynamicAxes(_with_symbols(changed), self.samples)
+
+    def limit(self, path: str, dim: int, *, min: int | None = None, max: int | None = None) -> DynamicAxes:
+        """The axes with one of them made dynamic between two sizes, both included; verification stays within them.
+
+        Raises:
+            InputError: there is no such axis, the range is empty, or a sample lies outside.
+        """
+        made = self._changed(path, dim, dynamic=True, minimum=min, maximum=max)
+        (axis,) = [a for a in made.axes if (a.path, a.dim) == (path, dim % made._rank(path))]
+        if min is not None and max is not None and min > max:
+            raise InputError(f"The range of {path}.shape[{dim}] is empty: min={min} is more than max={max}.")
+        outside = [size for size in axis.sizes if not axis.allows(size)]
+        if outside:
+            raise InputError(
+                f"{path}.shape[{dim}] is {outside[0]} in a sample, outside of {axis.limits}. Widen the range or give "
+                "samples within it."
+            )
+        return made
+
+    def _rank(self, path: str) -> int:
+        return sum(axis.path == path for axis in self.axes)
+
+    def _changed(self, path: str, dim: int, **changes: Any) -> DynamicAxes:
         dims = [axis.dim for axis in self.axes if axis.path == path]
         if not dims:
             paths = list(dict.fromkeys(axis.path for axis in self.axes))
@@ -97,15 +160,29 @@ class DynamicAxes:
         if not -len(dims) <= dim < len(dims):
             raise InputError(f"{path!r} has {len(dims)} dims, so dim must be between 0 and {len(dims) - 1}, got {dim}.")
         wanted = dim % len(dims)
-        changed = [
-            replace(axis, dynamic=dynamic) if (axis.path, axis.dim) == (path, wanted) else axis for axis in self.axes
-        ]
+        changed = [replace(axis, **changes) if (axis.path, axis.dim) == (path, wanted) else axis for axis in self.axes]
         return DynamicAxes(_with_symbols(changed), self.samples)
 
     @property
     def dynamic(self) -> tuple[Axis, ...]:
         """The dynamic axes only."""
         return tuple(axis for axis in self.axes if axis.dynamic)
+
+    @property
+    def linked(self) -> tuple[str, ...]:
+        """Sizes that differ by the same number in every sample, in words."""
+        axes = [axis for axis in self.dynamic if len(set(axis.sizes)) > 1]
+        first: dict[tuple[int, ...], Axis] = {}
+        said = []
+        for axis in axes:
+            steps = tuple(size - axis.sizes[0] for size in axis.sizes)
+            other = first.setdefault(steps, axis)
+            offset = axis.sizes[0] - other.sizes[0]
+            if offset:
+                sign = "+" if offset > 0 else "-"
+                one, two = f"{axis.path}.shape[{axis.dim}]", f"{other.path}.shape[{other.dim}]"
+                said.append(f"{one} is {two} {sign} {abs(offset)} in every sample")
+        return tuple(said)
 
     def dynamic_shapes(
         self, module_or_func: Callable[..., Any], sample: Sample | None = None, *, hint: Any = None
@@ -129,7 +206,9 @@ class DynamicAxes:
         dims: dict[int, dict[int, Any]] = {}
         for axis in self.dynamic:
             entry = dims.setdefault(id(leaves[axis.path]), {})
-            entry[axis.dim] = torch.export.Dim.DYNAMIC if hint is None else hint
+            kind = torch.export.Dim.DYNAMIC if hint is None else hint
+            limited = axis.minimum is not None or axis.maximum is not None
+            entry[axis.dim] = kind(min=axis.minimum, max=axis.maximum) if limited else kind
         shapes = torch.export.ShapesCollection()
         for path in dict.fromkeys(axis.path for axis in self.dynamic):
             shapes[leaves[path]] = dims[id(leaves[path])]
@@ -156,7 +235,7 @@ class DynamicAxes:
     def code(self) -> str:
         """Python that makes an equal value, without the samples."""
         lines = [
-            f"    Axis({axis.path!r}, {axis.dim}, {axis.sizes!r}, {axis.dynamic}, {axis.symbol!r}),"
+            f"    Axis({axis.path!r}, {axis.dim}, {axis.sizes!r}, {axis.dynamic}, {axis.symbol!r}{_further(axis)}),"
             for axis in self.axes
         ]
         header = "from prepbench.capture.dynamic_axes import Axis, DynamicAxes"
@@ -181,8 +260,15 @@ class DynamicAxes:
             )
         for symbol in dict.fromkeys(axis.symbol for axis in self.dynamic):
             seen = sorted({size for axis in self.dynamic if axis.symbol == symbol for size in axis.sizes})
-            lines.append(f"  {symbol}: seen {', '.join(map(str, seen))}")
+            limits = next((axis.limits for axis in self.dynamic if axis.symbol == symbol and axis.limits), "")
+            lines.append(f"  {symbol}: seen {', '.join(map(str, seen))}" + (f", {limits}" if limits else ""))
+        lines += [f"  {text}" for text in self.linked]
         return "\n".join(["DynamicAxes", *lines])
+
+
+def _further(axis: Axis) -> str:
+    given = {"named": axis.named or None, "minimum": axis.minimum, "maximum": axis.maximum}
+    return "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:
@@ -195,10 +281,12 @@ def _with_symbols(axes: list[Axis]) -> tuple[Axis, ...]:
     result = []
     for axis in axes:
         if not axis.dynamic:
-            result.append(replace(axis, symbol=""))
+            result.append(replace(axis, symbol="", named=False, minimum=None, maximum=None))
             continue
         # sizes that never varied say nothing about varying together, but the same dim probably does
         key = axis.sizes if len(set(axis.sizes)) > 1 else (axis.dim, axis.sizes)
+        if key not in names and axis.named:
+            names[key] = axis.symbol
         if key not in names:
             same = [other for other in axes if other.path == axis.path]
             names[key] = _unused(_symbol_name(axis, same), set(names.values()))

@@ -14,7 +14,7 @@ from prepbench.capture.callable_module import as_module
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.leaf_wrapping import chosen_leaves
 from prepbench.capture.object_nodes import register_nodes
-from prepbench.capture.outcomes import run
+from prepbench.capture.outcomes import Outcome, outcome
 from prepbench.capture.procedure import Procedure
 from prepbench.document.model import Failure, GraphCollectionDocument
 from prepbench.errors import CaptureError, InputError
@@ -184,9 +184,9 @@ def _message(model: torch.nn.Module, failures: Sequence[Failure]) -> str:
     return "\n".join(lines)
 
 
-def _expected(model: torch.nn.Module, sample: Sample) -> Any:
+def _expected(model: torch.nn.Module, sample: Sample) -> Outcome:
     try:
-        output = run(model, sample, model)
+        found = outcome(model, sample, model)
     except InputError:
         raise
     except Exception as error:
@@ -194,8 +194,8 @@ def _expected(model: torch.nn.Module, sample: Sample) -> Any:
             f"{type(model).__name__} itself raises on inputs[{sample.index}], before any capturing: "
             f"{type(error).__name__}: {error}. Check that model(*inputs) runs on its own."
         ) from error
-    register_nodes(output)
-    return output
+    register_nodes(found.output)
+    return found
 
 
 def _on_device_of(model: torch.nn.Module, samples: list[Sample]) -> list[Sample]:

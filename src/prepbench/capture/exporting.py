@@ -14,13 +14,14 @@ from prepbench._torch_compat import (
     conversions_that_change_nothing_skipped,
     exact_zero_one,
     quiet_export,
-    watched_questions,
+    watched_sizes,
     watched_specialisation,
 )
 from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.capture.outcomes import difference, run
+from prepbench.capture.outcomes import Outcome, outcome, outcomes_differ
 from prepbench.capture.patching import patched
 from prepbench.capture.sample_sizes import SampleSizes
+from prepbench.capture.size_conditions import CONDITIONS, SizeConditions
 from prepbench.capture.unchanged import unchanged
 from prepbench.inputs import Sample, named_leaves
 
@@ -56,6 +57,7 @@ def export_program(
         SpecialisedSize: at the line that fixes a dynamic size.
         Exception: whatever export raises.
     """
+    conditions = SizeConditions()
     with ExitStack() as stack:
         stack.enter_context(unchanged(model))
         stack.enter_context(_explicit_keywords(model, sample))
@@ -69,9 +71,10 @@ def export_program(
         if not strict:
             # under dynamo an exception would be taken for one of the user's
             stack.enter_context(watched_specialisation(_refuse))
-            if sizes is not None:
-                stack.enter_context(watched_questions(sizes.refuse_contradiction))
+            question = sizes.refuse_contradiction if sizes is not None else None
+            stack.enter_context(watched_sizes(conditions.note, question))
         program = torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=shapes, strict=strict)
+    program.graph_module.meta[CONDITIONS] = conditions
     fixed = [axis for axis, size in axis_sizes(program, model, axes).items() if isinstance(size, int)]
     if fixed:
         where = ", ".join(f"{path}.shape[{dim}]" for path, dim in fixed)
@@ -130,18 +133,18 @@ def axis_sizes(program: Program, model: torch.nn.Module, axes: DynamicAxes) -> d
 
 
 def problem(
-    program: Program, model: torch.nn.Module, samples: Sequence[Sample], expected: Sequence[Any]
+    program: Program, model: torch.nn.Module, samples: Sequence[Sample], expected: Sequence[Outcome]
 ) -> WrongProgram | None:
     """What is wrong with the program on the given samples, if anything."""
     module = program.module()
-    for sample, output in zip(samples, expected, strict=True):
+    for sample, wanted in zip(samples, expected, strict=True):
         try:
-            actual = run(module, sample, model)
+            actual = outcome(module, sample, model)
         except Exception as error:
             wrong = WrongProgram(f"The captured graph fails on sample {sample.index}, on which the model runs: {error}")
             wrong.__cause__ = error
             return wrong
-        found = difference(output, actual)
+        found = outcomes_differ(wanted, actual)
         if not found.equal:
             return WrongProgram(f"The captured graph and the model differ on sample {sample.index}: {found.text}.")
     return None

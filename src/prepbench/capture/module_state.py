@@ -25,7 +25,7 @@ def restored(root: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
     ]
     flags = [(tensor, tensor.requires_grad) for tensor in root.parameters()]
     buffers = dict(root.named_buffers())
-    values = [(buffer, buffer.detach().clone(), buffer._version) for buffer in buffers.values()]
+    values = [(buffer, buffer.detach().clone()) for buffer in buffers.values()]
     try:
         yield buffers
     finally:
@@ -38,9 +38,9 @@ def restored(root: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
             if parameter.requires_grad != flag:
                 parameter.requires_grad_(flag)
         with torch.no_grad():
-            for buffer, value, version in values:
-                if buffer._version != version:
-                    buffer.copy_(value)
+            for buffer, value in values:
+                # batch norm writes its statistics without raising their version
+                buffer.copy_(value)
 
 
 def _refill(container: Any, content: Any) -> None:

@@ -6,7 +6,7 @@ One real forward per sample, run only when something fails. Tensors are kept as 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +19,8 @@ from prepbench.capture.module_state import restored
 from prepbench.capture.patching import patched
 from prepbench.capture.resized import varied
 from prepbench.capture.size_rules import Known, learn_rule
-from prepbench.capture.structures import collect, map_values
-from prepbench.errors import InputError
+from prepbench.capture.structures import Mapper, collect, is_value, map_values
+from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample
 
 Sizes = tuple[int, ...]
@@ -33,6 +33,8 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any = None
+    restructured: bool = False
+    """Whether the call put other tensors into its own arguments, such as a cache that grows."""
 
 
 class Observed:
@@ -76,9 +78,14 @@ class Observed:
             inputs: what the module receives while tracing.
             make: turns a meta tensor and its new sizes into a fake tensor.
             fresh: makes a size that nothing is known about.
+
+        Raises:
+            CaptureError: the output cannot be known before the module runs, so the module around it fails too.
         """
         calls = [c[fqn][min(number, len(c[fqn]) - 1)] for c in (*self._calls, *self._further) if c.get(fqn)]
         calls = [call for call in calls if _alike(call, calls[0])]
+        if calls[0].restructured:
+            raise CaptureError(_restructures(fqn))
         now = [size for tensor in _tensors(inputs) for size in tensor.shape]
         seen = list(zip(*([s for t in _tensors((c.args, c.kwargs)) for s in t.shape] for c in calls), strict=False))
         known = list(zip(seen, now, strict=False)) if len(seen) == len(now) else []
@@ -89,9 +96,72 @@ class Observed:
                 for same in zip(*outputs, strict=True)
             ]
         )
-        return map_values(
-            calls[0].output, lambda leaf: make(leaf, next(sizes)) if isinstance(leaf, torch.Tensor) else leaf
+        numbers = iter(_numbers_now(fqn, [call.output for call in calls], known))
+        output = _MapNumbers(lambda _: next(numbers)).visit(calls[0].output)
+        if isinstance(output, Iterator):
+            return _Unreadable(fqn)
+        return map_values(output, lambda leaf: make(leaf, next(sizes)) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+class _MapNumbers(Mapper):
+    """Applies a function to every Python number and text in a value, in place of every tensor."""
+
+    def visit(self, value: Any) -> Any:
+        if type(value) in (int, float, bool, complex, str):
+            return self.function(value)
+        return value if is_value(value) else super().visit(value)
+
+
+class _Unreadable:
+    """Stands for an iterator that a failed module returned: it may be handed on, but not read."""
+
+    def __init__(self, fqn: str) -> None:
+        self._fqn = fqn
+
+    def __iter__(self) -> _Unreadable:
+        return self
+
+    def __next__(self) -> Any:
+        raise CaptureError(
+            f"{self._fqn} returns an iterator and cannot be traced, so what it yields is not known here. Return a "
+            "tuple or a list instead."
         )
+
+
+def _numbers_now(fqn: str, outputs: Sequence[Any], known: Sequence[tuple[Sizes, Any]]) -> list[Any]:
+    """The Python values in an output: the same in all calls, or following from the sizes of the inputs."""
+    seen: list[list[Any]] = []
+    for output in outputs:
+        values: list[Any] = []
+        _MapNumbers(lambda value, kept=values: kept.append(value) or value).visit(output)  # type: ignore[misc]
+        seen.append(values)
+    if len({len(values) for values in seen}) > 1:
+        raise CaptureError(
+            f"{fqn} returns another structure on each sample, so what it returns cannot be known before it runs. "
+            "Return the same tensors in every case."
+        )
+    return [_number_now(fqn, values, known) for values in zip(*seen, strict=True)]
+
+
+def _number_now(fqn: str, values: tuple[Any, ...], known: Sequence[tuple[Sizes, Any]]) -> Any:
+    if all(type(value) is type(values[0]) and value == values[0] for value in values):
+        return values[0]
+    if all(type(value) is int for value in values):
+        rule = learn_rule(values, [Known("", sizes) for sizes, _ in known])
+        if rule is not None:
+            return rule.compute([now for _, now in known])
+    shown = ", ".join(map(repr, values[:4]))
+    raise CaptureError(
+        f"{fqn} returns a Python number from a tensor ({shown} on the samples), which is not known before it runs. "
+        "Return it as a tensor."
+    )
+
+
+def _restructures(fqn: str) -> str:
+    return (
+        f"{fqn} cannot be traced and its own arguments are mutated by it (a cache that grows): what they hold "
+        "afterwards is not known here. Return what is new instead."
+    )
 
 
 def _varied(root: torch.nn.Module, samples: Sequence[Sample]) -> list[Sample]:
@@ -137,8 +207,10 @@ def _observe(root: torch.nn.Module, sample: Sample) -> tuple[dict[str, list[Call
         if name is None:
             return original(module, *args, **kwargs)
         seen = _without_data((args, kwargs))
+        before = [id(tensor) for tensor in _tensors((args, kwargs))]
         output = original(module, *args, **kwargs)
-        calls[name].append(Call(seen[0], seen[1], _without_data(output)))
+        restructured = before != [id(tensor) for tensor in _tensors((args, kwargs))]
+        calls[name].append(Call(seen[0], seen[1], _without_data(output), restructured))
         return output
 
     with ExitStack() as stack:

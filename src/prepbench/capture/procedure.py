@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -11,6 +10,7 @@ from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.exporting import Program, SpecialisedSize, WrongProgram, export_program, problem
 from prepbench.capture.leaf_operator import LeafOperators
 from prepbench.capture.leaf_wrapping import Calls, failures_collected, leaves_wrapped, original_error, outermost
+from prepbench.capture.outcomes import Outcome
 from prepbench.capture.reasons import describe_failure
 from prepbench.capture.resized import base_sample, varied
 from prepbench.capture.sample_sizes import SampleSizes
@@ -25,7 +25,7 @@ class Procedure:
     """Attempts to capture one model on its samples.
 
     Args:
-        expected: the model's output on each sample.
+        expected: what the model returns and changes on each sample.
         chosen: leaves that the user asked for.
     """
 
@@ -34,7 +34,7 @@ class Procedure:
         model: torch.nn.Module,
         samples: Sequence[Sample],
         axes: DynamicAxes,
-        expected: Sequence[Any],
+        expected: Sequence[Outcome],
         chosen: dict[str, Failure],
     ) -> None:
         self.model = model

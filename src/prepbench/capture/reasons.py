@@ -145,6 +145,7 @@ _REASONS = (
         message=r"cannot be iterated|[Ii]teration over a 0-d|iter\(\) returned non-iterator",
     ),
     _Reason(ITERATION, _ITERATION_REMEDY, message=r"not iterable|[Cc]annot unpack|unpack.*\bProxy\b|iterat"),
+    _Reason(NUMBER, _NUMBER_REMEDY, message=r"Python (number|value) from a tensor"),
     _Reason(MUTATION, _MUTATION_REMEDY, message=r"does not support item (assignment|deletion)"),
     _Reason(MUTATION, _MUTATION_REMEDY, message=r"was assigned during export|[Mm]utat(ing|ed|ion)|in-?place"),
     _Reason(MUTATION, _MUTATION_REMEDY, types=("SpecViolationError", "UnsupportedMutationAliasingException")),

@@ -12,6 +12,14 @@ from sympy import sympify
 from prepbench.inputs import Sample, named_leaves
 
 
+def value_at(expression: Any, sizes: dict[Any, Any]) -> Any:
+    """A sympy condition or number with these sizes put in; ``None`` where it divides by zero."""
+    try:
+        return sympify(expression.xreplace(sizes))
+    except ZeroDivisionError:
+        return None
+
+
 class SizesDecide(RuntimeError):
     """The model takes one way for the sizes of one sample and another way for those of another."""
 
@@ -30,7 +38,7 @@ class SampleSizes:
             sizes = {}
             for path, leaf in named_leaves(function, sample):
                 if isinstance(leaf, torch.Tensor):
-                    sizes.update({(*_words(path), "shape", str(dim)): int(n) for dim, n in enumerate(leaf.shape)})
+                    sizes.update({(*size_key(path), "shape", str(dim)): int(n) for dim, n in enumerate(leaf.shape)})
             self._sizes.append(sizes)
 
     def refuse_contradiction(self, expression: Any, names: dict[Any, str]) -> None:
@@ -43,7 +51,7 @@ class SampleSizes:
         Raises:
             SizesDecide: with the expression and two samples that disagree.
         """
-        values = [{symbol: sizes.get(_words(name)) for symbol, name in names.items()} for sizes in self._sizes]
+        values = [{symbol: sizes.get(size_key(name)) for symbol, name in names.items()} for sizes in self._sizes]
         if any(None in sizes.values() for sizes in values):
             return
         text = disagreement(expression, names, dict(zip(self._indices, values, strict=True)))
@@ -59,8 +67,8 @@ def disagreement(expression: Any, names: dict[Any, str], values: dict[int, dict[
         names: the size behind each symbol.
         values: for each sample its sizes.
     """
-    answers = {index: sympify(expression.xreplace(sizes)) for index, sizes in values.items()}
-    if not all(answer.is_Number or answer in (True, False) for answer in answers.values()):
+    answers = {index: value_at(expression, sizes) for index, sizes in values.items()}
+    if not all(a is not None and (a.is_Number or a in (True, False)) for a in answers.values()):
         return None
     first = next(iter(answers))
     other = next((index for index, answer in answers.items() if answer != answers[first]), None)
@@ -87,5 +95,6 @@ def condition_text(expression: Any, names: dict[Any, str]) -> str:
     return text
 
 
-def _words(name: str) -> tuple[str, ...]:
+def size_key(name: str) -> tuple[str, ...]:
+    """The words of a size's name, so that ``L['d']['a'].shape[0]`` and ``d.a.shape[0]`` are the same."""
     return tuple(re.findall(r"\w+", name.removeprefix("L")))

@@ -41,7 +41,7 @@ def is_value(value: Any) -> bool:
 
 def map_values(value: Any, function: Callable[[Any], Any]) -> Any:
     """``value`` with ``function`` applied to every tensor and symbolic number in it; untouched parts stay shared."""
-    return _Mapper(function).visit(value)
+    return Mapper(function).visit(value)
 
 
 def collect(value: Any) -> list[Any]:
@@ -56,7 +56,9 @@ def collect(value: Any) -> list[Any]:
     return found
 
 
-class _Mapper:
+class Mapper:
+    """Copies a value with ``function`` applied to some of its parts; what does not change stays shared."""
+
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
         self.done: dict[int, Any] = {}

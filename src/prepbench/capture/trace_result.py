@@ -9,6 +9,7 @@ from torch import fx
 
 from prepbench._torch_compat import needs_data
 from prepbench.capture.fake_inputs import InputSize
+from prepbench.capture.sample_sizes import value_at
 from prepbench.document.model import SourceLine
 
 
@@ -57,7 +58,7 @@ class ValueTrace:
         return [
             a
             for a in self.assumptions
-            if any(a.expression.xreplace(values) == False for values in values_on_samples(a.expression, self.sizes))  # noqa: E712
+            if any(value_at(a.expression, values) == False for values in values_on_samples(a.expression, self.sizes))  # noqa: E712
         ]
 
     @property

@@ -46,9 +46,10 @@ def axes_table(axes: Any) -> pandas.DataFrame:
     import pandas
 
     rows = [
-        (axis.path, axis.dim, ", ".join(map(str, axis.sizes)), axis.dynamic, axis.symbol or "") for axis in axes.axes
+        (axis.path, axis.dim, ", ".join(map(str, axis.sizes)), axis.dynamic, axis.symbol or "", axis.limits)
+        for axis in axes.axes
     ]
-    return pandas.DataFrame(rows, columns=["argument", "dim", "sizes", "dynamic", "symbol"])
+    return pandas.DataFrame(rows, columns=["argument", "dim", "sizes", "dynamic", "symbol", "limits"])
 
 
 def layers_table(report: Any) -> pandas.DataFrame:
