@@ -14,7 +14,7 @@ from prepbench.capture.observed import Observed
 from prepbench.capture.runnable import runnable
 from prepbench.capture.trace_result import ValueTrace
 from prepbench.capture.tracer import RobustTracer, Target
-from prepbench.document.model import Failure, GraphCollectionDocument
+from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample, normalize_samples
 
@@ -42,6 +42,8 @@ class GraphCollection:
         self._tracer = RobustTracer()
         self._traces: dict[str, ValueTrace] = {}
         self._document: GraphCollectionDocument | None = None
+        self._samples: list[Sample] | None = None
+        self._findings: tuple[Finding, ...] | None = None
 
     # -- tracing
 
@@ -58,6 +60,7 @@ class GraphCollection:
         GraphCollection.__init__(self)
         self.model = model
         samples = None if inputs is None else normalize_samples(model, inputs)
+        self._samples = samples
         observations = _Observations(model, samples)
         queue = deque([("", model)])
         queued = {id(model)}
@@ -137,6 +140,15 @@ class GraphCollection:
         return tuple(described[name] for name, _ in self.model.named_modules() if name in described)
 
     @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the graphs take for granted: fixed flags and values, attributes that change."""
+        from prepbench.capture.findings import findings_of_trace
+
+        if self._findings is None:
+            self._findings = findings_of_trace(self.model, self._samples)
+        return self._findings
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the graphs take for granted about input sizes, one line each, e.g. a loop unrolled for one length."""
         from prepbench.capture.assumptions import readable
@@ -204,7 +216,8 @@ class GraphCollection:
             where = f" at {failure.source.file}:{failure.source.line}" if failure.source else ""
             name = failure.fqn or "(model)"
             lines.append(f"  {name} ({failure.module_type}): {failure.kind}{where}. {failure.remedy}")
-        return "\n".join([*lines, *(f"  assumes {line}" for line in self.assumptions)])
+        lines += [f"  assumes {line}" for line in self.assumptions]
+        return "\n".join([*lines, *(f"  note {finding.message}" for finding in self.findings)])
 
 
 _STATUSES = ("traced", "leaf", "failed", "unvisited")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from prepbench.capture.leaf_wrapping import chosen_leaves
 from prepbench.capture.object_nodes import register_nodes
 from prepbench.capture.outcomes import Outcome, outcome
 from prepbench.capture.procedure import Procedure
-from prepbench.document.model import Failure, GraphCollectionDocument
+from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 
@@ -50,6 +51,18 @@ class Captured:
         return self.axes.verify(self)
 
     @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Why modules are opaque operators; the same as ``leaves``."""
+        return self.leaves
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the graph takes for granted: fixed flags and values, randomness, state that changes."""
+        from prepbench.capture.findings import findings_of_program
+
+        return findings_of_program(self.model, self.program, self.samples)
+
+    @property
     def collection(self) -> GraphCollection:
         """The module graphs of the same model, traced with the same samples."""
         from prepbench.capture.collection import recursive_trace
@@ -61,7 +74,7 @@ class Captured:
         from prepbench.capture.to_document import document_of_program
 
         document: GraphCollectionDocument = document_of_program(
-            self.program, self.model, self.leaves, type(self.model).__name__, self.size_names
+            self.program, self.model, self.leaves, type(self.model).__name__, self.size_names, self.findings
         )
         return document
 
@@ -104,6 +117,7 @@ class Captured:
         if any(leaf.fqn == "" for leaf in self.leaves):
             lines.append("  the whole model is one operator:")
         lines += [f"  leaf {describe(leaf)}" for leaf in self.leaves]
+        lines += [f"  note {finding.message}" for finding in self.findings]
         return "\n".join(lines)
 
 

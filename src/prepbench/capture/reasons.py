@@ -234,11 +234,16 @@ def describe_node(node: torch.fx.Node, message: str, remedy: str) -> Failure:
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     fqn, kind = stack[-1] if stack else ("", "")
     kind = kind if isinstance(kind, str) else kind.__name__
-    places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    place = next(((file, int(line)) for file, line in reversed(places) if _is_user_file(file)), None)
+    place = place_in_stack_trace(node.meta.get("stack_trace"))
     source = source_line(*place) if place else None
     frame = code_frame(*place) if place else ""
     return Failure(fqn, kind.rpartition(".")[2], UNSUPPORTED, "", message, source, remedy, frame)
+
+
+def place_in_stack_trace(text: str | None) -> tuple[str, int] | None:
+    """The innermost user's file and line in a stack trace that torch wrote down."""
+    places = re.findall(r'File "([^"]+)", line (\d+)', text or "")
+    return next(((file, int(line)) for file, line in reversed(places) if _is_user_file(file)), None)
 
 
 def normalize_message(error: BaseException) -> str:

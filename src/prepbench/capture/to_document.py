@@ -13,7 +13,7 @@ from prepbench.capture.leaf_operator import is_leaf_operator
 from prepbench.capture.operations import is_method
 from prepbench.capture.structures import collect
 from prepbench.capture.trace_result import ValueTrace
-from prepbench.document.model import Failure, Graph, GraphCollectionDocument, Module, Node, Status
+from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, Status
 
 if TYPE_CHECKING:
     from prepbench.capture.collection import GraphCollection
@@ -29,11 +29,11 @@ def document_of_collection(collection: GraphCollection, traces: Mapping[str, Val
     failures = collection.failures
     if not isinstance(model, torch.nn.Module):
         name = getattr(model, "__name__", type(model).__name__)
-        return GraphCollectionDocument(name, "module", graphs, (), failures)
+        return GraphCollectionDocument(name, "module", graphs, (), failures, collection.findings)
     calls = [node for graph in graphs for node in graph.nodes if node.op == "call_module"]
     leaves = {node.fqn for node in calls if node.status == "leaf"}
     modules = _modules(model, failures, leaves, collection)
-    return GraphCollectionDocument(type(model).__name__, "module", graphs, modules, failures)
+    return GraphCollectionDocument(type(model).__name__, "module", graphs, modules, failures, collection.findings)
 
 
 def document_of_program(
@@ -42,6 +42,7 @@ def document_of_program(
     leaves: Iterable[Failure] = (),
     title: str = "",
     size_names: Mapping[str, str] | None = None,
+    findings: Iterable[Finding] = (),
 ) -> GraphCollectionDocument:
     """The ATen-level document of an exported program; operators that stand for whole modules have status ``"leaf"``.
 
@@ -51,6 +52,7 @@ def document_of_program(
         leaves: the modules that were wrapped as opaque operators, with the reasons.
         title: shown as the model's name instead of its class.
         size_names: readable names for the program's symbolic sizes.
+        findings: what the program takes for granted.
     """
     failures = tuple(leaves)
     wrapped = {failure.fqn for failure in failures}
@@ -75,7 +77,7 @@ def document_of_program(
         for fqn, module in model.named_modules(remove_duplicate=False)
     )
     return GraphCollectionDocument(
-        title or type(model).__name__, "aten", (Graph("graph:", "", nodes),), modules, failures
+        title or type(model).__name__, "aten", (Graph("graph:", "", nodes),), modules, failures, tuple(findings)
     )
 
 

@@ -52,6 +52,29 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """Something that a successful capture takes for granted.
+
+    Attributes:
+        fqn: the module it belongs to.
+        module_type: its class, "" if not known.
+        kind: stable name, e.g. ``"training flag fixed"``.
+        message: what the graph assumes or does.
+        source: the user's line, if known.
+        frame: the lines around it.
+        remedy: what to do if that is not meant.
+    """
+
+    fqn: str
+    module_type: str
+    kind: str
+    message: str
+    source: SourceLine | None = None
+    frame: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class Node:
     """One operation of a graph.
 
@@ -115,4 +138,5 @@ class GraphCollectionDocument:
     graphs: tuple[Graph, ...]
     modules: tuple[Module, ...]
     failures: tuple[Failure, ...] = ()
+    findings: tuple[Finding, ...] = ()
     version: str = VERSION

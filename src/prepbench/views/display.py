@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
-from prepbench.document.model import MIME_TYPE, Failure, GraphCollectionDocument
+from prepbench.document.model import MIME_TYPE, Failure, Finding, GraphCollectionDocument
 from prepbench.views.palette import STATUS
 from prepbench.views.scene import Scene, scene
 from prepbench.views.svg import HINT, description, render
@@ -84,7 +84,8 @@ def _page(document: GraphCollectionDocument, view: Scene, failures: tuple[Failur
     graphs = f"{len(document.graphs)} graphs, " if len(document.graphs) > 1 else ""
     name = html.escape(document.model_type)
     headline = f"<p><b>{name}</b> &nbsp; {kind}, {graphs}{operations} operations &nbsp;&nbsp; {legend}</p>"
-    return f"{_STYLE}\n{headline}\n{_picture(document, view)}\n{failures_html(failures)}"
+    notes = findings_html(document.findings)
+    return f"{_STYLE}\n{headline}\n{_picture(document, view)}\n{failures_html(failures)}{notes}"
 
 
 def _picture(document: GraphCollectionDocument, view: Scene) -> str:
@@ -104,6 +105,19 @@ def failures_html(failures: tuple[Failure, ...]) -> str:
     rows = "".join(_failure_row(failure) for failure in failures)
     head = "".join(f"<th>{name}</th>" for name in ("module", "reason", "where", "code", "remedy"))
     return f'<table class="pb-failures"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def findings_html(findings: tuple[Finding, ...]) -> str:
+    """A list of what the graph takes for granted; empty when there is nothing."""
+    if not findings:
+        return ""
+    items = "".join(
+        f"<li><b>{html.escape(finding.kind)}</b> {html.escape(finding.message)}"
+        + (f" <code>{html.escape(finding.source.code)}</code>" if finding.source else "")
+        + f" {html.escape(finding.remedy)}</li>"
+        for finding in findings
+    )
+    return f'<ul class="pb-findings">{items}</ul>'
 
 
 def _failure_row(failure: Failure) -> str:
