@@ -144,13 +144,34 @@ def test_a_size_without_a_rule_is_an_error_that_says_so() -> None:
     assert learned.fake([torch.empty(7)], unknown_size=lambda: 3).shape == (3,)
 
 
-def test_a_number_that_depends_on_data_is_an_error() -> None:
+def test_a_number_that_depends_on_data_is_read_from_a_tensor() -> None:
     class Sum(nn.Module):
         def forward(self, x: torch.Tensor) -> float:
             return float(x.sum())
 
-    with pytest.raises(LeafOutputsError, match="Return it as a tensor"):
-        LeafOutputs.learn(record_calls(Sum(), samples(torch.ones(2), torch.ones(3)))[""])
+    learned = LeafOutputs.learn(record_calls(Sum(), samples(torch.ones(2), torch.ones(3)))[""])
+    assert learned.count_tensors([torch.empty(4)]) == 1
+    assert learned.rebuild([torch.empty(4)], iter([torch.tensor(7.0)])) == 7.0
+
+
+def test_text_that_differs_from_call_to_call_is_an_error() -> None:
+    class Name(nn.Module):
+        def forward(self, x: torch.Tensor) -> str:
+            return "a" * x.shape[0]
+
+    with pytest.raises(LeafOutputsError, match="must always return the same structure"):
+        LeafOutputs.learn(record_calls(Name(), samples(torch.ones(2), torch.ones(3)))[""])
+
+
+def test_a_call_unlike_those_on_the_samples_is_refused() -> None:
+    class Many(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.sum() if x.sum() > 100 else x
+
+    learned = LeafOutputs.learn(record_calls(Many(), samples(torch.ones(2), torch.ones(3)))[""], "many")
+    x = torch.full((2,), 100.0)
+    with pytest.raises(LeafOutputsError, match=r"many returned .*rank 0.* where the captured graph was made for"):
+        learned.tensors_of([x], x.sum(), ((x,), {}))
 
 
 def test_calls_of_another_kind_are_learned_apart() -> None:

@@ -27,6 +27,9 @@ class ZooCase:
         kinds: the reasons, in the same order.
         assumes: part of the one assumption about sizes that the graph must report; such a graph refuses ``unseen``.
         symbolic_failed: modules that fail without samples; ``None`` if not checked.
+        leaves: modules that ``capture(fullgraph=False)`` keeps as operators, in order.
+        bounded: axes, such as ``"x.shape[1]"``, for which the captured graph says that it does not take every size.
+        refused: part of the message with which ``capture(fullgraph=False)`` refuses the model.
     """
 
     name: str
@@ -37,6 +40,9 @@ class ZooCase:
     kinds: tuple[str, ...] = ()
     assumes: str = ""
     symbolic_failed: tuple[str, ...] | None = None
+    leaves: tuple[str, ...] = ()
+    bounded: tuple[str, ...] = ()
+    refused: str = ""
 
 
 ZOO: dict[str, ZooCase] = {}
@@ -58,5 +64,8 @@ def tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
-for _group in ("control_flow", "python_values", "structures", "mutation", "operators", "modules", "failures"):
+_GROUPS = (
+    "control_flow", "python_values", "structures", "mutation", "operators", "modules", "failures", "networks", "leaves",
+)  # fmt: skip
+for _group in _GROUPS:
     importlib.import_module(f"{__name__}.{_group}")

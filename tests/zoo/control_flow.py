@@ -17,7 +17,15 @@ class TwoBranches(nn.Module):
         return torch.zeros(10)
 
 
-@case(tensors((2, 10), (3, 10)), [], failed=("",), kinds=("data-dependent branch",), symbolic_failed=("",))
+@case(
+    tensors((2, 10), (3, 10)),
+    [],
+    failed=("",),
+    kinds=("data-dependent branch",),
+    symbolic_failed=("",),
+    leaves=("",),
+    bounded=("x.shape[0]",),
+)
 def branch_on_values():
     return TwoBranches()
 
@@ -113,7 +121,7 @@ class Recurrence(nn.Module):
         return o
 
 
-@case(tensors((3, 4), (3, 6)), tensors((3, 5)), assumes="x.size(1) == 4", symbolic_failed=("",))
+@case(tensors((3, 4), (3, 6)), tensors((3, 5)), assumes="x.size(1) == 4", symbolic_failed=("",), leaves=("",))
 def loop_over_a_size():
     return Recurrence()
 
@@ -126,6 +134,6 @@ class TryView(nn.Module):
             return x
 
 
-@case(tensors((2, 4)), [])
+@case(tensors((2, 4)), [], leaves=("",))
 def try_and_except():
     return TryView()

@@ -11,7 +11,14 @@ class ReturnsIterator(nn.Module):
         return iter(x)
 
 
-@case(tensors((2, 4), (3, 4)), [], failed=("0",), kinds=("iteration over a tensor",), symbolic_failed=("0",))
+@case(
+    tensors((2, 4), (3, 4)),
+    [],
+    failed=("0",),
+    kinds=("iteration over a tensor",),
+    symbolic_failed=("0",),
+    refused="iterator",
+)
 def returns_an_iterator():
     return nn.Sequential(ReturnsIterator())
 
@@ -69,6 +76,7 @@ class Gated(nn.Module):
     failed=("gates.0", "gates.1"),
     kinds=("data-dependent branch", "data-dependent branch"),
     symbolic_failed=("gates.0", "gates.1"),
+    leaves=("gates.0", "gates.1"),
 )
 def two_gates():
     return Gated()

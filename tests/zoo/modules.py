@@ -92,7 +92,7 @@ def own_call():
     return nn.Sequential(OwnCall(), nn.ReLU())
 
 
-@case(tensors((2, 4), (3, 4)), tensors((6, 4)))
+@case(tensors((2, 4), (3, 4)), tensors((6, 4)), leaves=("1",))
 def scripted_inside():
     return nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU())))
 
@@ -119,6 +119,7 @@ class Tagger(nn.Module):
 @case(
     [torch.randint(0, 16, (2, 5)), torch.randint(0, 16, (3, 7))],
     [torch.randint(0, 16, (4, 6)), torch.randint(0, 16, (1, 9))],
+    leaves=("lstm",),
 )
 def recurrent():
     return Tagger()

@@ -16,7 +16,7 @@ class Unpacks(nn.Module):
         return a + b + sum(r for r in x), x.view(columns, rows), torch.stack(rest)
 
 
-@case(tensors((2, 4), (2, 5)), tensors((2, 7)), symbolic_failed=("",))
+@case(tensors((2, 4), (2, 5)), tensors((2, 7)), symbolic_failed=("",), bounded=("x.shape[1]",))
 def unpacking_and_iteration():
     return Unpacks()
 
@@ -30,7 +30,7 @@ class Numbers(nn.Module):
         return y.reshape(n * x.shape[1])
 
 
-@case(tensors((2, 4), (3, 6)), tensors((5, 9)), symbolic_failed=("",))
+@case(tensors((2, 4), (3, 6)), tensors((5, 9)), symbolic_failed=("",), bounded=("x.shape[0]",))
 def numbers_from_shapes():
     return Numbers()
 
@@ -52,7 +52,7 @@ class ItemScale(nn.Module):
         return x / x.abs().max().item(), x[:, : (x.shape[1] + 1) // 2]
 
 
-@case(tensors((2, 4), (3, 6)), tensors((5, 9)))
+@case(tensors((2, 4), (3, 6)), tensors((5, 9)), bounded=("x.shape[1]",))
 def item_as_operand():
     return ItemScale()
 

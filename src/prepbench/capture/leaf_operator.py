@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from prepbench.capture.leaf_outputs import LeafOutputs, LeafOutputsError
+from prepbench.capture.object_nodes import refill
 from prepbench.errors import CaptureError
 
 _NAMESPACE = "prepbench_leaf"
@@ -21,26 +22,51 @@ _SCHEMA_TYPES = ((torch.Tensor, "Tensor"), (torch.SymInt, "SymInt"), (torch.SymF
 
 @dataclass(frozen=True)
 class _Signature:
-    """How the operator's flat arguments become a call: which positions are arguments, and the values of the rest."""
+    """How the operator's flat arguments become a call: which positions are arguments, and the values of the rest.
+
+    ``repeats`` has the positions of tensors that were given before, and where.
+    """
 
     spec: pytree.TreeSpec
     kinds: tuple[str, ...]
     fixed: tuple[Any, ...]
+    repeats: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, leaves: Sequence[Any], spec: pytree.TreeSpec) -> _Signature:
-        kinds = tuple(_kind(leaf) for leaf in leaves)
-        return cls(spec, kinds, tuple(None if kind else leaf for leaf, kind in zip(leaves, kinds, strict=True)))
+        kinds = [_kind(leaf) for leaf in leaves]
+        first: dict[int, int] = {}
+        repeats = []
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor) and first.setdefault(id(leaf), index) != index:
+                repeats.append((index, first[id(leaf)]))
+                kinds[index] = ""
+        fixed = tuple(
+            None if kind or isinstance(leaf, torch.Tensor) else leaf for leaf, kind in zip(leaves, kinds, strict=True)
+        )
+        return cls(spec, tuple(kinds), fixed, tuple(repeats))
 
     def leaves(self, arguments: Sequence[Any]) -> list[Any]:
         given = iter(arguments)
-        return [next(given) if kind else value for kind, value in zip(self.kinds, self.fixed, strict=True)]
+        leaves = [next(given) if kind else value for kind, value in zip(self.kinds, self.fixed, strict=True)]
+        return self.with_repeats(leaves)
+
+    def with_repeats(self, leaves: list[Any]) -> list[Any]:
+        for index, first in self.repeats:
+            leaves[index] = leaves[first]
+        return leaves
+
+    def first_of(self, places: Sequence[int]) -> list[int]:
+        """The places without those that repeat an earlier one."""
+        repeats = dict(self.repeats)
+        return sorted({repeats.get(place, place) for place in places})
 
     def matches(self, other: _Signature) -> bool:
         # fixed values may be modules or tensors' owners: compare what cannot be compared by identity
         return (
             self.spec == other.spec
             and self.kinds == other.kinds
+            and self.repeats == other.repeats
             and all(
                 a is b or (type(a) is type(b) and _equal(a, b)) for a, b in zip(self.fixed, other.fixed, strict=True)
             )
@@ -93,14 +119,18 @@ class LeafOperators:
         """
         learned = self._outputs(fqn)
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        changed = learned.changed_inputs(leaves)
         signature = _Signature.of(leaves, spec)
+        changed = signature.first_of(learned.changed_inputs(leaves))
         operator = self._operator(fqn, signature, module, learned, leaves)
         results = operator(*[leaf for leaf, kind in zip(leaves, signature.kinds, strict=True) if kind])
         tensors = iter([results] if isinstance(results, torch.Tensor) else results or ())
-        output = learned.rebuild(leaves, tensors)
+        result = learned.rebuild(leaves, tensors)
         for index in changed:
             leaves[index].copy_(next(tensors))
+        if not learned.restructures(leaves):
+            return result
+        output, arguments = result
+        refill((args, kwargs), arguments)
         return output
 
     def _operator(
@@ -113,7 +143,7 @@ class LeafOperators:
         self._namespace = self._namespace or _free_namespace()
         name = _free_name(self._namespace, fqn)
         library = torch.library.Library(self._namespace, "FRAGMENT")
-        count = learned.count_tensors(leaves) + len(learned.changed_inputs(leaves))
+        count = learned.count_tensors(leaves) + len(signature.first_of(learned.changed_inputs(leaves)))
         library.define(name + _schema(signature, count))
         library.impl(name, _real(fqn, weakref.ref(module), signature, learned), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{self._namespace}::{name}", _fake(signature, learned), lib=library)
@@ -137,19 +167,15 @@ def _real(
         if module is None:
             raise CaptureError(f"The model with the leaf module {fqn!r} no longer exists: keep the Captured object.")
         leaves = signature.leaves(arguments)
-        changed = learned.changed_inputs(leaves)
-        promised = learned.memory_formats(leaves)
+        changed = signature.first_of(learned.changed_inputs(leaves))
         for index in changed:
             leaves[index] = leaves[index].clone()
+        signature.with_repeats(leaves)
         args, kwargs = pytree.tree_unflatten(leaves, signature.spec)
         with torch.no_grad():
-            flat = pytree.tree_leaves(module.forward(*args, **kwargs))
-        outputs = [
-            leaf.detach().contiguous(memory_format=memory_format)
-            for leaf, memory_format in zip(flat, promised, strict=True)
-            if isinstance(leaf, torch.Tensor)
-        ]
-        return _returned(_without_aliases(outputs, arguments) + [leaves[index] for index in changed])
+            output = module.forward(*args, **kwargs)
+        outputs = learned.tensors_of(leaves, output, (args, kwargs))
+        return _returned(_without_aliases(outputs, [*arguments, *leaves]) + [leaves[index] for index in changed])
 
     return real
 
@@ -159,7 +185,8 @@ def _fake(signature: _Signature, learned: LeafOutputs) -> Callable[..., Any]:
         leaves = signature.leaves(arguments)
         # a size that no rule explains becomes a number which only the real call knows
         outputs = learned.fake_tensors(leaves, unknown_size=lambda: torch.library.get_ctx().new_dynamic_size())
-        return _returned(outputs + [torch.empty_like(leaves[index]) for index in learned.changed_inputs(leaves)])
+        changed = signature.first_of(learned.changed_inputs(leaves))
+        return _returned(outputs + [torch.empty_like(leaves[index]) for index in changed])
 
     return fake
 

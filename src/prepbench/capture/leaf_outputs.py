@@ -13,11 +13,15 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from prepbench.capture.recorded_calls import RecordedCall, TensorLeaf, record_calls
+from prepbench.capture.object_nodes import closed
+from prepbench.capture.recorded_calls import Given, RecordedCall, TensorLeaf, flatten_result, record_calls
 from prepbench.capture.size_rules import Known, SizeRule, learn_rule
 from prepbench.errors import CaptureError
 
 __all__ = ["LeafOutputs", "LeafOutputsError", "RecordedCall", "TensorLeaf", "record_calls"]
+
+_NUMBERS = {int: torch.int64, float: torch.float64}
+"""Python numbers that only the call itself knows travel as tensors of these types."""
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -32,6 +36,12 @@ class _Variant:
 
     calls: tuple[RecordedCall, ...]
     rules: tuple[tuple[SizeRule | None, ...], ...]
+    numbers: frozenset[int] = frozenset()
+    """The outputs that are Python numbers which depend on data."""
+
+    def is_tensor(self, index: int) -> bool:
+        """Whether the operator returns this output as a tensor."""
+        return index in self.numbers or isinstance(self.calls[0].outputs[index], TensorLeaf)
 
     def memory_format(self, index: int) -> torch.memory_format:
         layouts = {call.outputs[index].layout for call in self.calls if isinstance(call.outputs[index], TensorLeaf)}
@@ -56,8 +66,8 @@ class LeafOutputs:
         """Learn from all calls of one module; calls with other argument structures are learned apart.
 
         Raises:
-            LeafOutputsError: the module was never called, changes the structure of its arguments, or returns
-                something other than tensors and constants.
+            LeafOutputsError: the module was never called, writes into arguments that share memory, or returns something
+                other than tensors and constants.
         """
         if not calls:
             raise LeafOutputsError(f"The module {name!r} is never called on the samples, so its outputs are not known.")
@@ -87,6 +97,8 @@ class LeafOutputs:
         first = next((seen for seen in call.inputs if isinstance(seen, TensorLeaf)), None)
         outputs = []
         for index, (leaf, rules) in enumerate(zip(call.outputs, variant.rules, strict=True)):
+            if index in variant.numbers:
+                outputs.append(torch.empty((), dtype=_NUMBERS[type(leaf)]))
             if not isinstance(leaf, TensorLeaf):
                 continue
             shape = [self._size(rule, sizes, unknown_size, index) for rule in rules]
@@ -102,27 +114,83 @@ class LeafOutputs:
         return outputs
 
     def rebuild(self, flat_inputs: Sequence[Any], tensors: Iterator[torch.Tensor]) -> Any:
-        """The output with these tensors in it; Python numbers follow from the inputs' sizes."""
+        """The result with these tensors in it; Python numbers follow from the inputs' sizes, or are read from tensors.
+
+        Where :meth:`restructures` says so, the result is a pair: the output, and the arguments after the call.
+        """
         variant = self._variant(flat_inputs)
-        call, sizes = variant.calls[0], _sizes(flat_inputs)
+        sizes = _sizes(flat_inputs)
         flat = [
-            next(tensors)
-            if isinstance(leaf, TensorLeaf)
-            else self._size(rules[0], sizes, None, index)
-            if rules
-            else leaf
-            for index, (leaf, rules) in enumerate(zip(call.outputs, variant.rules, strict=True))
+            self._value(variant, index, flat_inputs, sizes, tensors) for index in range(len(variant.calls[0].outputs))
         ]
-        return pytree.tree_unflatten(flat, call.output_spec)
+        return closed(pytree.tree_unflatten(flat, variant.calls[0].output_spec))
+
+    def _value(
+        self, variant: _Variant, index: int, flat_inputs: Sequence[Any], sizes: list[Any], tensors: Iterator[Any]
+    ) -> Any:
+        leaf, rules = variant.calls[0].outputs[index], variant.rules[index]
+        if index in variant.numbers:
+            return next(tensors).item()
+        if isinstance(leaf, TensorLeaf):
+            return next(tensors)
+        if isinstance(leaf, Given):
+            return flat_inputs[leaf.index]
+        return self._size(rules[0], sizes, None, index) if rules else leaf
+
+    def tensors_of(self, flat_inputs: Sequence[Any], output: Any, arguments: Any) -> list[torch.Tensor]:
+        """The tensors that the operator returns for what a real call returned, checked against what was learned.
+
+        Args:
+            flat_inputs: the flattened arguments before the call.
+            output: what the module returned.
+            arguments: ``(args, kwargs)`` after the call.
+
+        Raises:
+            LeafOutputsError: this call returned something else than those on the samples.
+        """
+        variant, sizes = self._variant(flat_inputs), _sizes(flat_inputs)
+        call = variant.calls[0]
+        flat, spec = flatten_result(output, arguments if call.restructured else None)
+        if spec != call.output_spec:
+            raise LeafOutputsError(self._not_as_learned(f"{len(flat)} values", f"{len(call.outputs)} in one structure"))
+        tensors = []
+        for index, (leaf, wanted) in enumerate(zip(flat, call.outputs, strict=True)):
+            if index in variant.numbers and type(leaf) in _NUMBERS:
+                tensors.append(torch.tensor(leaf, dtype=_NUMBERS[type(wanted)]))
+            elif isinstance(wanted, TensorLeaf):
+                if not isinstance(leaf, torch.Tensor) or _kinds([leaf]) != _kinds([wanted]):
+                    raise LeafOutputsError(
+                        self._not_as_learned(_kinds_text(_kinds([leaf])), _kinds_text(_kinds([wanted])))
+                    )
+                tensors.append(leaf.detach().contiguous(memory_format=variant.memory_format(index)))
+            elif isinstance(wanted, Given):
+                if leaf is not flat_inputs[wanted.index]:
+                    raise LeafOutputsError(self._not_as_learned("a new value", "an argument left where it was"))
+            else:
+                promised = self._value(variant, index, flat_inputs, sizes, iter(()))
+                if leaf is not promised and leaf != promised:
+                    raise LeafOutputsError(self._not_as_learned(repr(leaf), repr(promised)))
+        return tensors
+
+    def _not_as_learned(self, got: str, wanted: str) -> str:
+        return (
+            f"{self.name or 'The module'} returned {got} where the captured graph was made for {wanted}, as on the "
+            "samples. Capture again with a sample like this input."
+        )
+
+    def restructures(self, flat_inputs: Sequence[Any]) -> bool:
+        """Whether the module puts other tensors into its own arguments (a cache that grows)."""
+        return self._variant(flat_inputs).calls[0].restructured
+
+    @property
+    def shared(self) -> str:
+        """Which tensors of some call share memory, in words."""
+        return next((call.shared for variant in self.variants for call in variant.calls if call.shared), "")
 
     def count_tensors(self, flat_inputs: Sequence[Any]) -> int:
         """How many of the outputs are tensors."""
-        return sum(isinstance(leaf, TensorLeaf) for leaf in self._variant(flat_inputs).calls[0].outputs)
-
-    def memory_formats(self, flat_inputs: Sequence[Any]) -> list[torch.memory_format]:
-        """The memory format promised for each output (contiguous unless all calls returned channels-last)."""
         variant = self._variant(flat_inputs)
-        return [variant.memory_format(index) for index in range(len(variant.calls[0].outputs))]
+        return sum(map(variant.is_tensor, range(len(variant.calls[0].outputs))))
 
     def changed_inputs(self, flat_inputs: Sequence[Any]) -> list[int]:
         """Indices of the inputs that the module writes into."""
@@ -178,10 +246,15 @@ def _learn_variant(calls: list[RecordedCall], name: str) -> _Variant:
             )
     columns = list(zip(*(_sizes(call.inputs) for call in calls), strict=True))
     names = _size_names(first.inputs)
-    rules = []
+    rules: list[tuple[SizeRule | None, ...]] = []
+    numbers: set[int] = set()
     for index, leaf in enumerate(first.outputs):
-        rules.append(tuple(_rules(index, leaf, calls, columns, names, name)))
-    return _Variant(tuple(calls), tuple(rules))
+        found = tuple(_rules(index, leaf, calls, columns, names, name))
+        if type(leaf) in _NUMBERS and None in found:
+            numbers.add(index)
+            found = ()
+        rules.append(found)
+    return _Variant(tuple(calls), tuple(rules), frozenset(numbers))
 
 
 def _rules(
@@ -197,10 +270,10 @@ def _rules(
             ]
             yield learn_rule(tuple(value.shape[dim] for value in values), known)
     elif type(leaf) is int:
-        rule = learn_rule(tuple(values), [Known(n, column) for n, column in zip(names, columns, strict=True)])
-        if rule is None:
-            raise LeafOutputsError(_varying_constant(name, index, values))
-        yield rule
+        yield learn_rule(tuple(values), [Known(n, column) for n, column in zip(names, columns, strict=True)])
+    elif type(leaf) is float:
+        if any(value != leaf for value in values):
+            yield None
     elif any(value != leaf for value in values):
         raise LeafOutputsError(_varying_constant(name, index, values))
 
@@ -214,13 +287,12 @@ def _varying_constant(name: str, index: int, values: Sequence[Any]) -> str:
 
 
 def _check_describable(call: RecordedCall, name: str) -> None:
-    if call.restructured:
+    if call.shared.startswith("writes"):
         raise LeafOutputsError(
-            f"{name or 'The module'} changes the structure of its own arguments (such as a cache that grows), which "
-            "one operator cannot do. Make an enclosing module the leaf."
+            f"{name or 'The module'} {call.shared}, which one operator cannot do. Make an enclosing module the leaf."
         )
     for leaf in call.outputs:
-        if not isinstance(leaf, (TensorLeaf, *_CONSTANTS)):
+        if not isinstance(leaf, (TensorLeaf, Given, *_CONSTANTS)):
             raise LeafOutputsError(
                 f"{name or 'The module'} returns a {type(leaf).__name__}, which is neither a tensor nor a constant. "
                 "Use tensors in tuples, lists, dicts or dataclasses, or register the class with "
@@ -259,7 +331,7 @@ def _kinds(leaves: Sequence[Any]) -> tuple[Any, ...]:
         elif isinstance(leaf, torch.SymFloat | float):
             kinds.append("float")
         else:
-            kinds.append(leaf if isinstance(leaf, _CONSTANTS) else type(leaf).__name__)
+            kinds.append(leaf if isinstance(leaf, (Given, *_CONSTANTS)) else type(leaf).__name__)
     return tuple(kinds)
 
 

@@ -56,6 +56,21 @@ class Calls:
             self._learned[fqn] = LeafOutputs.learn(self._calls.get(fqn, ()), fqn or "the model")
         return self._learned[fqn]
 
+    def shared(self, fqn: str) -> str:
+        """Which tensors the module gives back that share memory with others, in words; empty if none do."""
+        try:
+            return self.outputs(fqn).shared
+        except LeafOutputsError:
+            return ""
+
+    def caller(self, fqn: str) -> str:
+        """The nearest module around ``fqn`` that is called itself; containers are not."""
+        assert self._calls is not None, "record() runs before tracing"
+        outer = fqn.rpartition(".")[0]
+        while outer and outer not in self._calls:
+            outer = outer.rpartition(".")[0]
+        return outer
+
 
 @contextmanager
 def leaves_wrapped(model: torch.nn.Module, fqns: Iterable[str], operators: LeafOperators) -> Iterator[None]:
@@ -103,7 +118,7 @@ def _attempting(
             return forward(*args, **kwargs)
         except _Undescribable as inner:
             # the module inside cannot be one operator, so this one, which called it, has to be
-            error: Exception = inner.error
+            error: Exception = inner
         except Exception as raised:
             error = raised
         leave_inner_modules()
@@ -111,7 +126,7 @@ def _attempting(
         try:
             output = operators.call(fqn, module, args, kwargs)
         except LeafOutputsError as reason:
-            raise _Undescribable(error) from reason
+            raise _Undescribable(error, str(reason)) from reason
         found.setdefault(fqn, error)
         return output
 
@@ -120,16 +135,28 @@ def _attempting(
 
 
 class _Undescribable(RuntimeError):
-    """A module failed and its outputs cannot be described; ``error`` is why it failed."""
+    """A module failed and its outputs cannot be described; ``error`` is why it failed, ``reason`` why it is no leaf."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, reason: str) -> None:
         super().__init__(str(error))
         self.error = error
+        self.reason = reason
 
 
 def original_error(error: Exception) -> Exception:
     """The error of the model itself."""
-    return error.error if isinstance(error, _Undescribable) else error
+    while isinstance(error, _Undescribable):
+        error = error.error
+    return error
+
+
+def undescribable_reasons(error: Exception) -> list[str]:
+    """Why the modules inside the one that failed could not be operators by themselves, innermost first."""
+    reasons: list[str] = []
+    while isinstance(error, _Undescribable):
+        reasons.insert(0, error.reason)
+        error = error.error
+    return reasons
 
 
 def outermost(fqns: Iterable[str]) -> list[str]:

@@ -103,6 +103,73 @@ def _holds_values(part: Any) -> bool:
     return any(isinstance(leaf, _VALUES) for leaf in pytree.tree_leaves(part))
 
 
+@dataclasses.dataclass
+class Opened:
+    """A registered object taken apart further: its integers are parts too, because they may differ between calls."""
+
+    parts: list[Any]
+    layout: _Layout
+
+
+pytree.register_pytree_node(
+    Opened, lambda value: (value.parts, value.layout), lambda parts, layout: Opened(list(parts), layout)
+)
+
+
+def opened(value: Any) -> Any:
+    """``value`` with every registered object in it as :class:`Opened`; :func:`closed` makes the objects again."""
+    return pytree.tree_map(_open, value, is_leaf=lambda part: type(part) in _REGISTERED)
+
+
+def _open(part: Any) -> Any:
+    if type(part) not in _REGISTERED:
+        return part
+    parts = attributes(part)
+    names = tuple(name for name, inner in parts.items() if type(inner) is int or _holds_values(inner))
+    fixed = {name: inner for name, inner in parts.items() if name not in names}
+    return Opened([opened(parts[name]) for name in names], _Layout(type(part), names, fixed))
+
+
+def closed(value: Any) -> Any:
+    """The value that :func:`opened` took apart, with new objects."""
+    return pytree.tree_map(
+        lambda part: _unflatten(map(closed, part.parts), part.layout) if isinstance(part, Opened) else part,
+        value,
+        is_leaf=lambda part: isinstance(part, Opened),
+    )
+
+
+def refill(old: Any, new: Any) -> None:
+    """Give the lists, dicts and registered objects inside ``old`` the contents that they have in ``new``."""
+    if isinstance(old, tuple):
+        for one, two in zip(old, new, strict=True):
+            refill(one, two)
+    elif isinstance(old, list):
+        old[:] = [_refilled(one, two) for one, two in zip(old, new, strict=False)] + list(new[len(old) :])
+    elif isinstance(old, dict):
+        contents = {key: _refilled(old.get(key), part) for key, part in new.items()}
+        old.clear()
+        old.update(contents)
+    elif type(old) in _REGISTERED:
+        before = attributes(old)
+        for name, part in attributes(new).items():
+            object.__setattr__(old, name, _refilled(before.get(name), part))
+
+
+def _refilled(old: Any, new: Any) -> Any:
+    if type(old) is not type(new) or not isinstance(old, (list, dict, tuple, *_REGISTERED)):
+        return new
+    if isinstance(old, tuple) and len(old) != len(new):
+        return new
+    refill(old, new)
+    return old
+
+
+def count_registered() -> int:
+    """How many classes have been registered so far."""
+    return len(_REGISTERED)
+
+
 def _to_text(layout: _Layout) -> Any:
     return {"names": list(layout.names), "type": f"{layout.kind.__module__}.{layout.kind.__qualname__}"}
 

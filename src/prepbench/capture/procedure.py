@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.exporting import Program, SpecialisedSize, WrongProgram, export_program, problem
 from prepbench.capture.leaf_operator import LeafOperators
-from prepbench.capture.leaf_wrapping import Calls, failures_collected, leaves_wrapped, original_error, outermost
+from prepbench.capture.leaf_wrapping import (
+    Calls,
+    failures_collected,
+    leaves_wrapped,
+    original_error,
+    outermost,
+    undescribable_reasons,
+)
 from prepbench.capture.outcomes import Outcome
 from prepbench.capture.reasons import describe_failure
 from prepbench.capture.resized import base_sample, varied
@@ -19,6 +27,10 @@ from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 
 ROUNDS = 6
+
+
+class SharedMemory(CaptureError):
+    """A module that would be a leaf returns memory that it shares, and the graph writes into it."""
 
 
 class Procedure:
@@ -117,11 +129,25 @@ class Procedure:
         if "" in self._leaves:
             return False
         found = self._find(isinstance(error, WrongProgram))
-        new = {fqn: reason for fqn, reason in found.items() if fqn not in self._leaves} or {"": error}
+        new = {fqn: reason for fqn, reason in found.items() if fqn not in self._leaves}
+        if not new and isinstance(error, WrongProgram):
+            new = self._around_shared_memory()
+        new = new or {"": error}
         for fqn, reason in new.items():
             self._leaves[fqn] = self._describe(fqn, reason)
         self._leaves = {fqn: self._leaves[fqn] for fqn in outermost(self._leaves)}
         return True
+
+    def _around_shared_memory(self) -> dict[str, Exception]:
+        """The callers of leaves whose tensors share memory: the graph may be wrong because one is written into."""
+        return {
+            self._calls.caller(fqn): SharedMemory(
+                f"{fqn} cannot be exported and {shared}, which is written into in-place outside of it. One operator "
+                "cannot express that, so the module that calls it is the operator."
+            )
+            for fqn in self._leaves
+            if fqn and (shared := self._calls.shared(fqn))
+        }
 
     def _find(self, sizes_decide: bool = False) -> dict[str, Exception]:
         """What fails, by module; with ``sizes_decide`` also where the samples' sizes lead to different graphs."""
@@ -139,4 +165,7 @@ class Procedure:
 
     def _describe(self, fqn: str, error: Exception) -> Failure:
         module = self.model.get_submodule(fqn)
-        return describe_failure(original_error(error), fqn=fqn, module_type=type(module).__name__, module=module)
+        if isinstance(module, torch.jit.ScriptModule):
+            error = NotImplementedError("A scripted module runs outside Python, where export cannot look into it.")
+        failure = describe_failure(original_error(error), fqn=fqn, module_type=type(module).__name__, module=module)
+        return replace(failure, message="\n".join([failure.message, *undescribable_reasons(error)]))

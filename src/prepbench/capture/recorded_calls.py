@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from prepbench.capture.object_nodes import register_nodes
+from prepbench.capture.object_nodes import count_registered, opened, register_nodes
 from prepbench.capture.patching import patched
 from prepbench.capture.unchanged import own_copy, unchanged
 from prepbench.inputs import Sample
+
+_NUMBERS = (bool, int, float, complex, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,25 @@ def _layout(tensor: torch.Tensor) -> str:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a call left in its arguments where it found it: the input at this place."""
+
+    index: int
+
+
+@dataclass(frozen=True)
 class RecordedCall:
     """One call of one submodule.
 
     Attributes:
         inputs: the flattened ``(args, kwargs)``: a :class:`TensorLeaf` for a tensor, else the Python value.
         input_spec: the pytree of ``(args, kwargs)``.
-        outputs: the flattened result, in the same way.
+        outputs: the flattened result, in the same way; see :func:`flatten_result`.
         output_spec: the pytree of the result.
         sample: index of the sample that made the call.
-        restructured: the call changed the structure of its own arguments (a cache that grew).
+        restructured: the call put other tensors into its own arguments (a cache that grew); the result is then the
+            output and the arguments after the call.
+        shared: which tensors of the call share memory, in words; empty if none do.
     """
 
     inputs: tuple[Any, ...]
@@ -66,6 +77,7 @@ class RecordedCall:
     output_spec: pytree.TreeSpec
     sample: int = 0
     restructured: bool = False
+    shared: str = ""
 
 
 def record_calls(model: torch.nn.Module, samples: Iterable[Sample]) -> dict[str, list[RecordedCall]]:
@@ -83,6 +95,14 @@ def record_calls(model: torch.nn.Module, samples: Iterable[Sample]) -> dict[str,
         >>> calls["0"][0].outputs[0].shape
         (3, 2)
     """
+    chosen = list(samples)
+    known = count_registered()
+    calls = _record_all(model, chosen)
+    # classes that were met for the first time were not looked into before that
+    return calls if count_registered() == known else _record_all(model, chosen)
+
+
+def _record_all(model: torch.nn.Module, samples: Sequence[Sample]) -> dict[str, list[RecordedCall]]:
     calls: dict[str, list[RecordedCall]] = {}
     for sample in samples:
         with unchanged(model), torch.no_grad(), ExitStack() as stack:
@@ -133,29 +153,83 @@ def _recording(forward: Callable[..., Any], calls: list[RecordedCall], sample: i
     def recorded(*args: Any, **kwargs: Any) -> Any:
         register_nodes((args, kwargs))
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        before = [_leaf(leaf) for leaf in leaves]
-        versions = [
-            leaf._version if isinstance(leaf, torch.Tensor) and not leaf.is_inference() else 0 for leaf in leaves
-        ]
+        before, versions = [_leaf(leaf) for leaf in leaves], [_version(leaf) for leaf in leaves]
+        places = dict(pytree.tree_leaves_with_path(opened((args, kwargs))))
         output = forward(*args, **kwargs)
-        after, spec_after = pytree.tree_flatten((args, kwargs))
-        restructured = spec_after != spec or any(
-            a is not b for a, b in zip(after, leaves, strict=True) if isinstance(b, torch.Tensor)
-        )
+        restructured = _is_restructured(args, kwargs, leaves, spec)
         inputs = tuple(
-            replace(seen, changed=True)
-            if isinstance(leaf, torch.Tensor) and not leaf.is_inference() and leaf._version != version
-            else seen
+            replace(seen, changed=True) if _version(leaf) != version else seen
             for seen, leaf, version in zip(before, leaves, versions, strict=True)
         )
-        register_nodes(output)
-        flat, output_spec = pytree.tree_flatten(output)
-        calls.append(RecordedCall(inputs, spec, tuple(map(_leaf, flat)), output_spec, sample, restructured))
+        flat, output_spec = flatten_result(output, (args, kwargs) if restructured else None)
+        outputs = [_leaf(leaf) for leaf in flat]
+        if restructured:
+            kept = _left_where_they_were(places, (args, kwargs), leaves)
+            outputs[len(outputs) - len(kept) :] = [
+                seen if index is None else Given(index)
+                for seen, index in zip(outputs[len(outputs) - len(kept) :], kept, strict=True)
+            ]
+        new = [leaf for leaf, seen in zip(flat, outputs, strict=True) if not isinstance(seen, Given)]
+        shared = _shared_memory(leaves, inputs, new)
+        calls.append(RecordedCall(inputs, spec, tuple(outputs), output_spec, sample, restructured, shared))
         return output
 
     # code that inspects self.forward must still see the user's signature
     recorded.__wrapped__ = forward  # type: ignore[attr-defined]
     return recorded
+
+
+def flatten_result(output: Any, arguments: Any = None) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves of what a call gives back: its output, and its arguments where the call put others into them."""
+    register_nodes(output)
+    return pytree.tree_flatten(opened(output if arguments is None else (output, arguments)))
+
+
+def _version(leaf: Any) -> int:
+    return leaf._version if isinstance(leaf, torch.Tensor) and not leaf.is_inference() else 0
+
+
+def _is_restructured(args: Any, kwargs: Any, leaves: list[Any], spec: pytree.TreeSpec) -> bool:
+    register_nodes((args, kwargs))
+    after, spec_after = pytree.tree_flatten((args, kwargs))
+    return spec_after != spec or any(
+        a is not b for a, b in zip(after, leaves, strict=True) if isinstance(b, torch.Tensor)
+    )
+
+
+def _left_where_they_were(before: dict[Any, Any], arguments: Any, inputs: Sequence[Any]) -> list[int | None]:
+    """For each leaf of ``arguments`` after a call the input that it is, if it is still the object that it was there."""
+    indices = {id(leaf): index for index, leaf in enumerate(inputs) if not isinstance(leaf, _NUMBERS)}
+    return [
+        indices.get(id(leaf)) if before.get(path) is leaf else None
+        for path, leaf in pytree.tree_leaves_with_path(opened(arguments))
+    ]
+
+
+def _shared_memory(leaves: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
+    """What a graph of separate tensors would lose if one of them were written into later."""
+    storages = {_storage(leaf): index for index, leaf in enumerate(leaves) if _storage(leaf) is not None}
+    for index, leaf in enumerate(leaves):
+        first = storages.get(_storage(leaf), index)
+        changed = any(isinstance(inputs[i], TensorLeaf) and inputs[i].changed for i in (index, first))
+        if changed and leaves[first] is not leaf:
+            return "writes into one of two arguments that share memory"
+    seen: dict[Any, Any] = {}
+    for leaf in outputs:
+        storage = _storage(leaf)
+        if storage is None:
+            continue
+        if storage in storages:
+            return "returns " + ("its argument" if any(leaf is given for given in leaves) else "a view of its argument")
+        if seen.setdefault(storage, leaf) is not leaf:
+            return "returns two tensors that share memory"
+    return ""
+
+
+def _storage(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.numel() == 0:
+        return None
+    return leaf.untyped_storage()._cdata
 
 
 def _leaf(leaf: Any) -> Any:

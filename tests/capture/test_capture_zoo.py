@@ -1,0 +1,77 @@
+"""Every hard model is captured with exactly the expected leaves, equals it at unseen sizes, and is left as it was."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from prepbench.capture.export import Captured, FullGraphError, capture
+from prepbench.capture.outcomes import outcome, outcomes_differ
+from prepbench.errors import CaptureError
+from prepbench.inputs import normalize_samples
+from tests.zoo import ZOO, ZooCase
+
+
+def state_of(model: torch.nn.Module) -> Any:
+    """Everything that capturing must leave alone."""
+    attributes = {path: {k: id(v) for k, v in vars(module).items()} for path, module in model.named_modules()}
+    values = {name: value.clone() for name, value in (*model.named_parameters(), *model.named_buffers())}
+    return attributes, values, torch.get_rng_state()
+
+
+def assert_unchanged(before: Any, after: Any) -> None:
+    assert after[0] == before[0]
+    assert all(torch.equal(value, before[1][name]) for name, value in after[1].items())
+    assert torch.equal(after[2], before[2])
+
+
+def assert_does_the_same(captured: Captured, model: torch.nn.Module, inputs: list[Any]) -> None:
+    module = captured.program.module()
+    for sample in normalize_samples(model, inputs):
+        torch.manual_seed(0)
+        found = outcomes_differ(outcome(model, sample, model), outcome(module, sample, model))
+        assert found.equal, found.text
+
+
+def assert_axes(captured: Captured, case: ZooCase) -> None:
+    report = captured.verify()
+    assert report.problems == ()
+    bounded = tuple(f"{axis.path}.shape[{axis.dim}]" for axis in report.axes if axis.status not in ("holds", "untried"))
+    assert bounded == case.bounded, report
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_captured_with_the_expected_leaves(name: str) -> None:
+    case = ZOO[name]
+    torch.manual_seed(0)
+    model = case.make()
+    before = state_of(model)
+    if case.refused:
+        with pytest.raises(CaptureError, match=case.refused):
+            capture(model, copy.deepcopy(case.samples), fullgraph=False)
+        assert_unchanged(before, state_of(model))
+        return
+    captured = capture(model, copy.deepcopy(case.samples), fullgraph=False)
+    assert_unchanged(before, state_of(model))
+    assert tuple(leaf.fqn for leaf in captured.leaves) == case.leaves
+    assert all(leaf.remedy and leaf.kind for leaf in captured.leaves)
+    assert_does_the_same(captured, model, [*case.samples, *case.unseen])
+    assert_axes(captured, case)
+
+
+SEVERAL = [name for name, case in ZOO.items() if len(case.leaves) > 1]
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_full_graph_is_refused_with_every_reason(name: str) -> None:
+    case = ZOO[name]
+    torch.manual_seed(0)
+    with pytest.raises(FullGraphError) as caught:
+        capture(case.make(), copy.deepcopy(case.samples))
+    assert tuple(failure.fqn for failure in caught.value.failures) == case.leaves
+    for failure in caught.value.failures:
+        assert failure.fqn in str(caught.value)
+        assert failure.remedy in str(caught.value)
