@@ -11,6 +11,7 @@ from torch import fx
 
 from prepbench._shown import view
 from prepbench.capture.observed import Observed
+from prepbench.capture.reproduce import with_reproduction
 from prepbench.capture.runnable import runnable
 from prepbench.capture.trace_result import ValueTrace
 from prepbench.capture.tracer import RobustTracer, Target
@@ -135,9 +136,9 @@ class GraphCollection:
     def failures(self) -> tuple[Failure, ...]:
         """Why modules could not be traced, in ``named_modules()`` order."""
         described = self._tracer.failures
-        if not isinstance(self.model, torch.nn.Module):
-            return tuple(described.values())
-        return tuple(described[name] for name, _ in self.model.named_modules() if name in described)
+        if isinstance(self.model, torch.nn.Module):
+            described = {name: described[name] for name, _ in self.model.named_modules() if name in described}
+        return with_reproduction(described.values(), self.model, self._samples)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -17,6 +17,7 @@ from prepbench.capture.leaf_wrapping import chosen_leaves
 from prepbench.capture.object_nodes import register_nodes
 from prepbench.capture.outcomes import Outcome, outcome
 from prepbench.capture.procedure import Procedure
+from prepbench.capture.reproduce import with_reproduction
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
@@ -176,9 +177,11 @@ def capture(
     if program is None:
         failures = procedure.find_failures() if fullgraph else []
         if failures:
+            failures = list(with_reproduction(failures, model, samples))
             raise FullGraphError(_message(model, failures), failures) from procedure.error
         program, leaves = procedure.with_leaves()
-    return Captured(program, model, tuple(samples), axes, tuple(leaves), time.perf_counter() - start)
+    told = with_reproduction(leaves, model, samples)
+    return Captured(program, model, tuple(samples), axes, told, time.perf_counter() - start)
 
 
 def describe(failure: Failure) -> str:

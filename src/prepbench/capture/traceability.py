@@ -17,6 +17,7 @@ from prepbench.capture.export import Captured, FullGraphError, capture, describe
 from prepbench.capture.graph_breaks import fullgraph_failure, graph_breaks
 from prepbench.capture.outcomes import without_output
 from prepbench.capture.reasons import TIME_LIMIT, describe_failure
+from prepbench.capture.reproduce import with_reproduction
 from prepbench.capture.resized import base_sample
 from prepbench.capture.rewrite import Rewrite, proposed_rewrites
 from prepbench.capture.time_limit import TimeLimit, TimeLimitReached
@@ -134,6 +135,7 @@ def check_ways(
     ]
     if operators is not None:
         checks.append(_operators(f"operators of {target}", captured, operators))
+    checks = [replace(check, failures=with_reproduction(check.failures, model, samples)) for check in checks]
     report = TraceabilityReport(type(model).__name__, tuple(checks))
     return replace(report, rewrites=proposed_rewrites(model, samples, report.failures))
 

@@ -6,8 +6,12 @@ every string in it that comes from a user's model is untrusted text.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+from prepbench.errors import DocumentError
 
 VERSION = "1.0"
 MIME_TYPE = "application/vnd.prepbench.graph+json"
@@ -49,6 +53,24 @@ class Failure:
     source: SourceLine | None = None
     remedy: str = ""
     frame: str = ""
+
+    def reproduce(self, path: str | os.PathLike[str]) -> Path:
+        """Write a script that stands alone with the failing module and the inputs it received; running it fails alike.
+
+        Large tensors go to a ``.safetensors`` file beside it.
+
+        Raises:
+            DocumentError: this failure was read from a document, which holds neither code nor weights.
+            CaptureError: the module holds something that a script cannot; the message names it.
+        """
+        reproduction = self.__dict__.get("_reproduction")
+        if reproduction is None:
+            raise DocumentError(
+                f"The failure of {self.fqn or 'the model'} is data without its module. Take it from the result of "
+                "recursive_trace, capture or check_traceability to reproduce it."
+            )
+        written: Path = reproduction.write(Path(path))
+        return written
 
 
 @dataclass(frozen=True)
