@@ -8,6 +8,7 @@ import importlib
 import logging
 import re
 import sys
+import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -248,8 +249,24 @@ def without_example_inputs(program: torch.export.ExportedProgram) -> torch.expor
 
 
 def forget_compiled() -> None:
-    """Make ``torch.compile`` and ``torch.cond`` compile anew at their next call."""
-    torch._dynamo.reset()
+    """Make ``torch.cond`` and its like compile anew at their next call; the user's compiled functions are kept."""
+    eval_frame: Any = importlib.import_module("torch._dynamo.eval_frame")
+    reset_code = getattr(eval_frame, "reset_code", None)
+    if reset_code is None:
+        torch._dynamo.reset()
+        return
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch._higher_order_ops."):
+            for function in [value for value in vars(module).values() if isinstance(value, types.FunctionType)]:
+                for code in _codes_in(function.__code__):
+                    reset_code(code)
+
+
+def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes_in(constant)
 
 
 def mark_module_stack() -> Callable[[], None]:

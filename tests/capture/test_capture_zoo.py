@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from prepbench.capture.collection import recursive_trace
 from prepbench.capture.export import Captured, FullGraphError, capture
 from prepbench.capture.outcomes import outcome, outcomes_differ
 from prepbench.errors import CaptureError
@@ -75,3 +76,21 @@ def test_a_full_graph_is_refused_with_every_reason(name: str) -> None:
     for failure in caught.value.failures:
         assert failure.fqn in str(caught.value)
         assert failure.remedy in str(caught.value)
+
+
+def test_tracing_branches_keeps_what_the_user_compiled() -> None:
+    compiled: list[int] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    function = torch.compile(lambda x: x.sin() + 1, backend=backend)
+    function(torch.ones(3))
+    model = ZOO["cond"].make()
+    x = torch.randn(2, 4)
+    expected = model(x)
+    recursive_trace(model, inputs=ZOO["cond"].samples)
+    function(torch.ones(3))
+    assert len(compiled) == 1
+    assert torch.equal(model(x), expected)

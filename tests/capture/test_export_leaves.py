@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import gc
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import nn
 
 from prepbench.capture.export import Captured, FullGraphError, capture
 from prepbench.capture.leaf_operator import is_leaf_operator
-from prepbench.errors import SettingsError
+from prepbench.errors import CaptureError, SettingsError
 
 
 class Gate(nn.Module):
@@ -188,6 +189,87 @@ def test_leaves_that_return_their_input_or_one_tensor_twice() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Twice())
     captured = capture(model, [torch.randn(2, 4), torch.randn(3, 4)], leaf_modules=["1"])
     assert_equal(captured, model, torch.randn(5, 4))
+
+
+class Same(nn.Module):
+    """Returns a view of its argument for positive inputs, something new for others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :2] if x.sum() > 0 else x[:, 2:] * 2
+
+
+class WritesLater(nn.Module):
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.same, self.where = Same(), where
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * 1
+        y = self.same(x)
+        if self.where:
+            (x if self.where == "input" else y)[:, 0].add_(1)
+        return x.sum(-1) + y.sum(-1)
+
+
+@pytest.mark.parametrize("where", ["input", "output"])
+def test_a_leaf_refuses_to_share_memory_that_is_written_into_later(where: str) -> None:
+    model, below = WritesLater(where), -torch.rand(5, 4)
+    captured = capture(model, [-torch.rand(2, 4), -torch.rand(3, 4)], fullgraph=False)
+    assert [leaf.fqn for leaf in captured.leaves] == ["same"]
+    assert_equal(captured, model, below)
+    with pytest.raises(CaptureError, match=r"same returned memory of its argument.*clone"):
+        captured.program.module()(-below)
+    captured = capture(model, [torch.rand(2, 4), torch.rand(3, 4)], fullgraph=False)
+    assert [(leaf.fqn, leaf.kind) for leaf in captured.leaves] == [("", "mutation")]
+    assert "same cannot be exported and returns a view of its argument" in captured.leaves[0].message
+    assert_equal(captured, model, -below)
+
+
+def test_a_leaf_may_share_memory_that_nobody_writes_into() -> None:
+    model, below = WritesLater(""), -torch.rand(5, 4)
+    captured = capture(model, [-torch.rand(2, 4), -torch.rand(3, 4)], fullgraph=False)
+    assert_equal(captured, model, below)
+    assert_equal(captured, model, -below)
+
+
+def test_statistics_of_leaves_are_updated_and_calls_follow_each_other() -> None:
+    class Norm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(x) if x.sum() > 0 else x
+
+    model = nn.Sequential(nn.Linear(4, 4), Norm()).train()
+    other = copy.deepcopy(model)
+    captured = capture(model, [torch.randn(2, 4), torch.randn(3, 4)], fullgraph=False)
+    graph = captured.program.module()
+    for _ in range(3):
+        x = torch.randn(6, 4)
+        with torch.no_grad():
+            torch.testing.assert_close(graph(x), other(x))
+    torch.testing.assert_close(model.state_dict(), other.state_dict())
+
+
+def test_numbers_that_depend_on_data_flow_on() -> None:
+    class Count(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return (int((x > 0).sum()), float(x.max())) if x.sum() > -1e9 else None
+
+    class Uses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = Count()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            count, largest = self.count(x)
+            return x / (count + 1) + largest
+
+    model = Uses()
+    captured = capture(model, [torch.randn(6, 4), torch.randn(7, 4)], fullgraph=False)
+    assert [leaf.fqn for leaf in captured.leaves] == ["count"]
+    assert_equal(captured, model, torch.randn(9, 4))
 
 
 def test_sizes_that_depend_on_data_stay_unknown() -> None:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from prepbench.capture.leaf_outputs import LeafOutputs, LeafOutputsError
 from prepbench.capture.object_nodes import refill
+from prepbench.capture.shared_memory import leaves_written_into
 from prepbench.errors import CaptureError
 
 _NAMESPACE = "prepbench_leaf"
@@ -109,6 +110,7 @@ class LeafOperators:
         self._outputs = outputs
         self._made: dict[str, list[tuple[_Signature, Any]]] = {}
         self._namespace = ""
+        self._strict: set[Any] = set()
         self.keep_alive = KeepAlive(model, [])
 
     def call(self, fqn: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -133,6 +135,10 @@ class LeafOperators:
         refill((args, kwargs), arguments)
         return output
 
+    def refuse_shared_memory(self, graph: torch.fx.Graph) -> None:
+        """Make those leaves raise that return memory of their arguments where ``graph`` writes into it."""
+        self._strict |= {str(target) for target in leaves_written_into(graph, is_leaf_operator)}
+
     def _operator(
         self, fqn: str, signature: _Signature, module: torch.nn.Module, learned: LeafOutputs, leaves: Sequence[Any]
     ) -> Any:
@@ -145,7 +151,9 @@ class LeafOperators:
         library = torch.library.Library(self._namespace, "FRAGMENT")
         count = learned.count_tensors(leaves) + len(signature.first_of(learned.changed_inputs(leaves)))
         library.define(name + _schema(signature, count))
-        library.impl(name, _real(fqn, weakref.ref(module), signature, learned), "CompositeExplicitAutograd")
+        strict, full_name = self._strict, f"{self._namespace}.{name}.default"
+        real = _real(fqn, weakref.ref(module), signature, learned, lambda: full_name in strict)
+        library.impl(name, real, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{self._namespace}::{name}", _fake(signature, learned), lib=library)
         self.keep_alive.libraries.append(library)
         _LIBRARIES.setdefault(self.keep_alive.model, []).append(library)
@@ -160,7 +168,11 @@ def is_leaf_operator(target: Any) -> bool:
 
 
 def _real(
-    fqn: str, reference: weakref.ref[torch.nn.Module], signature: _Signature, learned: LeafOutputs
+    fqn: str,
+    reference: weakref.ref[torch.nn.Module],
+    signature: _Signature,
+    learned: LeafOutputs,
+    is_written_into: Callable[[], bool],
 ) -> Callable[..., Any]:
     def real(*arguments: Any) -> Any:
         module = reference()
@@ -175,7 +187,14 @@ def _real(
         with torch.no_grad():
             output = module.forward(*args, **kwargs)
         outputs = learned.tensors_of(leaves, output, (args, kwargs))
-        return _returned(_without_aliases(outputs, [*arguments, *leaves]) + [leaves[index] for index in changed])
+        if is_written_into() and _share_memory(pytree.tree_leaves(output), leaves):
+            raise LeafOutputsError(
+                f"The leaf module {fqn or 'of the whole model'} returned memory of its argument, and the captured "
+                "graph writes into one of them later, which the other would not see. Return a copy (.clone()), or make "
+                "the module that calls it the leaf (leaf_modules=)."
+            )
+        separate = _without_aliases(outputs, [*arguments, *leaves])
+        return _returned(separate + [leaves[index] for index in changed])
 
     return real
 
@@ -193,6 +212,12 @@ def _fake(signature: _Signature, learned: LeafOutputs) -> Callable[..., Any]:
 
 def _returned(outputs: list[torch.Tensor]) -> Any:
     return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
+
+
+def _share_memory(outputs: Sequence[Any], arguments: Sequence[Any]) -> bool:
+    tensors = [[leaf for leaf in leaves if isinstance(leaf, torch.Tensor)] for leaves in (outputs, arguments)]
+    storages = [[leaf.untyped_storage()._cdata for leaf in leaves] for leaves in tensors]
+    return len(set(storages[0])) < len(storages[0]) or bool(set(storages[0]) & set(storages[1]))
 
 
 def _without_aliases(outputs: list[torch.Tensor], arguments: Sequence[Any]) -> list[torch.Tensor]:

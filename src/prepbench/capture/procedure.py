@@ -116,6 +116,7 @@ class Procedure:
             except Exception as raised:
                 error = raised
                 continue
+            self._operators.refuse_shared_memory(program.graph)
             error = problem(program, self.model, self._samples, self._expected)
             if error is None:
                 program.graph_module.meta["prepbench_keep_alive"] = self._operators.keep_alive
