@@ -21,6 +21,7 @@ _PLAIN = (
     torch.device, torch.layout, torch.memory_format, torch.Generator, torch.SymInt, torch.SymFloat, torch.SymBool,
 )  # fmt: skip
 _VALUES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, Slot)
+_NUMBERS = (int, float, bool, complex, str)
 _DEEPEST = 12
 
 
@@ -105,7 +106,7 @@ def _holds_values(part: Any) -> bool:
 
 @dataclasses.dataclass
 class Opened:
-    """A registered object taken apart further: its integers are parts too, because they may differ between calls."""
+    """A registered object taken apart further: its numbers are parts too, because they may differ between calls."""
 
     parts: list[Any]
     layout: _Layout
@@ -125,7 +126,7 @@ def _open(part: Any) -> Any:
     if type(part) not in _REGISTERED:
         return part
     parts = attributes(part)
-    names = tuple(name for name, inner in parts.items() if type(inner) is int or _holds_values(inner))
+    names = tuple(name for name, inner in parts.items() if type(inner) in _NUMBERS or _holds_values(inner))
     fixed = {name: inner for name, inner in parts.items() if name not in names}
     return Opened([opened(parts[name]) for name in names], _Layout(type(part), names, fixed))
 

@@ -16,6 +16,7 @@ import torch
 from prepbench._torch_compat import on_device
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.module_state import restored
+from prepbench.capture.object_nodes import closed, opened
 from prepbench.capture.patching import patched
 from prepbench.capture.resized import varied
 from prepbench.capture.size_rules import Known, learn_rule
@@ -97,7 +98,7 @@ class Observed:
             ]
         )
         numbers = iter(_numbers_now(fqn, [call.output for call in calls], known))
-        output = _MapNumbers(lambda _: next(numbers)).visit(calls[0].output)
+        output = closed(_MapNumbers(lambda _: next(numbers)).visit(opened(calls[0].output)))
         if isinstance(output, Iterator):
             return _Unreadable(fqn)
         return map_values(output, lambda leaf: make(leaf, next(sizes)) if isinstance(leaf, torch.Tensor) else leaf)
@@ -133,7 +134,7 @@ def _numbers_now(fqn: str, outputs: Sequence[Any], known: Sequence[tuple[Sizes, 
     seen: list[list[Any]] = []
     for output in outputs:
         values: list[Any] = []
-        _MapNumbers(lambda value, kept=values: kept.append(value) or value).visit(output)  # type: ignore[misc]
+        _MapNumbers(lambda value, kept=values: kept.append(value) or value).visit(opened(output))  # type: ignore[misc]
         seen.append(values)
     if len({len(values) for values in seen}) > 1:
         raise CaptureError(

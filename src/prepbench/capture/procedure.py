@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.exporting import Program, SpecialisedSize, WrongProgram, export_program, problem
@@ -22,6 +24,7 @@ from prepbench.capture.outcomes import Outcome
 from prepbench.capture.reasons import describe_failure
 from prepbench.capture.resized import base_sample, varied
 from prepbench.capture.sample_sizes import SampleSizes
+from prepbench.capture.unchanged import dense_copy
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
@@ -31,6 +34,11 @@ ROUNDS = 6
 
 class SharedMemory(CaptureError):
     """A module that would be a leaf returns memory that it shares, and the graph writes into it."""
+
+
+def _strides(sample: Sample) -> list[Any]:
+    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
+    return [leaf.stride() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided]
 
 
 class Procedure:
@@ -55,7 +63,9 @@ class Procedure:
         self._samples = samples
         self._expected = expected
         self._leaves = dict(chosen)
-        self._base = base_sample(model, samples, axes)
+        # strides with gaps would be made a condition of the graph, so they are traced with only where they matter
+        self._given_base = base_sample(model, samples, axes)
+        self._base = dense_copy(self._given_base)
         self._calls = Calls(model, samples, varied(model, samples, axes))
         self._operators = LeafOperators(model, self._calls.outputs)
 
@@ -77,9 +87,12 @@ class Procedure:
         sizes is recorded exactly.
         """
         first: Exception | None = None
-        for exact in (False, True):
+        ways = [(self._base, False), (self._base, True)]
+        if _strides(self._base) != _strides(self._given_base):
+            ways.append((self._given_base, False))
+        for base, exact in ways:
             try:
-                program = export_program(self.model, self._base, self.axes, strict=strict, exact=exact)
+                program = export_program(self.model, base, self.axes, strict=strict, exact=exact)
             except Exception as error:
                 first = first or error
                 if isinstance(error, SpecialisedSize):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,16 +44,38 @@ def _check_materialised(model: torch.nn.Module) -> None:
 
 
 def own_copy(sample: Sample) -> Sample:
-    """The sample with cloned tensors, so that operations in place do not reach the caller's."""
-    return sample.map(_clone)
+    """The sample with cloned tensors, so that operations in place do not reach the caller's; strides stay the same."""
+    return sample.map(lambda leaf: _clone(leaf, _with_strides) if isinstance(leaf, torch.Tensor) else leaf)
 
 
-def _clone(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
+def dense_copy(sample: Sample) -> Sample:
+    """The sample with cloned tensors of which none has gaps, as a slice of a larger tensor does."""
+    return sample.map(lambda leaf: _clone(leaf, torch.clone) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def _clone(tensor: torch.Tensor, copied: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     with torch.no_grad():
-        # clone() keeps strides; an integer tensor cannot require gradients
-        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        # an integer tensor cannot require gradients
+        return copied(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+def _with_strides(tensor: torch.Tensor) -> torch.Tensor:
+    copied = tensor.clone()
+    if tensor.layout is not torch.strided or copied.stride() == tensor.stride() or _overlaps(tensor):
+        return copied
+    same = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return same.copy_(tensor)
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two entries may share memory, as those of an expanded tensor do."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def _plain_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
