@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from prepbench._shown import view
+from prepbench.capture.check_inputs import checked_samples
 from prepbench.capture.observed import Observed
 from prepbench.capture.reproduce import with_reproduction
 from prepbench.capture.runnable import runnable
@@ -17,7 +18,7 @@ from prepbench.capture.trace_result import ValueTrace
 from prepbench.capture.tracer import RobustTracer, Target
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.errors import CaptureError
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 
 
 class GraphCollection:
@@ -57,10 +58,14 @@ class GraphCollection:
             model: a module or a function.
             concrete_args: values by parameter name for the model itself; only tensors become proxies.
             inputs: sample inputs; tracing then follows values, and submodules are traced on what they receive.
+
+        Raises:
+            InputError: a sample does not fit the model or the others, or ``concrete_args`` names no parameter.
+            CaptureError: the model itself raises on a sample; the cause is its error.
         """
         GraphCollection.__init__(self)
         self.model = model
-        samples = None if inputs is None else normalize_samples(model, inputs)
+        samples = None if inputs is None else checked_samples(model, inputs)
         self._samples = samples
         observations = _Observations(model, samples)
         queue = deque([("", model)])

@@ -12,6 +12,7 @@ import torch
 
 from prepbench._shown import view
 from prepbench.capture.callable_module import as_module
+from prepbench.capture.check_inputs import itself_raises, on_device_of
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.leaf_wrapping import chosen_leaves
 from prepbench.capture.object_nodes import register_nodes
@@ -165,7 +166,7 @@ def capture(
     """
     start = time.perf_counter()
     model = as_module(module_or_func)
-    samples = _on_device_of(model, normalize_samples(module_or_func, inputs))
+    samples = on_device_of(model, normalize_samples(module_or_func, inputs))
     register_nodes([(sample.args, sample.kwargs) for sample in samples])
     axes = DynamicAxes.infer(samples, module_or_func) if dynamic_axes is None else dynamic_axes
     axes.check_paths(dict(named_leaves(module_or_func, samples[0])))
@@ -207,17 +208,6 @@ def _expected(model: torch.nn.Module, sample: Sample) -> Outcome:
     except InputError:
         raise
     except Exception as error:
-        raise CaptureError(
-            f"{type(model).__name__} itself raises on inputs[{sample.index}], before any capturing: "
-            f"{type(error).__name__}: {error}. Check that model(*inputs) runs on its own."
-        ) from error
+        raise itself_raises(model, sample, error) from error
     register_nodes(found.output)
     return found
-
-
-def _on_device_of(model: torch.nn.Module, samples: list[Sample]) -> list[Sample]:
-    """A model without weights takes inputs without data."""
-    tensors = list(model.parameters())
-    if not tensors or any(tensor.device.type != "meta" for tensor in tensors):
-        return samples
-    return [sample.map(lambda leaf: leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf) for sample in samples]

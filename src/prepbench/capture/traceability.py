@@ -11,6 +11,7 @@ import torch
 
 from prepbench._shown import view
 from prepbench.capture.callable_module import as_module
+from prepbench.capture.check_inputs import checked_samples
 from prepbench.capture.collection import recursive_trace
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.export import Captured, FullGraphError, capture, describe
@@ -21,10 +22,9 @@ from prepbench.capture.reproduce import with_reproduction
 from prepbench.capture.resized import base_sample
 from prepbench.capture.rewrite import Rewrite, proposed_rewrites
 from prepbench.capture.time_limit import TimeLimit, TimeLimitReached
-from prepbench.capture.unchanged import own_copy, unchanged
+from prepbench.capture.unchanged import unchanged
 from prepbench.document.model import Failure
-from prepbench.errors import CaptureError
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 
 DYNAMO, EXPORT, SYMBOLIC, VALUES = "dynamo", "torch.export", "symbolic trace", "trace with inputs"
 Operators = Callable[[torch.export.ExportedProgram], Iterable[Failure]]
@@ -123,8 +123,7 @@ def check_ways(
 ) -> TraceabilityReport:
     """Try every way of tracing; see :func:`prepbench.check_traceability`."""
     model = as_module(module_or_func)
-    samples = normalize_samples(module_or_func, inputs)
-    _check_runs(model, samples)
+    samples = checked_samples(module_or_func, inputs)
     axes = DynamicAxes.infer(samples, module_or_func)
     captured: list[Captured] = []
     checks = [
@@ -138,18 +137,6 @@ def check_ways(
     checks = [replace(check, failures=with_reproduction(check.failures, model, samples)) for check in checks]
     report = TraceabilityReport(type(model).__name__, tuple(checks))
     return replace(report, rewrites=proposed_rewrites(model, samples, report.failures))
-
-
-def _check_runs(model: torch.nn.Module, samples: list[Sample]) -> None:
-    for sample in samples:
-        try:
-            with unchanged(model), without_output(), torch.no_grad():
-                own_copy(sample).call(model)
-        except Exception as error:
-            raise CaptureError(
-                f"{type(model).__name__} itself raises on inputs[{sample.index}], before any tracing: "
-                f"{type(error).__name__}: {error}. Check that model(*inputs) runs on its own."
-            ) from error
 
 
 def _checked(name: str, limit: float, attempt: Callable[[], list[Failure]], model: torch.nn.Module) -> Check:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
+from prepbench.capture.check_inputs import check_names
 from prepbench.capture.observed import Observed
 from prepbench.capture.reasons import describe_failure
 from prepbench.capture.symbolic_trace import trace_symbolically
@@ -114,6 +115,7 @@ class RobustTracer:
             prefix: name of ``root`` within the observed model.
         """
         self.root = root
+        check_names(root, concrete_args or {})
         if inputs is None:
             result = trace_symbolically(root, concrete_args, is_leaf=self.is_leaf_module)
         else:
