@@ -11,6 +11,7 @@ from torch import nn
 
 from prepbench.capture.collection import recursive_trace
 from prepbench.capture.tracer import RobustTracer
+from prepbench.errors import CaptureError
 
 
 class Raises(nn.Module):
