@@ -68,7 +68,7 @@ class _Reproduction:
             raise CaptureError("Only failures of modules can be reproduced in a script, not those of functions.")
         module = self._model.get_submodule(self._fqn)
         script = _Script()
-        received = _received(self._model, module, self._samples) if self._samples else []
+        received = received_inputs(self._model, module, self._samples) if self._samples else []
         built = script.value(module, f"the module {self._fqn!r}")
         attempt = _export(script, received, self._kind) if received else "torch.fx.symbolic_trace(module)"
         text = script.text(built, attempt, f"{self._fqn or type(module).__name__} fails: {self._text}", path)
@@ -84,7 +84,8 @@ def _nothing() -> None:
     return None
 
 
-def _received(model: torch.nn.Module, module: torch.nn.Module, samples: Sequence[Sample]) -> list[Sample]:
+def received_inputs(model: torch.nn.Module, module: torch.nn.Module, samples: Sequence[Sample]) -> list[Sample]:
+    """What a submodule receives in its first call on each sample."""
     if module is model:
         return list(samples)
     first: list[Sample] = []

@@ -16,7 +16,6 @@ import linecache
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +25,7 @@ from torch.utils import _pytree as pytree
 from prepbench.capture.outcomes import without_output
 from prepbench.capture.reasons import BRANCH, NUMBER, source_line
 from prepbench.capture.recorded_calls import replaced_forward
+from prepbench.capture.reproduce import received_inputs
 from prepbench.capture.unchanged import own_copy, unchanged
 from prepbench.document.model import Failure, SourceLine
 from prepbench.inputs import Sample, normalize_samples
@@ -93,10 +93,10 @@ class Rewrite:
     _lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     def verify(self, model: torch.nn.Module, inputs: Any) -> RewriteResult:
-        """Run the model with its own and with the rewritten forward, so that both sides of each condition are taken.
+        """Run the module with its own and with the rewritten forward, so that both sides of each condition are taken.
 
-        The samples are used as they are, and negated, scaled and shuffled until every side was reached. The model is
-        left as it was.
+        It runs on what it receives on the samples, and on the same negated, scaled, shuffled and with NaN, until every
+        side was reached. The model is left as it was.
 
         Args:
             model: the model that the rewrite was proposed for.
@@ -107,7 +107,8 @@ class Rewrite:
         """
         if self._function is None:
             raise CannotRewrite(f"Nothing was proposed for {self.fqn or 'the model'}: {self.reason}")
-        return _verify(self, self._function, model, normalize_samples(model, inputs))
+        module = model.get_submodule(self.fqn)
+        return _verify(self, self._function, module, received_inputs(model, module, normalize_samples(model, inputs)))
 
     def apply(self, model: torch.nn.Module) -> None:
         """Give every module of this class in ``model`` the rewritten forward (on the instances, not on the class).
@@ -302,7 +303,8 @@ def _variants(samples: Sequence[Sample]) -> Iterator[Sample]:
     """The samples, and the same with other values of their floating-point tensors."""
     changes: list[Callable[[torch.Tensor], torch.Tensor]] = [
         lambda t: t, lambda t: -t, lambda t: t.abs(), lambda t: -t.abs(), lambda t: t * 100, lambda t: t * 0.01,
-        torch.zeros_like, torch.ones_like, lambda t: t.flatten().flip(0).reshape(t.shape),
+        torch.zeros_like, torch.ones_like, lambda t: torch.full_like(t, torch.nan),
+        lambda t: t.flatten().flip(0).reshape(t.shape),
     ]  # fmt: skip
     for change in changes:
         for sample in samples:
@@ -594,11 +596,9 @@ def _renamed(body: list[ast.stmt], value: ast.expr, names: set[str], suffix: str
 
 
 def _verify(
-    rewrite: Rewrite, function: Callable[..., Any], model: torch.nn.Module, samples: Sequence[Sample]
+    rewrite: Rewrite, function: Callable[..., Any], module: torch.nn.Module, samples: Sequence[Sample]
 ) -> RewriteResult:
-    kind = type(model.get_submodule(rewrite.fqn))
-    names = [fqn for fqn, module in model.named_modules() if type(module) is kind]
-    source = _Source.of(model.get_submodule(rewrite.fqn).forward)
+    source = _Source.of(module.forward)
     taken: set[tuple[int, bool]] = set()
 
     def probe(place: int, value: Any) -> Any:
@@ -612,14 +612,14 @@ def _verify(
     for sample in _variants(samples):
         taken.clear()
         try:
-            expected = _run_with(model, names, instrumented, sample)
+            expected = _run_with(module, instrumented, sample)
         except Exception:  # a made-up value that the model does not take
             continue
         new = [branch for branch in taken if branch in wanted]
         if not new:
             continue
         try:
-            outcome, largest = _compare(expected, _run_with(model, names, function, sample))
+            outcome, largest = _compare(expected, _run_with(module, function, sample))
         except Exception:  # the rewritten forward fails where the original does not
             outcome, largest = "different", float("inf")
         for branch in new:
@@ -640,12 +640,10 @@ def _verify(
 _ORDER = ("equal", "equal after broadcasting", "different")
 
 
-def _run_with(model: torch.nn.Module, names: Sequence[str], function: Any, sample: Sample) -> Any:
-    with unchanged(model), without_output(), torch.no_grad(), ExitStack() as stack:
-        for fqn in names:
-            bound = types.MethodType(function, model.get_submodule(fqn))
-            stack.enter_context(replaced_forward(model, fqn, bound))
-        output = own_copy(sample).call(model)
+def _run_with(module: torch.nn.Module, function: Any, sample: Sample) -> Any:
+    forward = types.MethodType(function, module)
+    with unchanged(module), without_output(), torch.no_grad(), replaced_forward(module, "", forward):
+        output = own_copy(sample).call(module)
         return pytree.tree_map(lambda t: t.detach().clone() if isinstance(t, torch.Tensor) else t, output)
 
 
