@@ -63,7 +63,7 @@ def test_captured_with_the_expected_leaves(name: str) -> None:
     assert_axes(captured, case)
 
 
-SEVERAL = [name for name, case in ZOO.items() if len(case.leaves) > 1]
+SEVERAL = [name for name, case in ZOO.items() if len(case.leaves) > 1 or len(case.failed) > 1]
 
 
 @pytest.mark.parametrize("name", SEVERAL)
@@ -72,7 +72,9 @@ def test_a_full_graph_is_refused_with_every_reason(name: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(FullGraphError) as caught:
         capture(case.make(), copy.deepcopy(case.samples))
-    assert tuple(failure.fqn for failure in caught.value.failures) == case.leaves
+    # at this level a cache that a leaf grows is no reason for its caller to fail
+    expected = [fqn for fqn in case.failed if fqn or "" in case.leaves]
+    assert [failure.fqn for failure in caught.value.failures] == expected
     for failure in caught.value.failures:
         assert failure.fqn in str(caught.value)
         assert failure.remedy in str(caught.value)

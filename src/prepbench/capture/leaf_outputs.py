@@ -74,7 +74,7 @@ class LeafOutputs:
         groups: dict[Any, list[RecordedCall]] = {}
         for call in calls:
             _check_describable(call, name)
-            groups.setdefault(_kinds(call.inputs), []).append(call)
+            groups.setdefault(kinds_of(call.inputs), []).append(call)
         return cls(name, tuple(_learn_variant(group, name) for group in groups.values()))
 
     def fake(self, flat_inputs: Sequence[Any], *, unknown_size: Callable[[], Any] | None = None) -> Any:
@@ -158,9 +158,9 @@ class LeafOutputs:
             if index in variant.numbers and type(leaf) in _NUMBERS:
                 tensors.append(torch.tensor(leaf, dtype=_NUMBERS[type(wanted)]))
             elif isinstance(wanted, TensorLeaf):
-                if not isinstance(leaf, torch.Tensor) or _kinds([leaf]) != _kinds([wanted]):
+                if not isinstance(leaf, torch.Tensor) or kinds_of([leaf]) != kinds_of([wanted]):
                     raise LeafOutputsError(
-                        self._not_as_learned(_kinds_text(_kinds([leaf])), _kinds_text(_kinds([wanted])))
+                        self._not_as_learned(_kinds_text(kinds_of([leaf])), _kinds_text(kinds_of([wanted])))
                     )
                 tensors.append(leaf.detach().contiguous(memory_format=variant.memory_format(index)))
             elif isinstance(wanted, Given):
@@ -212,13 +212,13 @@ class LeafOutputs:
         return "\n".join(lines)
 
     def _variant(self, flat_inputs: Sequence[Any]) -> _Variant:
-        kinds = _kinds(flat_inputs)
+        kinds = kinds_of(flat_inputs)
         for variant in self.variants:
-            if _kinds(variant.calls[0].inputs) == kinds:
+            if kinds_of(variant.calls[0].inputs) == kinds:
                 return variant
         raise LeafOutputsError(
             f"{self.name or 'The module'} is called with {_kinds_text(kinds)}, but on the samples only with "
-            + " or ".join(_kinds_text(_kinds(variant.calls[0].inputs)) for variant in self.variants)
+            + " or ".join(_kinds_text(kinds_of(variant.calls[0].inputs)) for variant in self.variants)
             + ". Add a sample that makes this call."
         )
 
@@ -238,10 +238,10 @@ class LeafOutputs:
 def _learn_variant(calls: list[RecordedCall], name: str) -> _Variant:
     first = calls[0]
     for call in calls[1:]:
-        if call.output_spec != first.output_spec or _kinds(call.outputs) != _kinds(first.outputs):
+        if call.output_spec != first.output_spec or kinds_of(call.outputs) != kinds_of(first.outputs):
             raise LeafOutputsError(
-                f"{name or 'The module'} returns {_kinds_text(_kinds(first.outputs))} on sample {first.sample} but "
-                f"{_kinds_text(_kinds(call.outputs))} on sample {call.sample} for inputs of the same structure; one "
+                f"{name or 'The module'} returns {_kinds_text(kinds_of(first.outputs))} on sample {first.sample} but "
+                f"{_kinds_text(kinds_of(call.outputs))} on sample {call.sample} for inputs of the same structure; one "
                 "operator must always return the same structure. Return the same tensors in every case."
             )
     columns = list(zip(*(_sizes(call.inputs) for call in calls), strict=True))
@@ -320,7 +320,7 @@ def _size_names(leaves: Sequence[Any]) -> list[str]:
     return names
 
 
-def _kinds(leaves: Sequence[Any]) -> tuple[Any, ...]:
+def kinds_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
     """What must agree for two calls to be alike: ranks and dtypes of tensors, values of everything but integers."""
     kinds: list[Any] = []
     for leaf in leaves:

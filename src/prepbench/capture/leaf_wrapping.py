@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat import forget_pending_sizes, mark_module_stack
+from prepbench._torch_compat import forget_pending_sizes, mark_module_stack, seen_as_exporting
 from prepbench.capture.leaf_operator import LeafOperators
-from prepbench.capture.leaf_outputs import LeafOutputs, LeafOutputsError
+from prepbench.capture.leaf_outputs import LeafOutputs, LeafOutputsError, kinds_of
 from prepbench.capture.recorded_calls import RecordedCall, record_calls, replaceable_modules, replaced_forward
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
@@ -40,14 +40,28 @@ class Calls:
         if self._calls is not None:
             return
         self._calls = record_calls(self._model, self._samples)
-        for sample in self._further:
+        self._add(self._tried(self._further))
+        with seen_as_exporting():
+            # models that look at this pass other arguments to their parts, such as a mask where it would be None
+            self._add(self._tried([*self._samples, *self._further]), only_new=True)
+
+    def _tried(self, samples: Sequence[Sample]) -> Iterator[dict[str, list[RecordedCall]]]:
+        for sample in samples:
             try:
-                calls = record_calls(self._model, [sample])
+                yield record_calls(self._model, [sample])
             except Exception:
                 # a made-up size that the model does not take says nothing
                 continue
+
+    def _add(self, recorded: Iterable[dict[str, list[RecordedCall]]], *, only_new: bool = False) -> None:
+        """Add calls; with ``only_new`` those whose arguments no earlier call had in kind."""
+        assert self._calls is not None
+        known = {fqn: {kinds_of(call.inputs) for call in seen} for fqn, seen in self._calls.items()}
+        for calls in recorded:
             for fqn, seen in calls.items():
-                self._calls.setdefault(fqn, []).extend(seen)
+                new = [call for call in seen if not only_new or kinds_of(call.inputs) not in known.get(fqn, ())]
+                if new:
+                    self._calls.setdefault(fqn, []).extend(new)
 
     def outputs(self, fqn: str) -> LeafOutputs:
         """What the module returns, as a function of its inputs' sizes."""
@@ -92,23 +106,33 @@ def _calling(fqn: str, module: torch.nn.Module, operators: LeafOperators) -> Cal
 
 @contextmanager
 def failures_collected(
-    model: torch.nn.Module, known: Iterable[str], operators: LeafOperators, found: dict[str, Exception]
+    model: torch.nn.Module,
+    known: Iterable[str],
+    operators: LeafOperators,
+    found: dict[str, Exception],
+    inside: dict[str, Exception],
 ) -> Iterator[None]:
     """Inside the block, a submodule whose forward raises is noted in ``found`` and replaced by its operator.
+
+    One that cannot be an operator is noted in ``inside``, and the module that called it is replaced.
 
     The innermost module that raises is the one; its callers go on with fake outputs, so one pass finds all failures.
     """
     wrapped = set(known)
     with ExitStack() as stack:
         for fqn, module in replaceable_modules(model):
-            attempt = _attempting(fqn, module, operators, found)
+            attempt = _attempting(fqn, module, operators, found, inside)
             forward = _calling(fqn, module, operators) if fqn in wrapped else attempt
             stack.enter_context(replaced_forward(model, fqn, forward))
         yield
 
 
 def _attempting(
-    fqn: str, module: torch.nn.Module, operators: LeafOperators, found: dict[str, Exception]
+    fqn: str,
+    module: torch.nn.Module,
+    operators: LeafOperators,
+    found: dict[str, Exception],
+    inside: dict[str, Exception],
 ) -> Callable[..., Any]:
     forward = module.forward
 
@@ -126,6 +150,7 @@ def _attempting(
         try:
             output = operators.call(fqn, module, args, kwargs)
         except LeafOutputsError as reason:
+            inside.setdefault(fqn, error)
             raise _Undescribable(error, str(reason)) from reason
         found.setdefault(fqn, error)
         return output

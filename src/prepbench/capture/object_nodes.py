@@ -101,7 +101,8 @@ def _unflatten(parts: Iterable[Any], layout: _Layout) -> Any:
 
 
 def _holds_values(part: Any) -> bool:
-    return any(isinstance(leaf, _VALUES) for leaf in pytree.tree_leaves(part))
+    # an object that holds nothing yet may be filled later, so it must be made anew as well
+    return any(isinstance(leaf, _VALUES) or type(leaf) in _REGISTERED for leaf in _leaves(part))
 
 
 @dataclasses.dataclass
@@ -113,7 +114,13 @@ class Opened:
 
 
 pytree.register_pytree_node(
-    Opened, lambda value: (value.parts, value.layout), lambda parts, layout: Opened(list(parts), layout)
+    Opened,
+    lambda value: (value.parts, value.layout),
+    lambda parts, layout: Opened(list(parts), layout),
+    flatten_with_keys_fn=lambda value: (
+        [(pytree.GetAttrKey(name), part) for name, part in zip(value.layout.names, value.parts, strict=True)],
+        value.layout,
+    ),
 )
 
 
@@ -126,7 +133,8 @@ def _open(part: Any) -> Any:
     if type(part) not in _REGISTERED:
         return part
     parts = attributes(part)
-    names = tuple(name for name, inner in parts.items() if type(inner) in _NUMBERS or _holds_values(inner))
+    # sorted, because an object that was made anew has its attributes in another order
+    names = tuple(sorted(name for name, inner in parts.items() if type(inner) in _NUMBERS or _holds_values(inner)))
     fixed = {name: inner for name, inner in parts.items() if name not in names}
     return Opened([opened(parts[name]) for name in names], _Layout(type(part), names, fixed))
 

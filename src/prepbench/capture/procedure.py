@@ -107,10 +107,12 @@ class Procedure:
 
     def find_failures(self) -> list[Failure]:
         """Every module that cannot be exported, in one pass; the model itself if no part of it is to blame."""
-        found = self._find(isinstance(self.error, WrongProgram))
+        inside: dict[str, Exception] = {}
+        found = self._find(isinstance(self.error, WrongProgram), inside)
         if not found and self.error is not None:
             found = {"": self.error}
-        return [self._describe(fqn, error) for fqn, error in found.items()]
+        found = inside | found
+        return [self._describe(fqn, found[fqn]) for fqn, _ in self.model.named_modules() if fqn in found]
 
     def with_leaves(self) -> tuple[Program, list[Failure]]:
         """A program in which the modules that cannot be exported are operators.
@@ -163,13 +165,16 @@ class Procedure:
             if fqn and (shared := self._calls.shared(fqn))
         }
 
-    def _find(self, sizes_decide: bool = False) -> dict[str, Exception]:
-        """What fails, by module; with ``sizes_decide`` also where the samples' sizes lead to different graphs."""
+    def _find(self, sizes_decide: bool = False, inside: dict[str, Exception] | None = None) -> dict[str, Exception]:
+        """What fails, by module; with ``sizes_decide`` also where the samples' sizes lead to different graphs.
+
+        ``inside`` receives what fails inside of these and cannot be an operator by itself.
+        """
         self._calls.record()
         sizes = SampleSizes(self.model, self._samples) if sizes_decide else None
         found: dict[str, Exception] = {}
         try:
-            with failures_collected(self.model, self._leaves, self._operators, found):
+            with failures_collected(self.model, self._leaves, self._operators, found, {} if inside is None else inside):
                 export_program(self.model, self._base, self.axes, sizes=sizes)
         except Exception as error:
             # fake outputs can break what comes after them; only a pass that found nothing is to blame itself
