@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from prepbench.capture.collection import GraphCollection, recursive_trace
 from prepbench.capture.structures import collect
 from prepbench.errors import InputError
 from prepbench.inputs import normalize_samples
-from tests.zoo import ZOO, ZooCase
+from tests.zoo import ZOO
 
 
-def traced(case: ZooCase) -> tuple[Any, GraphCollection]:
+@cache
+def traced(name: str) -> tuple[Any, GraphCollection]:
+    """The model and its graphs; traced once for all tests, which do not change them."""
+    case = ZOO[name]
     torch.manual_seed(0)
     model = case.make()
     return model, recursive_trace(model, inputs=copy.deepcopy(case.samples))
@@ -35,7 +39,7 @@ def assert_same(got: Any, expected: Any) -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_failures_are_exactly_those_that_depend_on_data(name: str) -> None:
     case = ZOO[name]
-    _, collection = traced(case)
+    _, collection = traced(name)
     assert tuple(failure.fqn for failure in collection.failures) == case.failed
     assert tuple(failure.kind for failure in collection.failures) == case.kinds
     for failure in collection.failures:
@@ -47,7 +51,7 @@ def test_failures_are_exactly_those_that_depend_on_data(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, case in ZOO.items() if "" not in case.failed])
 def test_graph_equals_model(name: str) -> None:
     case = ZOO[name]
-    model, collection = traced(case)
+    model, collection = traced(name)
     graph = copy.deepcopy(collection.graph_module())
     graph.graph.lint()
     inputs = case.samples[:1] if case.assumes else [*case.samples, *case.unseen]
@@ -60,7 +64,7 @@ def test_graph_equals_model(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, case in ZOO.items() if case.assumes])
 def test_sizes_that_were_fixed_are_reported_and_refused(name: str) -> None:
     case = ZOO[name]
-    model, collection = traced(case)
+    model, collection = traced(name)
     assert any(case.assumes in line for line in collection.assumptions)
     for sample in normalize_samples(model, case.unseen):
         with pytest.raises(InputError, match="was traced for"):

@@ -389,8 +389,9 @@ def code_frame(file: str, line: int) -> str:
     texts = {number: linecache.getline(file, number) for number in numbers}
     if not texts[line].strip():
         return ""
-    last = max(number for number, text in texts.items() if text)
-    shown = {number: text.rstrip().expandtabs(4) for number, text in texts.items() if number <= last}
+    filled = [number for number, text in texts.items() if text.strip()]
+    last = max(filled)
+    shown = {n: text.rstrip().expandtabs(4) for n, text in texts.items() if min(filled) <= n <= last}
     margin = min((len(text) - len(text.lstrip()) for text in shown.values() if text), default=0)
     width = len(str(last))
     return "\n".join(

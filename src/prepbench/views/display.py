@@ -25,9 +25,9 @@ body[data-jp-theme-light="false"] .pb-picture img{color-scheme:dark}
 body[data-jp-theme-light="true"] .pb-picture img{color-scheme:light}
 .pb-picture{max-height:720px;overflow:auto;margin:4px 0}
 .pb-picture img{max-width:none}
-.pb-failures td{text-align:left;vertical-align:top}
-.pb-failures th{text-align:left}
-.pb-failures pre{margin:0;white-space:pre-wrap;background:none}
+table.pb-failures tr>td{text-align:left;vertical-align:top}
+table.pb-failures tr>th{text-align:left}
+table.pb-failures tr pre{margin:0;white-space:pre;overflow-x:auto;max-width:36em;background:none;text-align:left}
 </style>"""
 
 
