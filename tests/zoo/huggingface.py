@@ -20,7 +20,8 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "longformer": ("encoder",),
     # loops over the sequence; Mamba's also keeps its state in an object that the backbone makes
     "mamba": ("backbone",),
-    "rwkv": ("rwkv.blocks.0.attention", "rwkv.blocks.1.attention"),
+    # and RWKV's attention returns the state that it was given, which the next block writes into
+    "rwkv": ("rwkv",),
     # a loop over the experts that were hit
     "switch_transformers": ("decoder.block.1.layer.2.mlp.experts", "encoder.block.1.layer.1.mlp.experts"),
     # positions are interpolated unless the image has the size of the configuration, as one sample has
