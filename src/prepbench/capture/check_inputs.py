@@ -103,6 +103,6 @@ def check_names(function: Callable[..., Any], names: Iterable[str]) -> None:
         if name not in parameters:
             near = difflib.get_close_matches(name, list(parameters), 3, 0.4) or list(parameters)
             raise InputError(
-                f"concrete_args names {name!r}, which forward{inspect.signature(forward_of(function))} does not take. "
+                f"concrete_args names {name!r}, which forward({', '.join(parameters)}) does not take. "
                 f"Nearest: {', '.join(map(repr, near))}."
             )

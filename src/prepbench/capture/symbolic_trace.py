@@ -154,8 +154,6 @@ class _Tracer(fx.Tracer):
         kwargs: dict[str, Any] = {}
         parameters = inspect.signature(forward).parameters
         unknown = set(values) - set(parameters)
-        if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            raise TypeError(f"concrete_args names {sorted(unknown)}, which forward does not take: {list(parameters)}.")
         for name, parameter in parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 kwargs.update({key: self._argument(key, values[key]) for key in sorted(unknown)})
