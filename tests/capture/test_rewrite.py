@@ -11,7 +11,8 @@ from torch import nn
 import prepbench as pb
 from prepbench.capture.rewrite import CannotRewrite
 
-SAMPLES = [torch.randn(2, 10), torch.randn(3, 10)]
+_GENERATOR = torch.Generator().manual_seed(0)
+SAMPLES = [torch.randn(size, 10, generator=_GENERATOR) for size in (2, 3)]
 
 
 class Returns(nn.Module):

@@ -303,6 +303,7 @@ def _variants(samples: Sequence[Sample]) -> Iterator[Sample]:
     """The samples, and the same with other values of their floating-point tensors."""
     changes: list[Callable[[torch.Tensor], torch.Tensor]] = [
         lambda t: t, lambda t: -t, lambda t: t.abs(), lambda t: -t.abs(), lambda t: t * 100, lambda t: t * 0.01,
+        lambda t: t * -100, lambda t: t.abs() * 100, lambda t: t.abs() * -100,
         torch.zeros_like, torch.ones_like, lambda t: torch.full_like(t, torch.nan),
         lambda t: t.flatten().flip(0).reshape(t.shape),
     ]  # fmt: skip
