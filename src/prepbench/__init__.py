@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from prepbench.jobs import Cancelled as Cancelled
     from prepbench.jobs import Job as Job
     from prepbench.jobs import Progress as Progress
+    from prepbench.prepare import PreparationReport as PreparationReport
+    from prepbench.prepare import prepare_model as prepare_model
+    from prepbench.prepare import validate_model as validate_model
     from prepbench.settings import DeploymentSettings as DeploymentSettings
     from prepbench.settings import EagerDeployment as EagerDeployment
     from prepbench.settings import InductorDeployment as InductorDeployment
@@ -58,6 +61,7 @@ _HOME = {
     "Job": "prepbench.jobs",
     "LayerQuantizationSettings": "prepbench.settings",
     "OnnxRuntimeDeployment": "prepbench.settings",
+    "PreparationReport": "prepbench.prepare",
     "PrepbenchError": "prepbench.errors",
     "Progress": "prepbench.jobs",
     "QuantizationSettings": "prepbench.settings",
@@ -70,8 +74,10 @@ _HOME = {
     "explain_settings": "prepbench.settings",
     "load_compiled": "prepbench.compile",
     "metrics": "prepbench.compare",
+    "prepare_model": "prepbench.prepare",
     "record_inputs": "prepbench.capture.record_inputs",
     "recursive_trace": "prepbench.capture.collection",
+    "validate_model": "prepbench.prepare",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 (the table is the one list of public names)

@@ -20,6 +20,10 @@ class CaptureError(PrepbenchError, RuntimeError):
     """A model could not be captured as one graph."""
 
 
+class PreparationError(PrepbenchError, RuntimeError):
+    """A prepared model does not compute what the original computes, or a pass cannot be applied to it."""
+
+
 class SettingsError(PrepbenchError, ValueError):
     """A setting is invalid, contradicts another one, or matches no layer."""
 

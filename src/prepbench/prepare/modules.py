@@ -1,0 +1,182 @@
+"""One module class per operation of torch: ``Add``, ``Softmax``, ``Concat``, ...; made from the table of operations.
+
+``from prepbench.prepare.modules import Softmax`` gives a class whose instances hold what is fixed about a call (a dim, a
+scalar operand) and receive what is computed (tensors, sizes) in forward.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from prepbench.prepare.operations import TABLE, Operation, is_in_place
+
+
+class _Input:
+    """The place of one input of forward among the settings of a module."""
+
+    _only: _Input | None = None
+
+    def __new__(cls) -> _Input:
+        if cls._only is None:
+            cls._only = super().__new__(cls)
+        return cls._only
+
+    def __repr__(self) -> str:
+        return "INPUT"
+
+    def __reduce__(self) -> Any:
+        return _Input, ()
+
+
+INPUT = _Input()
+
+
+class ByMode:
+    """A setting that follows the training flag, such as ``training=self.training``.
+
+    Example:
+        >>> module = Operator(INPUT, p=0.5, training=ByMode(True, False), function=torch.nn.functional.dropout)
+        >>> module.eval()(torch.ones(3))
+        tensor([1., 1., 1.])
+    """
+
+    def __init__(self, train: Any, evaluate: Any) -> None:
+        self.train, self.evaluate = train, evaluate
+
+    def __repr__(self) -> str:
+        return "self.training" if (self.train, self.evaluate) == (True, False) else f"{self.train}|{self.evaluate}"
+
+
+class Operator(torch.nn.Module):
+    """One torch function as a module.
+
+    Args:
+        args: what is fixed, in the order of the function; :data:`INPUT` stands where forward's inputs go. Inputs that
+            have no such place come after ``args``.
+        function: the function, if it is not the first one of the class: an in-place form, a ``Tensor`` method.
+        kwargs: what is fixed, by name.
+
+    Example:
+        >>> from prepbench.prepare.modules import Softmax, Subtract
+        >>> Subtract(1)(torch.tensor(3.0)), Softmax(INPUT, -1)(torch.zeros(2))
+        (tensor(-2.), tensor([0.5000, 0.5000]))
+    """
+
+    functions: tuple[Callable[..., Any], ...] = ()
+    operation: Operation | None = None
+
+    def __init__(self, *args: Any, function: Callable[..., Any] | None = None, **kwargs: Any) -> None:
+        super().__init__()
+        self.function = function or self.functions[0]
+        self.args, self.kwargs = args, kwargs
+
+    @property
+    def inplace(self) -> bool:
+        """Whether forward changes its first input."""
+        return is_in_place(self.function) or bool(self.kwargs.get("inplace", False))
+
+    def forward(self, *inputs: Any) -> Any:
+        """The function's result for these inputs: tensors or sizes, in the order of their places."""
+        if not self.args and not self.kwargs:
+            return self.function(*inputs)
+        given = iter(inputs)
+        args = [self._filled(part, given) for part in self.args]
+        kwargs = {name: self._filled(part, given) for name, part in self.kwargs.items()}
+        return self.function(*args, *given, **kwargs)
+
+    def _filled(self, part: Any, given: Iterator[Any]) -> Any:
+        if part is INPUT:
+            return next(given)
+        if isinstance(part, tuple | list):
+            return type(part)([self._filled(item, given) for item in part])
+        if isinstance(part, dict):
+            return {key: self._filled(item, given) for key, item in part.items()}
+        if isinstance(part, slice):
+            return slice(*[self._filled(item, given) for item in (part.start, part.stop, part.step)])
+        if isinstance(part, ByMode):
+            return part.train if self.training else part.evaluate
+        return part
+
+    def extra_repr(self) -> str:
+        args = list(self.args)
+        if args and args[0] is INPUT:
+            # the first input is understood, unless nothing else is there to be said
+            args = args[1:]
+        texts = [*map(_text, args), *(f"{name}={_text(value)}" for name, value in self.kwargs.items())]
+        if is_in_place(self.function):
+            texts.append("inplace=True")
+        return ", ".join(texts)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, slice):
+        return ":".join("" if part is None else _text(part) for part in (value.start, value.stop)) + (
+            "" if value.step is None else f":{_text(value.step)}"
+        )
+    if isinstance(value, tuple | list):
+        inner = ", ".join(map(_text, value))
+        return f"({inner}{',' if len(value) == 1 else ''})" if isinstance(value, tuple) else f"[{inner}]"
+    return "..." if value is Ellipsis else repr(value)
+
+
+class Concat(Operator):
+    """Joins tensors along a dim: ``Concat(dim=1)(a, b, c)``."""
+
+    def forward(self, *inputs: Any) -> Any:
+        """The tensors joined; each input is one of them."""
+        if self.args or "tensors" in self.kwargs:
+            return super().forward(*inputs)
+        return self.function(list(inputs), **self.kwargs)
+
+
+class Stack(Concat):
+    """Joins tensors along a new dim: ``Stack(dim=1)(a, b, c)``."""
+
+
+_SPACES = (torch, F, torch.special, torch.linalg, torch.fft, torch._C._nn, operator, torch.Tensor)
+_NOT_OF_TENSORS = (operator.concat, operator.iconcat, operator.index)
+READ = {name: operator.attrgetter(name) for name in ("T", "H", "mT", "mH", "real", "imag")}
+
+
+def _functions(names: list[str]) -> tuple[Callable[..., Any], ...]:
+    found: dict[int, Callable[..., Any]] = {}
+    for name in names:
+        for space in _SPACES:
+            for spelled in (name, name.removeprefix("linalg_").removeprefix("fft_"), f"{name}_", f"i{name}"):
+                function = getattr(space, spelled, None)
+                if callable(function) and function not in _NOT_OF_TENSORS and not isinstance(function, type):
+                    found.setdefault(id(function), function)
+        if name in READ and not found:
+            found[0] = READ[name]
+    return tuple(found.values())
+
+
+def _classes() -> dict[str, type[Operator]]:
+    names: dict[str, list[str]] = {}
+    for row in TABLE.values():
+        if row.class_name:
+            names.setdefault(row.class_name, []).append(row.name)
+    result: dict[str, type[Operator]] = {}
+    for class_name, spelled in names.items():
+        kind: type[Operator] = globals().get(class_name) or type(class_name, (Operator,), {"__module__": __name__})
+        ordered = sorted(spelled, key=lambda name: (TABLE[name].class_name != class_name, spelled.index(name)))
+        kind.functions, kind.operation = _functions(ordered), TABLE[ordered[0]]
+        if kind.__doc__ is None:
+            kind.__doc__ = f"``{'``, ``'.join(ordered)}`` of torch as a module; see :class:`Operator`."
+        result[class_name] = kind
+    return result
+
+
+CLASSES: dict[str, type[Operator]] = _classes()
+"""Every class by name."""
+
+globals().update(CLASSES)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"prepbench.prepare.modules has no {name}; CLASSES in it lists the modules of all operations.")

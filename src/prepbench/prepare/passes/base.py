@@ -1,0 +1,152 @@
+"""What all passes share: the record of a change, and how new modules get their names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from prepbench.document.model import SourceLine
+from prepbench.prepare.model import PreparedModel
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that preparation did.
+
+    Attributes:
+        kind: what was done, e.g. ``"operation to module"``.
+        node: the graph's node, as it is called now.
+        module: fully qualified name of the module that does it now.
+        module_type: its class.
+        was: what it was before: a function such as ``"torch.nn.functional.relu"``, or another module's name.
+        why: the reason.
+        source: the user's line, if known.
+    """
+
+    kind: str
+    node: str
+    module: str
+    module_type: str
+    was: str
+    why: str
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that preparation left as it was.
+
+    Attributes:
+        node: the graph's node.
+        fqn: the module it belongs to.
+        operation: what it does.
+        why: the reason why it stays.
+        source: the user's line, if known.
+    """
+
+    node: str
+    fqn: str
+    operation: str
+    why: str
+    source: SourceLine | None = None
+
+
+_CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+
+
+class Names:
+    """Names for new modules: ``layer1.0.module_add``; numbered through the model, never one that is taken."""
+
+    def __init__(self, model: PreparedModel) -> None:
+        self._model = model
+        self._count: Counter[str] = Counter()
+
+    def add(self, scope: str, name: str, module: torch.nn.Module, first: int = 0) -> str:
+        """Put ``module`` under the module ``scope`` as ``module_<name>``, and say under which full name.
+
+        Args:
+            scope: where it is used; lists and sequences are left to their owner, whose children they number.
+            name: what it does.
+            module: the new module.
+            first: the number with which names begin; 0 is not written.
+        """
+        owner = self._model.get_submodule(scope)
+        while scope and isinstance(owner, _CONTAINERS):
+            scope, _, last = scope.rpartition(".")
+            name = f"{last}_{name}"
+            owner = self._model.get_submodule(scope)
+        while True:
+            number = self._count[name] + first
+            self._count[name] += 1
+            chosen = f"module_{name}_{number}" if number else f"module_{name}"
+            if not _has(owner, chosen):
+                break
+        owner.add_module(chosen, module)
+        return f"{scope}.{chosen}" if scope else chosen
+
+
+def _has(owner: torch.nn.Module, name: str) -> bool:
+    return name in vars(owner) or name in owner._modules or hasattr(type(owner), name) or hasattr(owner, name)
+
+
+def call_module(model: PreparedModel, node: fx.Node, target: str, args: tuple[fx.node.Argument, ...]) -> fx.Node:
+    """Replace ``node`` by a call of the module ``target``."""
+    with model.graph.inserting_before(node):
+        new = model.graph.call_module(target, args)
+    new.meta = {**node.meta, "fqn": target}
+    new.meta.pop("by_mode", None)
+    node.replace_all_uses_with(new)
+    model.graph.erase_node(node)
+    return new
+
+
+def owner_of(node: fx.Node) -> str:
+    """The module in whose code a node was made."""
+    return str(node.meta.get("fqn", ""))
+
+
+def remove_module(model: PreparedModel, name: str) -> None:
+    """Take a module out of the hierarchy if the graph does not call it any more."""
+    if any(node.op == "call_module" and node.target == name for node in model.graph.nodes):
+        return
+    scope, _, last = name.rpartition(".")
+    owner = model.get_submodule(scope)
+    if isinstance(owner, torch.nn.Sequential | torch.nn.ModuleList):
+        owner._modules[last] = torch.nn.Identity()  # the places of the others are their names
+    else:
+        del owner._modules[last]
+
+
+def replace_module(model: PreparedModel, name: str, module: torch.nn.Module) -> None:
+    """Put another module under a name; the one that was there belongs to the original model and is left as it is."""
+    scope, _, last = name.rpartition(".")
+    model.get_submodule(scope)._modules[last] = module
+
+
+def called(model: PreparedModel, node: object) -> torch.nn.Module | None:
+    """The module that a node calls, or ``None`` if it calls none."""
+    if isinstance(node, fx.Node) and node.op == "call_module":
+        return model.get_submodule(str(node.target))
+    return None
+
+
+def only_user(node: fx.Node) -> fx.Node | None:
+    """The node that uses this node's value, if there is one only."""
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def has_own_parameters(model: PreparedModel, name: str) -> bool:
+    """Whether no other module and no other call uses the parameters of this module."""
+    own = {id(parameter) for parameter in model.get_submodule(name).parameters()}
+    calls = [node for node in model.graph.nodes if node.op == "call_module" and node.target == name]
+    others = [
+        parameter
+        for path, module in model.named_modules()
+        if path != name
+        for parameter in module._parameters.values()
+        if parameter is not None
+    ]
+    return len(calls) == 1 and not any(id(parameter) in own for parameter in others)

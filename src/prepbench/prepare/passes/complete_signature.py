@@ -1,0 +1,127 @@
+"""The prepared model takes every argument that the original takes, and refuses values that it was not prepared for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from prepbench.capture.structures import collect
+from prepbench.errors import InputError
+from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.passes.base import Change
+
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def complete_signature_(
+    model: PreparedModel, signature: inspect.Signature | None = None, fixed: Mapping[str, Any] | None = None
+) -> list[Change]:
+    """Add the parameters that tracing left out because they have a default, and check what is fixed.
+
+    Args:
+        model: changed in place.
+        signature: of the original's forward; nothing is added without it.
+        fixed: values by parameter name with which the model was traced and that are part of the graph now.
+    """
+    placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
+    values = {str(node.target): node.meta["val"] for node in placeholders if "val" in node.meta}
+    known = {name: value for name, value in values.items() if _is_fixed(value)}
+    known.update(fixed or {})
+    names = [str(node.target) for node in placeholders]
+    missing: list[str] = []
+    if signature is not None and not any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
+        missing = _add(model, signature, placeholders, known)
+        names = [str(node.target) for node in model.graph.nodes if node.op == "placeholder"]
+    if known:
+        model.add_check(FixedArguments(tuple(names), dict(known)))
+    return [
+        Change("argument kept", name, "", "", f"{name}={known[name]!r}", "only this value was prepared for")
+        for name in (*missing, *(name for name in known if name not in missing))
+        if name in known
+    ]
+
+
+def _is_fixed(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or (isinstance(value, tuple | list | dict) and not collect(value) and bool(value))
+
+
+def _add(
+    model: PreparedModel, signature: inspect.Signature, placeholders: list[fx.Node], known: dict[str, Any]
+) -> list[str]:
+    have = {str(node.target).rstrip("_") if str(node.target) not in signature.parameters else str(node.target): node
+            for node in placeholders}  # fmt: skip
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    if not set(have) <= {p.name for p in parameters}:
+        return []  # **kwargs were given by name; their order is that of the samples
+    added: list[str] = []
+    optional = False
+    first = next(iter(model.graph.nodes))
+    ordered: list[fx.Node] = []
+    for parameter in parameters:
+        node = have.get(parameter.name)
+        if node is None:
+            value = known.get(parameter.name, parameter.default)
+            known[parameter.name] = value
+            shown = value if isinstance(value, _PLAIN) else None
+            with model.graph.inserting_before(first):
+                node = model.graph.placeholder(parameter.name, default_value=shown)
+            node.meta = {"val": value, "source": None, "fqn": ""}
+            added.append(parameter.name)
+            optional = True
+        elif parameter.name in known and not node.args:
+            node.args = (known[parameter.name],) if isinstance(known[parameter.name], _PLAIN) else (None,)
+            optional = True
+        elif optional and not node.args:
+            node.args = (None,)  # Python wants a default after a parameter with a default
+        ordered.append(node)
+    last = None
+    for node in ordered:
+        if last is not None:
+            last.append(node)
+        else:
+            next(iter(model.graph.nodes)).prepend(node)
+        last = node
+    return added
+
+
+@dataclass(frozen=True)
+class FixedArguments:
+    """Refuses other values of arguments than those that are part of the graph."""
+
+    names: tuple[str, ...]
+    values: dict[str, Any]
+
+    def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Look at one call.
+
+        Raises:
+            InputError: an argument has another value than the one the model was prepared with.
+        """
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        for name, expected in self.values.items():
+            if name not in given or given[name] is expected:
+                continue
+            if given[name] is None and not isinstance(expected, _PLAIN):
+                continue  # None stands for a default that cannot be written into the signature
+            if type(given[name]) is not type(expected) or not _equal(given[name], expected):
+                raise InputError(
+                    f"{name}={_shown(given[name])} was given, but this {model.original_type.__name__} was prepared with "
+                    f"{name}={_shown(expected)}, which is part of its graph. Prepare it again with samples that pass "
+                    f"{name}, or with concrete_args={{{name!r}: ...}}."
+                )
+
+
+def _equal(one: Any, two: Any) -> bool:
+    try:
+        return bool(one == two)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+
+
+def _shown(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return f"a {tuple(shape)} tensor" if shape is not None else repr(value)

@@ -1,0 +1,90 @@
+"""Cross-layer equalisation: neighbouring layers get weights of like ranges, channel by channel."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import fx, nn
+
+from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.passes.base import Change, called, has_own_parameters, only_user, replace_module
+
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+# f(s * x) == s * f(x) for s > 0
+_HOMOGENEOUS = (nn.ReLU, nn.LeakyReLU, nn.Identity, nn.Dropout, nn.Dropout2d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d,
+                nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d)  # fmt: skip
+_ROUNDS = 20
+
+
+def equalize_(model: PreparedModel) -> list[Change]:
+    """Scale the output channels of a layer down and the same input channels of the next layer up, so that ranges agree.
+
+    Layers count as neighbours when nothing but ReLU, leaky ReLU, pooling, identity or dropout lies between them. The
+    scale of channel i is ``sqrt(r1[i] / r2[i])`` for the largest absolute weights ``r1`` and ``r2`` of the two layers.
+
+    Source: Nagel, van Baalen, Blankevoort, Welling, "Data-Free Quantization Through Weight Equalization and Bias
+    Correction", 2019, section 4.1.
+    """
+    pairs = _pairs(model)
+    for name in sorted({name for pair in pairs for name in pair}):
+        replace_module(model, name, copy.deepcopy(model.get_submodule(name)))
+    for _ in range(_ROUNDS):
+        steps = [_equalize(model.get_submodule(one), model.get_submodule(two)) for one, two in pairs]
+        if all(step < 1e-3 for step in steps):
+            break
+    return [
+        Change(
+            "weights equalised",
+            "",
+            one,
+            type(model.get_submodule(one)).__name__,
+            one,
+            f"its output channels were scaled so that their weights have the range of those of {two}",
+        )
+        for one, two in pairs
+    ]
+
+
+def _pairs(model: PreparedModel) -> list[tuple[str, str]]:
+    pairs = []
+    for node in model.graph.nodes:
+        if type(called(model, node)) not in _LAYERS:
+            continue
+        after = only_user(node)
+        while after is not None and type(called(model, after)) in _HOMOGENEOUS:
+            after = only_user(after)
+        if after is None or type(called(model, after)) not in _LAYERS:
+            continue
+        one, two = str(node.target), str(after.target)
+        if one != two and _fit(model, node, after) and all(has_own_parameters(model, name) for name in (one, two)):
+            pairs.append((one, two))
+    return pairs
+
+
+def _fit(model: PreparedModel, first: fx.Node, second: fx.Node) -> bool:
+    one, two = called(model, first), called(model, second)
+    if isinstance(one, nn.Linear) != isinstance(two, nn.Linear):
+        return False  # channels become features in between
+    if isinstance(one, nn.Linear):
+        return one.out_features == two.in_features  # type: ignore[union-attr]
+    assert one is not None
+    assert two is not None
+    return one.out_channels == two.in_channels and two.groups in (1, two.in_channels)  # type: ignore[operator]
+
+
+@torch.no_grad()
+def _equalize(one: nn.Module, two: nn.Module) -> float:
+    """Scale one pair; returns how far the largest scale is from 1."""
+    first, second = one.weight, two.weight
+    depthwise = getattr(two, "groups", 1) > 1
+    r1 = first.abs().flatten(1).amax(1)  # type: ignore[operator]
+    r2 = second.abs().flatten(1).amax(1) if depthwise else second.abs().transpose(0, 1).flatten(1).amax(1)  # type: ignore[operator]
+    used = (r1 > 0) & (r2 > 0)
+    scale = torch.where(used, (r1 / r2.clamp_min(1e-12)).sqrt(), torch.ones_like(r1))
+    shape = [-1] + [1] * (first.dim() - 1)  # type: ignore[operator]
+    first /= scale.view(shape)
+    if one.bias is not None:
+        one.bias /= scale  # type: ignore[operator]
+    second *= scale.view(shape) if depthwise else scale.view([1, -1] + [1] * (second.dim() - 2))  # type: ignore[operator]
+    return float((scale - 1).abs().max())

@@ -1,0 +1,81 @@
+"""Batch normalisation is folded into the convolution or linear layer in front of it."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from prepbench.errors import PreparationError
+from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.passes.base import Change, called, has_own_parameters, only_user, remove_module, replace_module
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def fold_batch_norm_(model: PreparedModel) -> list[Change]:
+    """Fold each batch norm that directly follows a convolution or linear layer of its own into that layer.
+
+    The layer becomes a new one with other weights; the original model keeps its own.
+
+    Raises:
+        PreparationError: the model is in training mode, where batch norm uses the statistics of the batch.
+    """
+    if model.training:
+        raise PreparationError("Batch norm can be folded in evaluation mode only: call model.eval() first.")
+    changes = []
+    for node in list(model.graph.nodes):
+        norm = called(model, node)
+        before = node.args[0] if norm is not None and node.args else None
+        layer = called(model, before)
+        if type(norm) not in _NORMS or not isinstance(before, fx.Node) or only_user(before) is not node:
+            continue
+        assert isinstance(norm, nn.Module)
+        folded = _folded(layer, norm, before)
+        if folded is None or not has_own_parameters(model, str(before.target)):
+            continue
+        replace_module(model, str(before.target), folded)
+        name = str(node.target)
+        changes.append(
+            Change(
+                "batch norm folded",
+                before.name,
+                str(before.target),
+                type(layer).__name__,
+                name,
+                f"{name} scales and shifts the output of {before.target}, which its weights do now",
+                node.meta.get("source"),
+            )
+        )
+        node.replace_all_uses_with(before)
+        model.graph.erase_node(node)
+        remove_module(model, name)
+    return changes
+
+
+def _folded(layer: nn.Module | None, norm: nn.Module, node: fx.Node) -> nn.Module | None:
+    if getattr(norm, "running_mean", None) is None or norm.training or _hooked(norm) or layer is None or _hooked(layer):
+        return None
+    if type(layer) in _CONVOLUTIONS:
+        transposed = isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
+        if transposed and layer.groups > 1:
+            return None  # the fused weight of a grouped transposed convolution has its channels in another order
+        folded: nn.Module = fuse_conv_bn_eval(copy.deepcopy(layer), copy.deepcopy(norm), transposed)
+        return _trainable(folded)
+    if type(layer) is nn.Linear and node.meta.get("rank") == 2:
+        # with more dims batch norm takes the second one for its channels, a linear layer the last one
+        return _trainable(fuse_linear_bn_eval(copy.deepcopy(layer), copy.deepcopy(norm)))
+    return None
+
+
+def _trainable(layer: nn.Module) -> nn.Module:
+    for parameter in layer.parameters():
+        parameter.requires_grad_(True)
+    return layer
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or torch.nn.utils.parametrize.is_parametrized(module))

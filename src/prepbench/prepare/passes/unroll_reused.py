@@ -1,0 +1,66 @@
+"""A module that is called several times becomes as many modules."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.passes.base import Change, Names
+
+
+def unroll_reused_(model: PreparedModel) -> list[Change]:
+    """Give every further call of a module an instance of its own.
+
+    Instances of modules with parameters or buffers share them with the first one: their state stays one state, also
+    when the model is moved, cast or loaded.
+    """
+    names, seen, changes = Names(model), set[int](), []
+    for node in model.graph.nodes:
+        if node.op != "call_module":
+            continue
+        target = str(node.target)
+        module = model.get_submodule(target)
+        if id(module) not in seen:
+            seen.add(id(module))
+            continue
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # its code cannot be copied without its state; validate_model names it
+        made = instance_of(module)
+        scope, _, last = target.rpartition(".")
+        name = names.add(scope, last, made, first=1)
+        stateful = next(made.parameters(), None) is not None or next(made.buffers(), None) is not None
+        why = "called again; shares parameters and buffers with " if stateful else "called again; independent of "
+        node.target = name
+        node.meta["fqn"] = name
+        changes.append(
+            Change(
+                "reused module",
+                node.name,
+                name,
+                type(module).__name__,
+                target,
+                why + target,
+                node.meta.get("source"),
+            )
+        )
+    return changes
+
+
+def instance_of(module: torch.nn.Module) -> torch.nn.Module:
+    """Another module that does the same with the same state: parameters and buffers live in the same tables."""
+    made: torch.nn.Module = object.__new__(type(module))
+    for name, value in vars(module).items():
+        if name == "_modules":
+            value = {key: None if child is None else instance_of(child) for key, child in value.items()}
+        elif name not in ("_parameters", "_buffers"):
+            value = _own(name, value)
+        vars(made)[name] = value
+    return made
+
+
+def _own(name: str, value: object) -> object:
+    if isinstance(value, dict) and name.startswith("_"):
+        return copy.copy(value)  # hooks: the same ones, in a table that can change
+    return value

@@ -1,0 +1,226 @@
+"""``prepare_model``: trace, pass after pass, compare with the original, report."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from prepbench.capture.assumptions import SizeCheck, readable
+from prepbench.capture.check_inputs import check_names, checked_samples
+from prepbench.capture.outcomes import without_output
+from prepbench.document.model import SourceLine
+from prepbench.errors import InputError, PreparationError
+from prepbench.inputs import Sample, normalize_samples
+from prepbench.prepare.model import PreparedModel, names_taken
+from prepbench.prepare.modules import Operator
+from prepbench.prepare.passes.base import Change, Kept
+from prepbench.prepare.passes.complete_signature import complete_signature_
+from prepbench.prepare.passes.operations_to_modules import kept_operations, operations_to_modules_
+from prepbench.prepare.passes.unroll_reused import unroll_reused_
+from prepbench.prepare.report import PreparationReport
+from prepbench.prepare.trace import Traced, trace
+from prepbench.prepare.verify import compare_on, verify
+
+Pass = Callable[[PreparedModel], Sequence[Change]]
+
+
+def prepare_model(
+    model: torch.nn.Module,
+    modules_to_exclude: Sequence[torch.nn.Module] | None = None,
+    module_classes_to_exclude: Sequence[type[torch.nn.Module]] | None = None,
+    concrete_args: dict[str, Any] | None = None,
+    *,
+    inputs: Any = None,
+    extra_passes: Sequence[Pass] = (),
+) -> PreparedModel:
+    """A model in which each operation is a module of its own, and which computes what ``model`` computes.
+
+    Functions, ``Tensor`` methods and operators become modules that keep every argument; a module that is called several
+    times becomes as many modules. Layers, parameters and their names stay; ``model`` itself is not changed.
+
+    Args:
+        model: prepared for the mode it is in; what follows ``self.training`` in it follows it afterwards too.
+        modules_to_exclude: submodules that stay single calls.
+        module_classes_to_exclude: classes whose instances stay single calls.
+        concrete_args: values by parameter name that become part of the graph, to decide branches on them.
+        inputs: sample inputs. With them, shapes and types are known, so that all of Python but decisions on tensor data
+            is followed; sizes that differ between samples stay free; and the result is compared with the original.
+        extra_passes: further passes, such as :func:`prepbench.prepare.fold_batch_norm_`, in order.
+
+    Returns:
+        A graph module with ``.preparation_report``.
+
+    Raises:
+        CaptureError: the model's own forward cannot be traced, or the model raises on a sample.
+        InputError: a sample does not fit, or an excluded module is not part of the model.
+        PreparationError: the result differs from the original; the message names the first node that does.
+
+    Example:
+        >>> class Residual(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return x + torch.nn.functional.elu(x, 0.5)
+        >>> prepare_model(Residual())
+        Residual(
+          (module_elu): ELU(alpha=0.5)
+          (module_add): Add()
+        )
+    """
+    _check_arguments(model, modules_to_exclude, module_classes_to_exclude)
+    check_names(model, concrete_args or {})
+    samples = None if inputs is None else _with_fixed(checked_samples(model, inputs), concrete_args)
+    with without_output():
+        traced = trace(
+            model, samples, concrete_args, list(modules_to_exclude or ()), list(module_classes_to_exclude or ())
+        )
+    prepared = PreparedModel.of(model, traced.result)
+    changes = _run(prepared, [lambda m: complete_signature_(m, _signature(model), _fixed(concrete_args, samples))])
+    _add_checks(prepared, traced)
+    changes += _run(prepared, [operations_to_modules_, unroll_reused_, *extra_passes])
+    kept = _kept(prepared, traced)
+    compared = () if samples is None else verify(model, prepared, samples)
+    prepared.strip()
+    prepared.preparation_report = PreparationReport(
+        prepared.original_type.__name__, tuple(changes), kept, compared, _notes(model, traced)
+    )
+    return prepared
+
+
+def run_passes(prepared: PreparedModel, passes: Sequence[Pass], *, inputs: Any = None) -> PreparedModel:
+    """A copy of a prepared model with further passes applied, each followed by a check of the graph.
+
+    Args:
+        prepared: the result of :func:`prepare_model`; not changed.
+        passes: for example ``[fold_batch_norm_, equalize_]``.
+        inputs: sample inputs on which the result is compared with ``prepared``.
+
+    Raises:
+        PreparationError: the results differ, or a pass cannot be applied.
+    """
+    import copy
+
+    made = copy.copy(prepared)
+    changes = _run(made, passes)
+    compared: list[Any] = []
+    if inputs is not None:
+        compared = compare_on(prepared, made, normalize_samples(prepared, inputs))
+    report = prepared.preparation_report
+    made.preparation_report = replace(report, changes=(*report.changes, *changes), compared=tuple(compared))
+    return made
+
+
+def _run(prepared: PreparedModel, passes: Sequence[Pass]) -> list[Change]:
+    changes: list[Change] = []
+    for one in passes:
+        found = one(prepared)
+        changes += found
+        prepared.graph.lint()
+    prepared.recompile()
+    return changes
+
+
+def _check_arguments(model: Any, modules: Any, classes: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"prepare_model takes a torch.nn.Module, got {type(model).__name__}.")
+    own = {id(module) for module in model.modules()}
+    for index, module in enumerate(modules or ()):
+        if not isinstance(module, torch.nn.Module):
+            raise InputError(
+                f"modules_to_exclude[{index}] is {module!r}; give the submodules themselves, such as "
+                "[model.get_submodule('layer1')], or classes in module_classes_to_exclude."
+            )
+        if id(module) not in own:
+            raise InputError(
+                f"modules_to_exclude[{index}], a {type(module).__name__}, is not part of this "
+                f"{type(model).__name__}: give one of its own submodules, e.g. model.get_submodule('layer1')."
+            )
+    for index, kind in enumerate(classes or ()):
+        if not isinstance(kind, type):
+            raise InputError(
+                f"module_classes_to_exclude[{index}] is {kind!r}, not a class; modules go into modules_to_exclude."
+            )
+        if not any(type(module) is kind for module in model.modules()):
+            raise InputError(
+                f"module_classes_to_exclude[{index}], {kind.__name__}, is the class of no submodule of this "
+                f"{type(model).__name__}."
+            )
+
+
+def _with_fixed(samples: list[Sample], concrete_args: dict[str, Any] | None) -> list[Sample]:
+    """The samples with the fixed arguments that they leave out."""
+    fixed = concrete_args or {}
+    return [replace(sample, kwargs={**fixed, **sample.kwargs}) for sample in samples] if fixed else samples
+
+
+def _fixed(concrete_args: dict[str, Any] | None, samples: list[Sample] | None) -> dict[str, Any]:
+    if samples is not None:
+        return {}
+    return {name: value for name, value in (concrete_args or {}).items() if not isinstance(value, torch.Tensor)}
+
+
+def _signature(model: torch.nn.Module) -> inspect.Signature:
+    return inspect.signature(model.forward)
+
+
+def _add_checks(prepared: PreparedModel, traced: Traced) -> None:
+    size_check = SizeCheck.of(replace(traced.result, graph=prepared.graph)) if traced.result.assumptions else None
+    if size_check is not None:
+        prepared.add_check(size_check)
+    if traced.fixed_mode is not None:
+        prepared.add_check(FixedMode(prepared.training, traced.fixed_mode))
+
+
+class FixedMode:
+    """Refuses to run a model in another mode than that it was prepared in, where its code differs between modes."""
+
+    def __init__(self, training: bool, source: SourceLine) -> None:
+        self.training, self.source = training, source
+
+    def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Look at one call.
+
+        Raises:
+            PreparationError: the model is in the other mode.
+        """
+        if model.training != self.training:
+            ours, other = ("train()", "eval()") if self.training else ("eval()", "train()")
+            raise PreparationError(
+                f"This {model.original_type.__name__} was prepared in {ours} mode and is in {other} mode, in which the "
+                f"original runs other code ({self.source.file}:{self.source.line}: {self.source.code}). Prepare it "
+                f"again after model.{other}, or exclude the module with that line."
+            )
+
+
+def _kept(prepared: PreparedModel, traced: Traced) -> tuple[Kept, ...]:
+    found = kept_operations(prepared)
+    for node in prepared.graph.nodes:
+        if node.op != "call_module":
+            continue
+        name, module = node.meta["origin"][0] if node.meta.get("origin") else "", type(node).__name__
+        target = str(node.target)
+        module = type(prepared.get_submodule(target)).__name__
+        why = traced.whole.get(name, "")
+        if name in traced.failures:
+            failure = traced.failures[name]
+            why = f"its code cannot be traced: {failure.kind}. {failure.remedy}"
+        if why and not isinstance(prepared.get_submodule(target), Operator):
+            found.append(Kept(node.name, target, module, why, node.meta.get("source")))
+    return tuple(found)
+
+
+def _notes(model: torch.nn.Module, traced: Traced) -> tuple[str, ...]:
+    notes = [f"assumes {line}" for line in readable(traced.result)]
+    if traced.fixed_mode is not None:
+        mode = "training" if model.training else "evaluation"
+        place = traced.fixed_mode
+        notes.append(
+            f"prepared for {mode} only: the model runs other code in the other mode "
+            f"({place.file}:{place.line}: {place.code})"
+        )
+    notes += [f"the attribute {name!r} of the model is not kept: graph modules use it" for name in names_taken(model)]
+    return tuple(notes)
+
+

@@ -1,0 +1,89 @@
+"""What preparation did, what it left alone and why, and how far outputs are apart: plain data that shows itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from prepbench._shown import view
+from prepbench.prepare.passes.base import Change, Kept
+from prepbench.prepare.verify import Compared
+
+
+@dataclass(frozen=True)
+class PreparationReport:
+    """The report of one preparation.
+
+    Attributes:
+        model_type: class of the prepared model.
+        changes: one entry for each thing that was changed, in the order of the passes.
+        kept: what is still a function, a method or a whole module of the user's, with the reasons.
+        compared: the comparisons with the original; empty without inputs.
+        notes: what the prepared model takes for granted.
+
+    Example:
+        >>> prepared = prepare_model(torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()))
+        >>> prepared.preparation_report
+        Preparation of Sequential: nothing to change
+          not compared: without inputs= there is nothing to compare on
+    """
+
+    model_type: str
+    changes: tuple[Change, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    compared: tuple[Compared, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def largest_difference(self) -> float | None:
+        """The largest relative difference of all comparisons; ``None`` if nothing was compared."""
+        found = [comparison.largest for comparison in self.compared if not comparison.note]
+        return max(found) if found else None
+
+    @property
+    def renames(self) -> dict[str, str]:
+        """The module that does now what another one did: ``{new name: old name}``."""
+        return {change.module: change.was for change in self.changes if change.kind in _RENAMES and change.module}
+
+    def table(self) -> Any:
+        """All changes as a ``pandas.DataFrame``."""
+        return view("views.tables", "changes_table", self.changes)
+
+    def kept_table(self) -> Any:
+        """What was left alone as a ``pandas.DataFrame``."""
+        return view("views.tables", "kept_table", self.kept)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return view("views.display", "preparation_bundle", self)
+
+    def __repr__(self) -> str:
+        count = Counter(change.kind for change in self.changes)
+        done = ", ".join(f"{number} {_plural(kind, number)}" for kind, number in count.items())
+        lines = [f"Preparation of {self.model_type}: {done or 'nothing to change'}"]
+        reasons = Counter(kept.why for kept in self.kept)
+        lines += [f"  {number} left as they are: {why}" for why, number in reasons.items()]
+        for comparison in self.compared:
+            lines.append(f"  {comparison.inputs}: {comparison.note or _difference(comparison.largest)}")
+        if not self.compared:
+            lines.append("  not compared: without inputs= there is nothing to compare on")
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+
+_RENAMES = ("reused module", "batch norm folded", "activation decomposed")
+_PLURALS = {
+    "operation to module": "operations to modules",
+    "reused module": "reused modules",
+    "argument kept": "arguments kept",
+    "batch norm folded": "batch norms folded",
+    "module removed": "modules removed",
+    "activation decomposed": "activations decomposed",
+}
+
+
+def _plural(kind: str, number: int) -> str:
+    return _PLURALS.get(kind, kind) if number != 1 else kind
+
+
+def _difference(largest: float) -> str:
+    return "equal" if largest == 0 else f"largest relative difference {largest:.1e}"

@@ -1,0 +1,283 @@
+"""Tracing for preparation: what stays whole, and what follows the training flag."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.capture.module_state import restored
+from prepbench.capture.patching import patched
+from prepbench.capture.reasons import is_user_code, source_of_frame
+from prepbench.capture.trace_result import ValueTrace
+from prepbench.capture.tracer import RobustTracer
+from prepbench.document.model import Failure, SourceLine
+from prepbench.errors import CaptureError
+from prepbench.inputs import Sample
+from prepbench.prepare.modules import ByMode, Operator
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass
+class Traced:
+    """A model as one graph of calls, ready for the passes.
+
+    Attributes:
+        result: the graph, with what it needs to run.
+        whole: why a module of the user's is a single call, by fully qualified name.
+        failures: why a module could not be traced, by fully qualified name.
+        fixed_mode: the user's line that computes other things in training than in evaluation, if the graph is that of
+            one mode only.
+    """
+
+    result: ValueTrace
+    whole: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    fixed_mode: SourceLine | None = None
+
+
+class _Tracer(RobustTracer):
+    """Keeps excluded modules and prepared operations whole."""
+
+    def __init__(self, whole: Callable[[torch.nn.Module], str]) -> None:
+        super().__init__()
+        self._whole = whole
+        self.reasons: dict[str, str] = {}
+
+    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
+        if m is self.root:
+            return False
+        if isinstance(m, Operator):
+            return True
+        reason = self._whole(m)
+        if reason:
+            self.reasons[module_qualified_name] = reason
+        return bool(reason) or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(
+    model: torch.nn.Module,
+    samples: Sequence[Sample] | None,
+    concrete_args: dict[str, Any] | None,
+    modules_to_exclude: Sequence[torch.nn.Module],
+    module_classes_to_exclude: Sequence[Any],
+) -> Traced:
+    """Trace ``model`` in its present mode, and again in the other one if its code asks for the mode.
+
+    Raises:
+        CaptureError: the model's own forward cannot be traced; the message says why and what to do.
+    """
+    excluded = {id(module) for module in modules_to_exclude}
+    classes = tuple(module_classes_to_exclude)
+    by_mode: dict[int, SourceLine | None] = {}
+
+    def whole(module: torch.nn.Module) -> str:
+        if id(module) in excluded:
+            return "excluded by modules_to_exclude"
+        if type(module) in classes:
+            return f"excluded by module_classes_to_exclude ({type(module).__name__})"
+        if id(module) in by_mode:
+            return f"it computes other things in training than in evaluation ({_place(by_mode[id(module)])})"
+        if any(getattr(module, name, None) for name in _HOOKS):
+            return "it has hooks, which run only when it is called"
+        return ""
+
+    while True:
+        with _reads_of_training() as reads:
+            tracer = _run(model, samples, concrete_args, whole)
+        traced = _result(model, tracer, samples is not None)
+        if not reads:
+            return traced
+        other = _in_other_mode(model, lambda: _run(model, samples, concrete_args, whole))
+        place = merge_modes(traced.result.graph, other.result, model.training) if other is not None else _NO_NODE
+        if place is None:
+            return traced
+        found = _parts_that_differ(model, reads, traced.result, other.result if other is not None else None)
+        if not found:
+            traced.fixed_mode = place.meta.get("source") if place is not _NO_NODE else None
+            traced.fixed_mode = traced.fixed_mode or next(iter(reads.values()))[1]
+            return traced
+        by_mode.update(found)
+
+
+def _run(
+    model: torch.nn.Module, samples: Sequence[Sample] | None, concrete_args: Any, whole: Callable[[Any], str]
+) -> _Tracer:
+    tracer = _Tracer(whole)
+    with _without_hooks(model):
+        tracer.trace(model, concrete_args, inputs=None if samples is None else list(samples))
+    return tracer
+
+
+def _result(model: torch.nn.Module, tracer: _Tracer, with_inputs: bool) -> Traced:
+    assert tracer.result is not None
+    result = tracer.result
+    if result.error is not None:
+        failure = tracer.failures.get("")
+        text = f"{type(model).__name__} cannot be prepared, because its own forward cannot be traced"
+        if failure is not None:
+            where = f" at {failure.source.file}:{failure.source.line}: {failure.source.code}" if failure.source else ""
+            text += f": {failure.kind}{where} ({failure.exception_type}: {failure.message}). {failure.remedy}"
+        else:
+            text += f": {result.error}."
+        if not with_inputs:
+            text += (
+                " With sample inputs, prepare_model(model, inputs=[...]), branches on shapes and types, loops and "
+                "**kwargs are followed."
+            )
+        raise CaptureError(text) from result.error
+    return Traced(result, dict(tracer.reasons), {name: f for name, f in tracer.failures.items() if name})
+
+
+@contextlib.contextmanager
+def _without_hooks(model: torch.nn.Module) -> Iterator[None]:
+    """The model's own hooks are off inside the block: they stay with the prepared model instead of in its graph."""
+    kept = {name: vars(model)[name] for name in _HOOKS if name in vars(model)}
+    vars(model).update({name: OrderedDict() for name in kept})
+    try:
+        yield
+    finally:
+        vars(model).update(kept)
+
+
+# -- the training flag
+
+
+class _WatchedFlag:
+    """``Module.training`` as a property that notes when the user's code reads it."""
+
+    def __init__(self) -> None:
+        self.reads: dict[int, tuple[torch.nn.Module, SourceLine | None]] = {}
+
+    def __get__(self, module: Any, owner: Any = None) -> Any:
+        if module is None:
+            return self
+        frame = sys._getframe(1)
+        if id(module) not in self.reads and is_user_code(frame.f_code):
+            self.reads[id(module)] = module, source_of_frame(frame)
+        own = vars(module)
+        return own["training"] if "training" in own else type(module).__getattr__(module, "training")
+
+    def __set__(self, module: Any, value: Any) -> None:
+        vars(module)["training"] = value
+
+
+@contextlib.contextmanager
+def _reads_of_training() -> Iterator[dict[int, tuple[torch.nn.Module, SourceLine | None]]]:
+    flag = _WatchedFlag()
+    with patched(torch.nn.Module, "training", flag):
+        yield flag.reads
+
+
+def _in_other_mode(model: torch.nn.Module, run: Callable[[], _Tracer]) -> _Tracer | None:
+    """The trace in the other mode; ``None`` if it fails there, e.g. on data-dependent layer drop."""
+    with restored(model):
+        for module in model.modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                module.training = not model.training if module is not model else module.training
+        model.training = not model.training
+        tracer = run()
+    return tracer if tracer.result is not None and tracer.result.error is None else None
+
+
+_NO_NODE = fx.Graph().placeholder("none")
+
+
+class _Differs(Exception):
+    """Two graphs are not the same up to settings."""
+
+
+def merge_modes(graph: fx.Graph, other: ValueTrace, training: bool) -> fx.Node | None:
+    """Make settings of ``graph`` that differ in ``other``, the graph of the other mode, follow the mode.
+
+    Returns the first node that is another operation there, and then changes nothing; ``None`` if there is none.
+    """
+    merged: list[tuple[fx.Node, Any]] = []
+    partner: dict[fx.Node, fx.Node] = {}
+    theirs = list(other.graph.nodes)
+    for index, node in enumerate(graph.nodes):
+        if index >= len(theirs):
+            return node
+        twin = theirs[index]
+        try:
+            if node.op != twin.op or (node.target != twin.target and not _same_rebuild(node.target, twin.target)):
+                raise _Differs
+            found = _merged((node.args, node.kwargs), (twin.args, twin.kwargs), partner, training)
+        except _Differs:
+            return node
+        partner[node] = twin
+        if _holds_modes(found) and node.op not in ("call_function", "call_method"):
+            return node
+        merged.append((node, found))
+    if len(theirs) > len(merged):
+        return merged[-1][0]
+    for node, found in merged:
+        if _holds_modes(found):
+            node.meta["by_mode"] = found
+    return None
+
+
+def _same_rebuild(one: Any, two: Any) -> bool:
+    return callable(one) and type(one) is type(two) and not hasattr(one, "__name__")
+
+
+def _merged(one: Any, two: Any, partner: dict[fx.Node, fx.Node], training: bool) -> Any:
+    if isinstance(one, fx.Node) or isinstance(two, fx.Node):
+        if not isinstance(one, fx.Node) or partner.get(one) is not two:
+            raise _Differs
+        return one
+    if isinstance(one, tuple | list) and isinstance(two, tuple | list):
+        if len(one) != len(two):
+            raise _Differs
+        items = [_merged(a, b, partner, training) for a, b in zip(one, two, strict=True)]
+        return tuple(items) if isinstance(one, tuple) else items
+    if isinstance(one, dict) and isinstance(two, dict):
+        if set(one) != set(two):
+            raise _Differs
+        return {key: _merged(one[key], two[key], partner, training) for key in one}
+    if isinstance(one, slice) and isinstance(two, slice):
+        parts = [(one.start, two.start), (one.stop, two.stop), (one.step, two.step)]
+        return slice(*[_merged(a, b, partner, training) for a, b in parts])
+    if type(one) is type(two) and (one is two or one == two or (one != one and two != two)):
+        return one
+    return ByMode(one, two) if training else ByMode(two, one)
+
+
+def _holds_modes(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return any(map(_holds_modes, value))
+    if isinstance(value, dict):
+        return any(map(_holds_modes, value.values()))
+    if isinstance(value, slice):
+        return any(map(_holds_modes, (value.start, value.stop, value.step)))
+    return isinstance(value, ByMode)
+
+
+def _parts_that_differ(
+    model: torch.nn.Module, reads: dict[int, Any], one: ValueTrace, two: ValueTrace | None
+) -> dict[int, SourceLine | None]:
+    """Small modules that read the flag and compute something else for it: those without submodules of their own."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found = {}
+    for module, place in reads.values():
+        name = names.get(id(module))
+        if not name or next(module.children(), None) is not None:
+            continue
+        if two is None or _operations(one, name) != _operations(two, name):
+            found[id(module)] = place
+    return found
+
+
+def _operations(trace: ValueTrace, name: str) -> list[tuple[str, Any]]:
+    return [(node.op, node.target) for node in trace.graph.nodes if node.meta.get("fqn") == name]
+
+
+def _place(source: SourceLine | None) -> str:
+    return f"{source.file}:{source.line}: {source.code}" if source else "self.training"

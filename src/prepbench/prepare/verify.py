@@ -1,0 +1,303 @@
+"""Does the prepared model compute what the original computes, and if not, which node is the first to differ?"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from prepbench.capture.dynamic_axes import DynamicAxes
+from prepbench.capture.operations import spell
+from prepbench.capture.outcomes import Outcome, outcome, without_output
+from prepbench.capture.patching import patched
+from prepbench.capture.resized import linked_axes, resized
+from prepbench.capture.structures import collect
+from prepbench.capture.unchanged import own_copy, unchanged
+from prepbench.errors import InputError, PreparationError
+from prepbench.inputs import Sample, named_leaves
+from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.operations import function_name
+
+_STEPS = (1, 2, 4, 8, 32)
+_TOLERANCE = 1e-5
+_COARSE = {torch.float16: 1e-2, torch.bfloat16: 1e-1}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One comparison of the prepared model with the original.
+
+    Attributes:
+        inputs: on what, e.g. ``"inputs[0]"`` or ``"unseen sizes: x (3, 3, 32, 32)"``.
+        largest: the largest difference of outputs and buffers, relative to the largest value of the same tensor.
+        note: why nothing was compared, if so.
+    """
+
+    inputs: str
+    largest: float = 0.0
+    note: str = ""
+
+
+def verify(model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample]) -> tuple[Compared, ...]:
+    """Compare outputs and buffers on the samples and on sizes that no sample has.
+
+    Raises:
+        PreparationError: they differ by more than 1e-5 of the largest value (float32); names the first node that does.
+    """
+    return (*compare_on(model, prepared, samples), *_on_unseen_sizes(model, prepared, samples))
+
+
+def compare_on(
+    model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample], title: str = "inputs[{index}]"
+) -> list[Compared]:
+    """Compare on these samples only.
+
+    Raises:
+        PreparationError: they differ.
+    """
+    found = []
+    for sample in samples:
+        name = title.format(index=sample.index)
+        with without_output():
+            expected, got = outcome(model, sample, model), outcome(prepared, sample, prepared)
+        largest, what = _outcomes_apart(expected, got)
+        if what:
+            with without_output():
+                first = first_difference(model, prepared, sample)
+            raise PreparationError(_message(prepared, name, what, largest, first))
+        found.append(Compared(name, largest))
+    return found
+
+
+def _on_unseen_sizes(model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample]) -> Iterator[Compared]:
+    axes = DynamicAxes.infer(list(samples), model)
+    groups = linked_axes(axes)
+    if not groups:
+        yield Compared("unseen sizes", note="all samples have the same sizes, so the graph is for these sizes")
+    for symbol, group in groups.items():
+        names = ", ".join(f"{axis.path}.shape[{axis.dim}]" for axis in group)
+        sample = _larger(model, samples[-1], symbol, groups)
+        if sample is None:
+            yield Compared(f"unseen {names}", note="the model itself takes no other size that was tried")
+            continue
+        try:
+            (found,) = compare_on(model, prepared, [sample], f"unseen sizes: {_shapes(model, sample)}")
+        except InputError as error:
+            found = Compared(f"unseen {names}", note=str(error))
+        yield found
+
+
+def _larger(model: torch.nn.Module, sample: Sample, symbol: str, groups: Any) -> Sample | None:
+    for step in _STEPS:
+        larger = resized(model, sample, {symbol: step}, groups)
+        try:
+            with torch.no_grad(), unchanged(model), without_output():
+                own_copy(larger).call(model)
+        except Exception:  # a size that the model itself does not take
+            continue
+        return larger
+    return None
+
+
+def _shapes(model: torch.nn.Module, sample: Sample) -> str:
+    leaves = [(path, leaf) for path, leaf in named_leaves(model, sample) if isinstance(leaf, torch.Tensor)]
+    return ", ".join(f"{path} {tuple(leaf.shape)}" for path, leaf in leaves[:4])
+
+
+# -- how far apart
+
+
+def _outcomes_apart(expected: Outcome, got: Outcome) -> tuple[float, str]:
+    buffers = {name: got.buffers[name] for name in expected.buffers if name in got.buffers}
+    largest = 0.0
+    for name, one, two in (
+        ("output", expected.output, got.output),
+        ("the caller's tensor", expected.inputs, got.inputs),
+        ("buffer", {name: expected.buffers[name] for name in buffers}, buffers),
+    ):
+        apart, what = values_apart(one, two, name)
+        largest = max(largest, apart)
+        if what:
+            return apart, what
+    return largest, ""
+
+
+def values_apart(one: Any, two: Any, name: str = "output") -> tuple[float, str]:
+    """The largest relative difference of the tensors in two values, and what differs too much: "" if nothing."""
+    left = [(path, leaf) for path, leaf in pytree.tree_leaves_with_path(one) if isinstance(leaf, torch.Tensor)]
+    right = [leaf for leaf in pytree.tree_leaves(two) if isinstance(leaf, torch.Tensor)]
+    if len(left) != len(right):
+        return math.inf, f"{name} has {len(left)} tensors in the original and {len(right)} when prepared"
+    largest = 0.0
+    for (path, a), b in zip(left, right, strict=True):
+        where = f"{name}{pytree.keystr(path)}"
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return (
+                math.inf,
+                f"{where} is {tuple(a.shape)} {a.dtype} in the original, {tuple(b.shape)} {b.dtype} prepared",
+            )
+        apart = _apart(a, b)
+        largest = max(largest, apart)
+        if not apart <= _COARSE.get(a.dtype, _TOLERANCE):
+            return apart, f"{where} differs"
+    return largest, ""
+
+
+def _apart(one: torch.Tensor, two: torch.Tensor) -> float:
+    if one.numel() == 0 or one.device.type == "meta":
+        return 0.0
+    if one.layout is not torch.strided or not (one.is_floating_point() or one.is_complex()):
+        one, two = (one.to_dense(), two.to_dense()) if one.layout is not torch.strided else (one, two)
+        return 0.0 if torch.equal(one, two) else math.inf
+    if torch.equal(one, two):
+        return 0.0
+    kind = torch.complex128 if one.is_complex() else torch.float64
+    wide, other = one.to(kind), two.to(kind)
+    same = (wide == other) | (wide.isnan() & other.isnan())
+    apart = torch.where(same, torch.zeros_like(wide), wide - other).abs()
+    scale = float(wide[wide.isfinite()].abs().max()) if bool(wide.isfinite().any()) else 1.0
+    return float(apart.nan_to_num(math.inf).max()) / max(scale, 1e-12)
+
+
+# -- the first node that differs
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """The first node, in the order of the graph, whose value is not that of the original."""
+
+    node: fx.Node
+    largest: float
+
+
+def first_difference(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> FirstDifference | None:
+    """Run both models on one sample and compare node by node; ``None`` if no node that both have differs.
+
+    Nodes are matched by what they were before preparation: the module they belong to, the operation, and its count.
+    """
+    origins = {node.meta.get("origin") for node in prepared.graph.nodes if node.op.startswith("call")}
+    leaves = {origin[0] for origin in origins if origin is not None and origin[1] == ""}
+    with torch.no_grad(), unchanged(model):
+        seen = _values_of(model, own_copy(sample), leaves)
+    watcher = _Watcher(prepared, seen)
+    try:
+        with torch.no_grad(), unchanged(prepared):
+            own = own_copy(sample)
+            names = [node.target for node in prepared.graph.nodes if node.op == "placeholder"]
+            rest = [own.kwargs[name] for name in names[len(own.args) :] if name in own.kwargs]
+            watcher.run(*own.args, *rest)
+    except _Found:
+        pass
+    return watcher.found
+
+
+class _Found(Exception):
+    """A node that differs was found."""
+
+
+class _Watcher(fx.Interpreter):
+    """Runs a graph until a node has another value than the original had."""
+
+    def __init__(self, prepared: PreparedModel, seen: dict[Any, list[Any]]) -> None:
+        super().__init__(prepared)
+        self._seen, self._count = seen, Counter[Any]()
+        self.found: FirstDifference | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        origin = n.meta.get("origin")
+        if origin is None:
+            return value
+        number = self._count[origin]
+        self._count[origin] += 1
+        if number < len(self._seen.get(origin, ())):
+            apart, what = values_apart(self._seen[origin][number], _copied(value))
+            if what:
+                self.found = FirstDifference(n, apart)
+                raise _Found
+        return value
+
+
+def _values_of(model: torch.nn.Module, sample: Sample, leaves: set[str]) -> dict[Any, list[Any]]:
+    """The value of every operation and leaf module of the original, by owner and name, in order."""
+    names = {id(module): name for name, module in model.named_modules()}
+    seen: dict[Any, list[Any]] = defaultdict(list)
+    original = torch.nn.Module.__call__
+    state = _State()
+
+    def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        name = names.get(id(module))
+        if name is None or state.inside:
+            return original(module, *args, **kwargs)
+        with state.entered(name, name in leaves):
+            output = original(module, *args, **kwargs)
+        if name in leaves:
+            seen[name, ""].append(_copied(output))
+        return output
+
+    with ExitStack() as stack:
+        stack.enter_context(patched(torch.nn.Module, "__call__", call))
+        stack.enter_context(_Functions(seen, state))
+        sample.call(model)
+    return seen
+
+
+class _State:
+    """Where the original is while it runs."""
+
+    def __init__(self) -> None:
+        self.scope: list[str] = []
+        self.inside = 0
+
+    @contextmanager
+    def entered(self, name: str, leaf: bool) -> Iterator[None]:
+        self.scope.append(name)
+        self.inside += leaf
+        try:
+            yield
+        finally:
+            self.scope.pop()
+            self.inside -= leaf
+
+
+class _Functions(TorchFunctionMode):
+    """Notes the value of every torch function that the original's own code calls."""
+
+    def __init__(self, seen: dict[Any, list[Any]], state: _State) -> None:
+        super().__init__()
+        self._seen, self._state = seen, state
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not self._state.inside and isinstance(result, torch.Tensor):
+            scope = self._state.scope[-1] if self._state.scope else ""
+            self._seen[scope, function_name(spell(func, tuple(args), kwargs or {})[1])].append(_copied(result))  # a mode is off inside its own handler
+        return result
+
+
+def _copied(value: Any) -> Any:
+    return [leaf.detach().clone() for leaf in collect(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _message(prepared: PreparedModel, inputs: str, what: str, largest: float, first: FirstDifference | None) -> str:
+    text = f"The prepared {prepared.original_type.__name__} is not equal to the original on {inputs}: {what}"
+    text += f" (largest relative difference {largest:.3g}, allowed {_TOLERANCE:.0e})." if math.isfinite(largest) else "."
+    if first is None:
+        return text + " No single operation differs, so state outside tensors (an attribute, a closure) is the reason."
+    node, source = first.node, first.node.meta.get("source")
+    owner = node.meta["origin"][0]
+    name = str(node.target) if node.op == "call_module" else node.name
+    place = f", {source.file}:{source.line}: {source.code}" if source else ""
+    text += f" The first node that differs is {name} (relative difference {first.largest:.3g}{place})."
+    if owner:
+        text += f" Keep its module whole with modules_to_exclude=[model.get_submodule({owner!r})]."
+    return text
+
