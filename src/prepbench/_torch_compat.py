@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import inspect
 import logging
+import math
 import re
 import sys
 import types
@@ -469,3 +471,98 @@ def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torc
         and isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
         and _dispatching.dispatch(node, registry)[0] is None
     ]
+
+
+def taking_tuple(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], rest: Any) -> Any:
+    """``function`` with its ``*args`` as one ordinary last parameter, so that a proxy can stand for the tuple.
+
+    Keyword-only parameters become positional, in front of it. ``args``, ``kwargs`` and ``rest`` are what it will get.
+
+    Raises:
+        TypeError: the function has no Python code of its own (it is wrapped, or built in).
+    """
+    from torch.fx._symbolic_trace import _patch_function
+
+    plain = getattr(function, "__func__", function)
+    code = getattr(plain, "__code__", None)
+    if code is None or not code.co_flags & inspect.CO_VARARGS or code.co_flags & inspect.CO_VARKEYWORDS:
+        raise TypeError(
+            "forward takes *args, and nothing says how many there are: missing 1 required positional argument; pass "
+            "inputs=[...]."
+        )
+    own = [function.__self__] if hasattr(function, "__self__") else []
+    patched = _patch_function(plain, len(own) + len(args) + len(kwargs) + 1)
+    return lambda *given: patched(*own, *given)
+
+
+def wrapped_functions() -> list[tuple[dict[str, Any], str, Callable[..., Any]]]:
+    """What ``torch.fx.wrap`` was called for: the namespace, the name in it, and the function."""
+    import builtins
+
+    from torch.fx._symbolic_trace import _wrapped_fns_to_patch
+
+    found = []
+    for (_, name), namespace in list(_wrapped_fns_to_patch.items()):
+        function = namespace.get(name, getattr(builtins, name, None))
+        if callable(function):
+            found.append((namespace, name, function))
+    return found
+
+
+# as they are before tracing replaces them
+_FLOOR, _CEIL, _TRUNC = math.floor, math.ceil, math.trunc
+_SQRT = getattr(torch, "sym_sqrt", None) or torch._sym_sqrt  # type: ignore[attr-defined]
+
+
+def number_analysis(call: Callable[..., Any]) -> Any:
+    """How sympy expressions over sizes are computed in a graph.
+
+    Args:
+        call: calls a function on numbers, some of which may be proxies.
+    """
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    class Numbers(PythonReferenceAnalysis):  # type: ignore[misc]
+        """Torch's own way, and the functions that do not take proxies."""
+
+        @staticmethod
+        def int_truediv(a: Any, b: Any) -> Any:
+            return a / b
+
+        @staticmethod
+        def sqrt(x: Any) -> Any:
+            return call(_SQRT, x)
+
+        @staticmethod
+        def to_dtype(x: Any, dtype: torch.dtype) -> Any:
+            return call(torch.sym_float, x) if dtype.is_floating_point else x
+
+        @staticmethod
+        def floor(x: Any) -> Any:
+            return call(torch.sym_float, call(_FLOOR, x))
+
+        @staticmethod
+        def ceil(x: Any) -> Any:
+            return call(torch.sym_float, call(_CEIL, x))
+
+        @staticmethod
+        def floor_to_int(x: Any, dtype: Any) -> Any:
+            return call(_FLOOR, x)
+
+        @staticmethod
+        def ceil_to_int(x: Any, dtype: Any) -> Any:
+            return call(_CEIL, x)
+
+        @staticmethod
+        def trunc_to_int(x: Any, dtype: Any) -> Any:
+            return call(_TRUNC, x)
+
+        @staticmethod
+        def round_to_int(a: Any, dtype: Any) -> Any:
+            return call(round, a)
+
+        @staticmethod
+        def round_decimal(a: Any, b: Any) -> Any:
+            return call(round, a, b)
+
+    return Numbers

@@ -78,15 +78,13 @@ def fake_call(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, ba
     paths = _paths(samples[base], names)
     result = FakeCall((), {}, names)
     position = iter(range(len(leaves[base])))
-    seen: dict[int, torch.Tensor] = {}
 
     def fake(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
+        # one tensor given twice is two inputs, which other calls may give different values
         index = next(position)
-        if id(leaf) not in seen:
-            seen[id(leaf)] = _fake(leaf, index, paths[index], leaves, mode, result.sizes)
-        return seen[id(leaf)]
+        return _fake(leaf, index, paths[index], leaves, mode, result.sizes)
 
     result.args, result.kwargs = map_values((samples[base].args, samples[base].kwargs), fake)
     return result

@@ -5,14 +5,15 @@ from __future__ import annotations
 import builtins
 import logging
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
 
-from prepbench._torch_compat import vmap_module
-from prepbench.capture.patching import patched
+from prepbench._torch_compat import vmap_module, wrapped_functions
+from prepbench.capture.patching import patched, patched_item
 
 _MATH = {
     "sqrt": torch.sym_sqrt if hasattr(torch, "sym_sqrt") else torch._sym_sqrt,  # type: ignore[attr-defined]
@@ -32,6 +33,7 @@ class Run(Protocol):
     def active(self) -> bool: ...
     def call_below(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any: ...
     def module_call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any: ...
+    def wrapped_function(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
     def autograd_function(self, original: Callable[..., Any], kind: Any, args: Any, kwargs: Any) -> Any: ...
 
 
@@ -52,9 +54,70 @@ def intercepted(run: Run) -> Iterator[None]:
         ):
             stack.enter_context(patched(owner, name, value))
         # torch logs what fails on tensors without data; it is reported as a failure instead
+        for namespace, name, function in wrapped_functions():
+            stack.enter_context(patched_item(namespace, name, _wrapped(run, function)))
         for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
             stack.enter_context(patched(logging.getLogger(name), "disabled", True))
         yield
+
+
+@contextmanager
+def symbolic_conversions(code: Iterable[Any]) -> Iterator[None]:
+    """Inside the block ``int`` and ``float`` in the files of these classes and functions keep sizes symbolic.
+
+    Python insists that ``int(value)`` gives a plain number, so the names themselves are replaced.
+    """
+    homes = {getattr(part, "__module__", None) or type(part).__module__ for part in code}
+    with ExitStack() as stack:
+        for home in sorted(homes):
+            module = sys.modules.get(home)
+            if module is None or home.partition(".")[0] in ("torch", "builtins", "prepbench"):
+                continue
+            for name, value in (("int", _Int), ("float", _Float)):
+                if name not in vars(module):
+                    stack.enter_context(patched_item(vars(module), name, value))
+        yield
+
+
+class _Like(type):
+    """A type that stands for another one in ``isinstance`` and as a key."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        # a symbolic size is an int wherever the model runs for real
+        symbolic = torch.SymInt if cls.__mro__[1] is int else torch.SymFloat
+        return isinstance(instance, cls.__mro__[1] | symbolic)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls.__mro__[1])
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.__mro__[1]
+
+    def __hash__(cls) -> int:
+        return hash(cls.__mro__[1])
+
+
+class _Int(int, metaclass=_Like):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], torch.SymInt):
+            return args[0]
+        if len(args) == 1 and isinstance(args[0], torch.SymFloat):
+            return args[0].__trunc__()
+        return int(*args, **kwargs)
+
+
+class _Float(float, metaclass=_Like):
+    def __new__(cls, *args: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
+            return torch.sym_float(args[0])
+        return float(*args)
+
+
+def _wrapped(run: Run, original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return run.wrapped_function(original, args, kwargs) if run.active else original(*args, **kwargs)
+
+    return wrapped
 
 
 def _module_call(run: Run) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ One real forward per sample, run only when something fails. Tensors are kept as 
 
 from __future__ import annotations
 
+import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -13,11 +14,11 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat import on_device
+from prepbench._torch_compat import on_device, wrapped_functions
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.module_state import restored
 from prepbench.capture.object_nodes import closed, opened
-from prepbench.capture.patching import patched
+from prepbench.capture.patching import patched, patched_item
 from prepbench.capture.resized import varied
 from prepbench.capture.size_rules import Known, learn_rule
 from prepbench.capture.structures import Mapper, collect, is_value, map_values
@@ -197,28 +198,44 @@ def _without_data(value: Any) -> Any:
     return map_values(value, meta)
 
 
+def wrapped_name(function: Any) -> str:
+    """Under which name the calls of a function kept whole by ``torch.fx.wrap`` are noted."""
+    return f"<{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}>"
+
+
 def _observe(root: torch.nn.Module, sample: Sample) -> tuple[dict[str, list[Call]], Exception | None]:
     names = {id(module): name for name, module in root.named_modules()}
     calls: dict[str, list[Call]] = defaultdict(list)
     raised = None
     original = torch.nn.Module.__call__
 
+    def noted(name: str, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+        seen = _without_data((args, kwargs))
+        before = [id(tensor) for tensor in _tensors((args, kwargs))]
+        output = run()
+        restructured = before != [id(tensor) for tensor in _tensors((args, kwargs))]
+        calls[name].append(Call(seen[0], seen[1], _without_data(output), restructured))
+        return output
+
     def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         name = names.get(id(module))
         if name is None:
             return original(module, *args, **kwargs)
-        seen = _without_data((args, kwargs))
-        before = [id(tensor) for tensor in _tensors((args, kwargs))]
-        output = original(module, *args, **kwargs)
-        restructured = before != [id(tensor) for tensor in _tensors((args, kwargs))]
-        calls[name].append(Call(seen[0], seen[1], _without_data(output), restructured))
-        return output
+        return noted(name, lambda: original(module, *args, **kwargs), args, kwargs)
+
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: noted(
+            wrapped_name(function), lambda: function(*args, **kwargs), args, kwargs
+        )
 
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(restored(root))
         stack.enter_context(patched(torch.nn.Module, "__call__", call))
+        for namespace, name, function in wrapped_functions():
+            if isinstance(function, types.FunctionType):
+                stack.enter_context(patched_item(namespace, name, wrapped(function)))
         try:
             own = sample.map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
             own.call(root)

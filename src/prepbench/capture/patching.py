@@ -21,3 +21,17 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
+
+
+@contextmanager
+def patched_item(owner: dict[str, Any], name: str, value: Any) -> Iterator[None]:
+    """``owner[name]`` is ``value`` inside the block."""
+    before = owner.get(name, _ABSENT)
+    owner[name] = value
+    try:
+        yield
+    finally:
+        if before is _ABSENT:
+            del owner[name]
+        else:
+            owner[name] = before

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from prepbench._torch_compat import is_fake
+from prepbench._torch_compat import is_fake, number_analysis
 from prepbench.capture import structures
 from prepbench.capture.reasons import source_of_frame
 
@@ -226,7 +226,6 @@ class Recording:
     def expression(self, expression: Any) -> Any:
         """A node that computes a sympy expression over sizes."""
         from torch.utils._sympy.interp import sympy_interp
-        from torch.utils._sympy.reference import PythonReferenceAnalysis
 
         if expression.is_Symbol:
             return self._symbol(expression)
@@ -236,7 +235,7 @@ class Recording:
             tracer = _NumberTracer(self)
             symbols = sorted(expression.free_symbols, key=str)
             known = {symbol: fx.Proxy(self._symbol(symbol), tracer) for symbol in symbols}
-            result = sympy_interp(PythonReferenceAnalysis, known, expression)
+            result = sympy_interp(number_analysis(tracer.call), known, expression)
             self._set(self._expressions, expression, result.node)
         return self._expressions[expression]
 
@@ -267,6 +266,12 @@ class _NumberTracer(fx.proxy.TracerBase):
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         return self._recording.create(*args[:4])
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """``function`` of numbers: a node if one of them is computed in the graph."""
+        if any(isinstance(arg, fx.Proxy) for arg in args):
+            return self.create_proxy("call_function", function, args, {})
+        return function(*args)
 
     def create_arg(self, a: Any) -> Any:
         return super().create_arg(a)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench._torch_compat import taking_tuple
 from prepbench.capture.module_state import restored
 from prepbench.capture.reasons import is_user_code, source_of_frame
 from prepbench.capture.structures import map_values
@@ -154,22 +155,25 @@ class _Tracer(fx.Tracer):
         kwargs: dict[str, Any] = {}
         parameters = inspect.signature(forward).parameters
         unknown = set(values) - set(parameters)
+        rest: fx.Proxy | None = None
         for name, parameter in parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 kwargs.update({key: self._argument(key, values[key]) for key in sorted(unknown)})
+            elif parameter.kind is parameter.VAR_POSITIONAL and name in values:
+                args += [self._argument(f"{name}_{i}", value) for i, value in enumerate(values[name])]
             elif parameter.kind is parameter.VAR_POSITIONAL:
-                args += [self._argument(f"{name}_{i}", value) for i, value in enumerate(values.get(name, ()))]
-                _need_inputs(name, values)
+                rest = self.create_proxy("placeholder", f"*{name}", (), {})
             else:
                 value = self._argument(name, values.get(name, parameter.default))
                 if parameter.kind is parameter.KEYWORD_ONLY:
                     kwargs[name] = value
                 else:
                     args.append(value)
+        if rest is not None:
+            # how many there are is not known: forward gets one proxy for the tuple, which it may index
+            forward, args, kwargs = taking_tuple(forward, args, kwargs, rest), [*args, *kwargs.values(), rest], {}
         # FX calls fn(root, *args) for a module
-        function = (
-            (lambda _, *given: forward(*given, **kwargs)) if is_module else (lambda *given: root_fn(*given, **kwargs))
-        )
+        function = (lambda _, *given: forward(*given, **kwargs)) if is_module else (lambda *given: forward(*given, **kwargs))
         return function, [self.root, *args] if is_module else args
 
     def _argument(self, name: str, value: Any) -> Any:
@@ -177,14 +181,6 @@ class _Tracer(fx.Tracer):
             return self.create_proxy("placeholder", name, (), {})
         count = iter(range(1_000_000))
         return map_values(value, lambda leaf: self.create_proxy("placeholder", f"{name}_{next(count)}", (), {}))
-
-
-def _need_inputs(name: str, values: dict[str, Any]) -> None:
-    if name not in values:
-        raise TypeError(
-            f"forward takes *{name}, and nothing says how many there are: missing 1 required positional argument; "
-            "pass inputs=[...]."
-        )
 
 
 def _refuse_iterators(result: Any) -> Any:

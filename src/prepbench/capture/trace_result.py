@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,9 @@ from prepbench._torch_compat import needs_data
 from prepbench.capture.fake_inputs import InputSize
 from prepbench.capture.sample_sizes import value_at
 from prepbench.document.model import SourceLine
+
+
+_CONVERSION = re.compile(r"\b(?:int|float)\(")
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,11 @@ class ValueTrace:
     def fixed(self) -> list[Assumption]:
         """Sizes that differ between samples and yet had to be one number, such as the length of an unrolled loop."""
         return [a for a in self.assumptions if a.expression.is_Equality and len(a.expression.free_symbols) == 1]
+
+    @property
+    def converted(self) -> bool:
+        """Whether ``int()`` or ``float()`` in the model's code made a number of a size that differs."""
+        return any(a.source is not None and _CONVERSION.search(a.source.code) for a in self.fixed)
 
     @property
     def contradicted(self) -> list[Assumption]:

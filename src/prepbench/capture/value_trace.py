@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,9 +38,9 @@ from prepbench._torch_compat import (
 from prepbench.capture import structures
 from prepbench.capture.assumptions import size_names
 from prepbench.capture.fake_inputs import FakeCall, InputSize, base_samples, fake_call
-from prepbench.capture.interception import intercepted
+from prepbench.capture.interception import intercepted, symbolic_conversions
 from prepbench.capture.module_state import replaced_buffers, restored
-from prepbench.capture.observed import Observed
+from prepbench.capture.observed import Observed, wrapped_name
 from prepbench.capture.operations import has_side_effect, spell
 from prepbench.capture.reasons import source_of_frame
 from prepbench.capture.recording import Recording
@@ -81,9 +81,12 @@ def trace_values(
     # the fast way first; torch's Python kernels are slow but fix fewer sizes, and so may another sample; as a last
     # resort models that know a way of their own for torch.export may take it
     ways = [_Way(bases[0]), *(_Way(base, kernels=True) for base in bases), _Way(bases[0], kernels=True, exporting=True)]
+    ways.insert(1, _Way(bases[0], conversions=True))
     for way in (*ways, _Way(bases[0], kernels=True, strict=True)):
-        if best is not None and not (best.error is None and best.contradicted if way.strict else best.avoidable):
+        if best is not None and not _may_help(way, best):
             continue
+        if best is not None and best.converted:
+            way = replace(way, conversions=True)
         try:
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
         except _NotObserved:
@@ -100,18 +103,29 @@ def trace_values(
     return best
 
 
+def _may_help(way: _Way, best: ValueTrace) -> bool:
+    """Whether tracing this way may keep what the best trace so far lost."""
+    if way.strict:
+        return best.error is None and bool(best.contradicted)
+    if way.conversions:
+        return best.converted
+    return best.avoidable
+
+
 @dataclass(frozen=True)
 class _Way:
     """How to trace.
 
     Attributes:
         base: the sample whose sizes decide.
+        conversions: ``int(size)`` and ``float(size)`` in the model's code stay symbolic.
         kernels: through torch's Python kernels.
         exporting: as if ``torch.export`` did it.
         strict: what is decided by sizes must be the same for all samples.
     """
 
     base: int
+    conversions: bool = False
     kernels: bool = False
     exporting: bool = False
     strict: bool = False
@@ -158,6 +172,8 @@ class _Run:
             self._add_placeholders(call)
             try:
                 with ExitStack() as around:
+                    if way.conversions:
+                        around.enter_context(symbolic_conversions(self._code()))
                     if way.kernels:
                         around.enter_context(symbolic_kernels())
                     if way.exporting:
@@ -171,6 +187,10 @@ class _Run:
                     forget_compiled()
         result.assumptions = [a for a in self.assumptions if a.expression.free_symbols <= set(result.sizes)]
         return result
+
+    def _code(self) -> list[Any]:
+        """Whose code runs: the classes of the modules, or the function."""
+        return [self.function, *{type(module) for module in self.root.modules()}]
 
     def _forward(self, call: FakeCall, buffers: dict[str, torch.Tensor]) -> None:
         with self.mode, conversions_that_change_nothing_skipped(), intercepted(self), _Dispatched(self), _Called(self):
@@ -288,6 +308,25 @@ class _Run:
         self.recording.add("call_function", structures.Applied(kind), args, kwargs, result)
         return result
 
+    def wrapped_function(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Write a function that ``torch.fx.wrap`` was called for down as one call."""
+        self._follow_autocast()
+        name = wrapped_name(original)
+        number = self.numbers[name]
+        self.numbers[name] += 1
+        prepared = self._prepared(args, kwargs)
+        try:
+            result = self.call_quietly(original, *args, **kwargs)
+        except Exception:
+            # what it does without data does not matter: it is never looked into
+            if not self._observed().count(self._full(name)):
+                raise
+            result = self.call_quietly(lambda: self._output_of(name, number, args, kwargs))
+        if self._is_new(result):
+            node = self.recording.add_prepared("call_function", original, *prepared, result)
+            node.meta["is_wrapped"] = True
+        return result
+
     # -- modules
 
     def module_call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -350,16 +389,18 @@ class _Run:
     def _opaque(
         self, module: torch.nn.Module, fqn: str, number: int, args: Any, kwargs: Any, prepared: Any, status: str
     ) -> Any:
-        def make(leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
-            return torch.empty(tuple(sizes), dtype=leaf.dtype, device=device_of(leaf))
-
-        def output() -> Any:
-            return self._observed().output(self._full(fqn), number, (args, kwargs), make, lambda: fresh_size(self.mode))
-
-        result = self.call_quietly(output)
+        result = self.call_quietly(lambda: self._output_of(fqn, number, args, kwargs))
         node = self.recording.add_prepared("call_module", fqn, prepared[0], prepared[1], result, fqn)
         node.meta["status"] = status
         return result
+
+    def _output_of(self, name: str, number: int, args: Any, kwargs: Any) -> Any:
+        """What a part that is not looked into returns, by what it returned on the samples."""
+
+        def make(leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
+            return torch.empty(tuple(sizes), dtype=leaf.dtype, device=device_of(leaf))
+
+        return self._observed().output(self._full(name), number, (args, kwargs), make, lambda: fresh_size(self.mode))
 
     def _full(self, fqn: str) -> str:
         return ".".join(part for part in (self.prefix, fqn) if part)

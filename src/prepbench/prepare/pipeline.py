@@ -13,7 +13,7 @@ from prepbench.capture.assumptions import SizeCheck, readable
 from prepbench.capture.check_inputs import check_names, checked_samples
 from prepbench.capture.outcomes import without_output
 from prepbench.document.model import SourceLine
-from prepbench.errors import InputError, PreparationError
+from prepbench.errors import CaptureError, InputError, PreparationError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.prepare.model import PreparedModel, names_taken
 from prepbench.prepare.modules import Operator
@@ -22,8 +22,9 @@ from prepbench.prepare.passes.complete_signature import complete_signature_
 from prepbench.prepare.passes.operations_to_modules import kept_operations, operations_to_modules_
 from prepbench.prepare.passes.unroll_reused import unroll_reused_
 from prepbench.prepare.report import PreparationReport
+from prepbench.prepare.sizes import fixed_sizes, with_other_batch
 from prepbench.prepare.trace import Traced, trace
-from prepbench.prepare.verify import compare_on, verify
+from prepbench.prepare.verify import Compared, compare_on, verify
 
 Pass = Callable[[PreparedModel], Sequence[Change]]
 
@@ -72,21 +73,41 @@ def prepare_model(
     _check_arguments(model, modules_to_exclude, module_classes_to_exclude)
     check_names(model, concrete_args or {})
     samples = None if inputs is None else _with_fixed(checked_samples(model, inputs), concrete_args)
-    with without_output():
-        traced = trace(
-            model, samples, concrete_args, list(modules_to_exclude or ()), list(module_classes_to_exclude or ())
-        )
+    shown, traced = _traced(model, samples, concrete_args, modules_to_exclude or (), module_classes_to_exclude or ())
     prepared = PreparedModel.of(model, traced.result)
     changes = _run(prepared, [lambda m: complete_signature_(m, _signature(model), _fixed(concrete_args, samples))])
     _add_checks(prepared, traced)
     changes += _run(prepared, [operations_to_modules_, unroll_reused_, *extra_passes])
     kept = _kept(prepared, traced)
-    compared = () if samples is None else verify(model, prepared, samples)
+    compared = () if samples is None or shown is None else verify(model, prepared, samples, shown)
+    if samples is not None and shown is not None:
+        fixed = fixed_sizes(model, prepared, samples[0], shown)
+        if fixed is not None:
+            prepared.add_check(fixed)
+            compared += tuple(Compared(name, note=f"for {size} only") for _, _, size, name in fixed.places)
     prepared.strip()
     prepared.preparation_report = PreparationReport(
         prepared.original_type.__name__, tuple(changes), kept, compared, _notes(model, traced)
     )
     return prepared
+
+
+def _traced(
+    model: torch.nn.Module, samples: list[Sample] | None, concrete_args: Any, modules: Any, classes: Any
+) -> tuple[list[Sample] | None, Traced]:
+    """The samples that were traced, with one of another batch size if that is possible, and the trace."""
+    with without_output():
+        if samples is None:
+            return None, trace(model, None, concrete_args, modules, classes)
+        more = with_other_batch(model, samples)
+        if len(more) > len(samples):
+            try:
+                traced = trace(model, more, concrete_args, modules, classes)
+            except CaptureError:
+                traced = None
+            if traced is not None and not traced.result.contradicted and not traced.failures:
+                return more, traced
+        return samples, trace(model, samples, concrete_args, modules, classes)
 
 
 def run_passes(prepared: PreparedModel, passes: Sequence[Pass], *, inputs: Any = None) -> PreparedModel:

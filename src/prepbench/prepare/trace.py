@@ -20,7 +20,8 @@ from prepbench.capture.tracer import RobustTracer
 from prepbench.document.model import Failure, SourceLine
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
-from prepbench.prepare.modules import ByMode, Operator
+from prepbench.prepare.modes import merge_modes
+from prepbench.prepare.modules import Operator
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -188,76 +189,6 @@ def _in_other_mode(model: torch.nn.Module, run: Callable[[], _Tracer]) -> _Trace
 
 
 _NO_NODE = fx.Graph().placeholder("none")
-
-
-class _Differs(Exception):
-    """Two graphs are not the same up to settings."""
-
-
-def merge_modes(graph: fx.Graph, other: ValueTrace, training: bool) -> fx.Node | None:
-    """Make settings of ``graph`` that differ in ``other``, the graph of the other mode, follow the mode.
-
-    Returns the first node that is another operation there, and then changes nothing; ``None`` if there is none.
-    """
-    merged: list[tuple[fx.Node, Any]] = []
-    partner: dict[fx.Node, fx.Node] = {}
-    theirs = list(other.graph.nodes)
-    for index, node in enumerate(graph.nodes):
-        if index >= len(theirs):
-            return node
-        twin = theirs[index]
-        try:
-            if node.op != twin.op or (node.target != twin.target and not _same_rebuild(node.target, twin.target)):
-                raise _Differs
-            found = _merged((node.args, node.kwargs), (twin.args, twin.kwargs), partner, training)
-        except _Differs:
-            return node
-        partner[node] = twin
-        if _holds_modes(found) and node.op not in ("call_function", "call_method"):
-            return node
-        merged.append((node, found))
-    if len(theirs) > len(merged):
-        return merged[-1][0]
-    for node, found in merged:
-        if _holds_modes(found):
-            node.meta["by_mode"] = found
-    return None
-
-
-def _same_rebuild(one: Any, two: Any) -> bool:
-    return callable(one) and type(one) is type(two) and not hasattr(one, "__name__")
-
-
-def _merged(one: Any, two: Any, partner: dict[fx.Node, fx.Node], training: bool) -> Any:
-    if isinstance(one, fx.Node) or isinstance(two, fx.Node):
-        if not isinstance(one, fx.Node) or partner.get(one) is not two:
-            raise _Differs
-        return one
-    if isinstance(one, tuple | list) and isinstance(two, tuple | list):
-        if len(one) != len(two):
-            raise _Differs
-        items = [_merged(a, b, partner, training) for a, b in zip(one, two, strict=True)]
-        return tuple(items) if isinstance(one, tuple) else items
-    if isinstance(one, dict) and isinstance(two, dict):
-        if set(one) != set(two):
-            raise _Differs
-        return {key: _merged(one[key], two[key], partner, training) for key in one}
-    if isinstance(one, slice) and isinstance(two, slice):
-        parts = [(one.start, two.start), (one.stop, two.stop), (one.step, two.step)]
-        return slice(*[_merged(a, b, partner, training) for a, b in parts])
-    if type(one) is type(two) and (one is two or one == two or (one != one and two != two)):
-        return one
-    return ByMode(one, two) if training else ByMode(two, one)
-
-
-def _holds_modes(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return any(map(_holds_modes, value))
-    if isinstance(value, dict):
-        return any(map(_holds_modes, value.values()))
-    if isinstance(value, slice):
-        return any(map(_holds_modes, (value.start, value.stop, value.step)))
-    return isinstance(value, ByMode)
 
 
 def _parts_that_differ(

@@ -46,13 +46,21 @@ class Compared:
     note: str = ""
 
 
-def verify(model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample]) -> tuple[Compared, ...]:
+def verify(
+    model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample], traced: Sequence[Sample]
+) -> tuple[Compared, ...]:
     """Compare outputs and buffers on the samples and on sizes that no sample has.
+
+    Args:
+        model: the original.
+        prepared: the prepared model.
+        samples: the user's.
+        traced: those that were traced; sizes that differ between them are free.
 
     Raises:
         PreparationError: they differ by more than 1e-5 of the largest value (float32); names the first node that does.
     """
-    return (*compare_on(model, prepared, samples), *_on_unseen_sizes(model, prepared, samples))
+    return (*compare_on(model, prepared, samples), *_on_unseen_sizes(model, prepared, traced))
 
 
 def compare_on(
@@ -68,7 +76,7 @@ def compare_on(
         name = title.format(index=sample.index)
         with without_output():
             expected, got = outcome(model, sample, model), outcome(prepared, sample, prepared)
-        largest, what = _outcomes_apart(expected, got)
+        largest, what = outcomes_apart(expected, got)
         if what:
             with without_output():
                 first = first_difference(model, prepared, sample)
@@ -81,7 +89,7 @@ def _on_unseen_sizes(model: torch.nn.Module, prepared: PreparedModel, samples: S
     axes = DynamicAxes.infer(list(samples), model)
     groups = linked_axes(axes)
     if not groups:
-        yield Compared("unseen sizes", note="all samples have the same sizes, so the graph is for these sizes")
+        yield Compared("unseen sizes", note="all samples have the same sizes; give samples of two sizes to vary them")
     for symbol, group in groups.items():
         names = ", ".join(f"{axis.path}.shape[{axis.dim}]" for axis in group)
         sample = _larger(model, samples[-1], symbol, groups)
@@ -115,7 +123,8 @@ def _shapes(model: torch.nn.Module, sample: Sample) -> str:
 # -- how far apart
 
 
-def _outcomes_apart(expected: Outcome, got: Outcome) -> tuple[float, str]:
+def outcomes_apart(expected: Outcome, got: Outcome) -> tuple[float, str]:
+    """The largest relative difference of two calls, and what differs too much: "" if nothing."""
     buffers = {name: got.buffers[name] for name in expected.buffers if name in got.buffers}
     largest = 0.0
     for name, one, two in (

@@ -20,6 +20,7 @@ from prepbench.prepare.layers import layer_for
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.modules import INPUT, Operator
 from prepbench.prepare.operations import function_name, is_in_place, operation_of
+from prepbench.prepare.modes import with_modes
 from prepbench.prepare.passes.base import Change, Kept, Names, call_module, owner_of
 
 NUMBERS = "it is arithmetic on sizes"
@@ -101,10 +102,10 @@ def reason_to_stay(node: fx.Node, numbers: set[fx.Node]) -> str:
 def _not_torchs(node: fx.Node, function: Any) -> str:
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return "it is a custom operator"
+    if node.target is builtins.getattr:
+        return PART
     if node.op == "call_method":
         return f"torch has no Tensor.{node.target} in the table of operations"
-    if function is builtins.getattr:
-        return PART
     return "it is a function of the user's"
 
 
@@ -176,7 +177,7 @@ def _makes_tensor(node: fx.Node) -> bool:
 def module_for(node: fx.Node) -> tuple[torch.nn.Module, list[fx.Node]]:
     """The module that does what a node does, and the nodes that it takes."""
     function = _function(node)
-    args, kwargs = node.meta.get("by_mode") or (node.args, node.kwargs)
+    args, kwargs = with_modes((node.args, node.kwargs), node.meta.get("by_mode"))
     kwargs = _without_defaults(node.target, kwargs)
     inputs: list[fx.Node] = []
     made = layer_for(function, args, kwargs)

@@ -1,0 +1,131 @@
+"""Sizes that the samples do not vary: the batch is made to, and what the graph fixes is found out and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from prepbench.capture.outcomes import outcome, without_output
+from prepbench.capture.structures import collect
+from prepbench.capture.unchanged import own_copy, unchanged
+from prepbench.errors import InputError
+from prepbench.inputs import Sample, named_leaves
+from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.verify import outcomes_apart
+
+Axis = tuple[str, int]
+
+
+def with_other_batch(model: torch.nn.Module, samples: Sequence[Sample]) -> list[Sample]:
+    """The samples, and one more with another batch size if none differs in it and the model takes it.
+
+    The batch is what the first axes of the tensors have in common with the first tensor.
+    """
+    shapes = [_shapes(model, sample) for sample in samples]
+    first = next(((path, shape) for path, shape in shapes[0].items() if shape), None)
+    if first is None or any(shape[:1] != shapes[0][path][:1] for other in shapes for path, shape in other.items()):
+        return list(samples)
+    size = first[1][0]
+    axes = [(path, 0) for path, shape in shapes[0].items() if shape and shape[0] == size]
+    larger = _resized(model, samples[0], axes, size + 1)
+    return [*samples, larger] if size and _runs(model, larger) else list(samples)
+
+
+@dataclass(frozen=True)
+class FixedSizes:
+    """Refuses inputs of sizes for which the graph computes something else than the original.
+
+    Attributes:
+        names: the arguments in the order of the graph.
+        places: ``(number of the tensor, dim, size, what people call it)``.
+    """
+
+    names: tuple[str, ...]
+    places: tuple[tuple[int, int, int, str], ...]
+
+    def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Look at one call.
+
+        Raises:
+            InputError: a size is not the one that the graph is for.
+        """
+        tensors = _tensors(self.names, args, kwargs)
+        for index, dim, size, name in self.places:
+            if index < len(tensors) and dim < tensors[index].dim() and tensors[index].shape[dim] != size:
+                raise InputError(
+                    f"{name} is {tensors[index].shape[dim]}, but this {model.original_type.__name__} was prepared with "
+                    f"samples in which it is always {size}, and its graph is for this size only. Prepare it with "
+                    "samples of at least two sizes."
+                )
+
+
+def fixed_sizes(
+    model: torch.nn.Module, prepared: PreparedModel, sample: Sample, varying: Sequence[Sample]
+) -> FixedSizes | None:
+    """The check for the axes along which the prepared model is wrong for other sizes, found by trying one."""
+    shapes = _shapes(model, sample)
+    seen = [_shapes(model, other) for other in varying]
+    groups: dict[int, list[Axis]] = {}
+    for path, shape in shapes.items():
+        for dim, size in enumerate(shape):
+            if all(other[path][dim] == size for other in seen):
+                groups.setdefault(size, []).append((path, dim))
+    wrong: list[tuple[str, int, int]] = []
+    for size, axes in groups.items():
+        tried = _resized(model, sample, axes, size + 1)
+        if size and _runs(model, tried) and not _equal(model, prepared, tried):
+            wrong += [(path, dim, size) for path, dim in axes]
+    if not wrong:
+        return None
+    names = tuple(str(node.target) for node in prepared.graph.nodes if node.op == "placeholder")
+    numbers = {id(tensor): index for index, tensor in enumerate(_tensors(names, sample.args, sample.kwargs))}
+    paths = dict(named_leaves(model, sample))
+    places = [(numbers[id(paths[path])], dim, size, f"{path}.shape[{dim}]") for path, dim, size in wrong]
+    return FixedSizes(names, tuple(places))
+
+
+def _tensors(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    given = [*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
+    return [leaf for leaf in collect(given) if isinstance(leaf, torch.Tensor)]
+
+
+def _shapes(model: torch.nn.Module, sample: Sample) -> dict[str, tuple[int, ...]]:
+    return {path: tuple(leaf.shape) for path, leaf in named_leaves(model, sample) if isinstance(leaf, torch.Tensor)}
+
+
+def _resized(model: torch.nn.Module, sample: Sample, axes: Sequence[Axis], size: int) -> Sample:
+    paths = [path for path, _ in named_leaves(model, sample)]
+    leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
+    for path, dim in axes:
+        index = paths.index(path)
+        length = leaves[index].shape[dim]
+        # entries are repeated, so that indices and masks stay valid
+        rows = torch.arange(size, device=leaves[index].device) % max(length, 1)
+        leaves[index] = leaves[index].detach().index_select(dim, rows)
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    return Sample(args, kwargs, sample.index)
+
+
+def _runs(model: torch.nn.Module, sample: Sample) -> bool:
+    try:
+        with torch.no_grad(), unchanged(model), without_output():
+            own_copy(sample).call(model)
+    except Exception:  # the model itself does not take this size
+        return False
+    return True
+
+
+def _equal(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> bool:
+    with without_output():
+        expected = outcome(model, sample, model)
+        try:
+            got = outcome(prepared, sample, prepared)
+        except InputError:
+            return True  # it says so already
+        except Exception:  # a size in the graph does not fit
+            return False
+    return not outcomes_apart(expected, got)[1]
