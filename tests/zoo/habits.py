@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import warnings
 
 import torch
@@ -102,6 +103,20 @@ def contexts_of_its_own():
     return Shifts()
 
 
+class Numbers(nn.Module):
+    def forward(self, x):
+        rows, columns = int(x.shape[0]), float(x.shape[1])
+        assert isinstance(rows, int)
+        half, third = int(x.shape[1] * 0.5), math.ceil(x.shape[1] / 3)
+        image = F.interpolate(x[None, None], size=(int(rows * 1.5), round(columns / 2)))
+        return x[:, :half] / columns, x[:, :third] * rows, x.flatten()[: int(math.sqrt(x.numel()))], image
+
+
+@case(tensors((4, 5), (5, 12)), tensors((7, 9), (2, 30)), bounded=("x.shape[1]",))
+def sizes_made_numbers():
+    return Numbers()
+
+
 class SizesEverywhere(nn.Module):
     def forward(self, x):
         n = x.shape[0]
@@ -112,7 +127,7 @@ class SizesEverywhere(nn.Module):
         return half.sum(), rows, tiled[1], padded.unfold(1, 8, 8), x.new_full((n, 2), float(n)), x.numel()
 
 
-@case(tensors((4, 5), (5, 12)), tensors((7, 9)), assumes="x.size(0) == 4")
+@case(tensors((4, 5), (5, 12)), tensors((7, 9)))
 def sizes_everywhere():
     return SizesEverywhere()
 

@@ -73,9 +73,6 @@ class Mapper:
         changed = [self.visit(leaf) for leaf in leaves]
         if all(new is old for new, old in zip(changed, leaves, strict=True)):
             return value
-        if isinstance(value, torch.nn.utils.rnn.PackedSequence):
-            # its class looks at what it is made from, which may stand for a tensor here
-            return tuple.__new__(type(value), changed)
         return pytree.tree_unflatten(changed, spec)
 
     def _object(self, value: Any) -> Any:

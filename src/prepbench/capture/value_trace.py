@@ -10,7 +10,7 @@ from __future__ import annotations
 import keyword
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -81,17 +81,20 @@ def trace_values(
     # the fast way first; torch's Python kernels are slow but fix fewer sizes, and so may another sample; as a last
     # resort models that know a way of their own for torch.export may take it
     ways = [_Way(bases[0]), *(_Way(base, kernels=True) for base in bases), _Way(bases[0], kernels=True, exporting=True)]
-    ways.insert(1, _Way(bases[0], conversions=True))
-    for way in (*ways, _Way(bases[0], kernels=True, strict=True)):
+    queue = deque([*ways, _Way(bases[0], kernels=True, strict=True)])
+    while queue:
+        way = queue.popleft()
         if best is not None and not _may_help(way, best):
             continue
-        if best is not None and best.converted:
-            way = replace(way, conversions=True)
         try:
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
         except _NotObserved:
             observed = observe()
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
+        if trace.converted and not way.conversions:
+            queue.appendleft(replace(way, conversions=True))
+        elif way.conversions and not way.kernels and trace.avoidable:
+            queue.appendleft(replace(way, kernels=True))
         if best is None or trace.losses < best.losses:
             if best is not None and way.strict:
                 trace.keep_errors_of(best)
@@ -105,10 +108,10 @@ def trace_values(
 
 def _may_help(way: _Way, best: ValueTrace) -> bool:
     """Whether tracing this way may keep what the best trace so far lost."""
+    if way.conversions:
+        return True
     if way.strict:
         return best.error is None and bool(best.contradicted)
-    if way.conversions:
-        return best.converted
     return best.avoidable
 
 

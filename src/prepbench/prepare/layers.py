@@ -130,8 +130,10 @@ def layer_for(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         return None
     if plain in ("softmax", "log_softmax", "softmin") and settings.get("dim") is None:
         return None
-    made = layer.kind(**{**dict(layer.always), **settings})
-    return made
+    try:
+        return layer.kind(**{**dict(layer.always), **settings})
+    except (AssertionError, TypeError, ValueError):  # the layer refuses what the function takes
+        return None
 
 
 def _settings(layer: Layer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import fx
 
+from prepbench.capture.structures import Applied, Rebuild
 from prepbench.capture.trace_result import ValueTrace
 from prepbench.prepare.modules import ByMode
 
@@ -27,7 +28,7 @@ def merge_modes(graph: fx.Graph, other: ValueTrace, training: bool) -> fx.Node |
             return node
         twin = theirs[index]
         try:
-            if node.op != twin.op or (node.target != twin.target and not _same_rebuild(node.target, twin.target)):
+            if node.op != twin.op or not _same(node.target, twin.target):
                 raise _Differs
             found = _merged((node.args, node.kwargs), (twin.args, twin.kwargs), partner, training)
         except _Differs:
@@ -66,8 +67,13 @@ def with_modes(value: Any, modes: Any) -> Any:
     return value
 
 
-def _same_rebuild(one: Any, two: Any) -> bool:
-    return callable(one) and type(one) is type(two) and not hasattr(one, "__name__")
+def _same(one: Any, two: Any) -> bool:
+    """Whether two traces mean the same by their targets: what builds an output is made anew in each."""
+    if isinstance(one, Rebuild) and isinstance(two, Rebuild):
+        return one.__name__ == two.__name__
+    if isinstance(one, Applied) and isinstance(two, Applied):
+        return bool(one.kind is two.kind)
+    return bool(one == two)
 
 
 def _merged(one: Any, two: Any, partner: dict[fx.Node, fx.Node], training: bool) -> Any:

@@ -7,8 +7,8 @@ scalar operand) and receive what is computed (tensors, sizes) in forward.
 from __future__ import annotations
 
 import operator
+import typing
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -29,7 +29,7 @@ class _Input:
     def __repr__(self) -> str:
         return "INPUT"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> typing.Any:
         return _Input, ()
 
 
@@ -45,7 +45,7 @@ class ByMode:
         tensor([1., 1., 1.])
     """
 
-    def __init__(self, train: Any, evaluate: Any) -> None:
+    def __init__(self, train: typing.Any, evaluate: typing.Any) -> None:
         self.train, self.evaluate = train, evaluate
 
     def __repr__(self) -> str:
@@ -67,10 +67,10 @@ class Operator(torch.nn.Module):
         (tensor(-2.), tensor([0.5000, 0.5000]))
     """
 
-    functions: tuple[Callable[..., Any], ...] = ()
+    functions: tuple[Callable[..., typing.Any], ...] = ()
     operation: Operation | None = None
 
-    def __init__(self, *args: Any, function: Callable[..., Any] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: typing.Any, function: Callable[..., typing.Any] | None = None, **kwargs: typing.Any) -> None:
         super().__init__()
         self.function = function or self.functions[0]
         self.args, self.kwargs = args, kwargs
@@ -80,7 +80,7 @@ class Operator(torch.nn.Module):
         """Whether forward changes its first input."""
         return is_in_place(self.function) or bool(self.kwargs.get("inplace", False))
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: typing.Any) -> typing.Any:
         """The function's result for these inputs: tensors or sizes, in the order of their places."""
         if not self.args and not self.kwargs:
             return self.function(*inputs)
@@ -89,7 +89,7 @@ class Operator(torch.nn.Module):
         kwargs = {name: self._filled(part, given) for name, part in self.kwargs.items()}
         return self.function(*args, *given, **kwargs)
 
-    def _filled(self, part: Any, given: Iterator[Any]) -> Any:
+    def _filled(self, part: typing.Any, given: Iterator[typing.Any]) -> typing.Any:
         if part is INPUT:
             return next(given)
         if isinstance(part, tuple | list):
@@ -113,7 +113,7 @@ class Operator(torch.nn.Module):
         return ", ".join(texts)
 
 
-def _text(value: Any) -> str:
+def _text(value: typing.Any) -> str:
     if isinstance(value, slice):
         return ":".join("" if part is None else _text(part) for part in (value.start, value.stop)) + (
             "" if value.step is None else f":{_text(value.step)}"
@@ -127,7 +127,7 @@ def _text(value: Any) -> str:
 class Concat(Operator):
     """Joins tensors along a dim: ``Concat(dim=1)(a, b, c)``."""
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: typing.Any) -> typing.Any:
         """The tensors joined; each input is one of them."""
         if self.args or "tensors" in self.kwargs:
             return super().forward(*inputs)
@@ -143,8 +143,8 @@ _NOT_OF_TENSORS = (operator.concat, operator.iconcat, operator.index)
 READ = {name: operator.attrgetter(name) for name in ("T", "H", "mT", "mH", "real", "imag")}
 
 
-def _functions(names: list[str]) -> tuple[Callable[..., Any], ...]:
-    found: dict[int, Callable[..., Any]] = {}
+def _functions(names: list[str]) -> tuple[Callable[..., typing.Any], ...]:
+    found: dict[int, Callable[..., typing.Any]] = {}
     for name in names:
         for space in _SPACES:
             for spelled in (name, name.removeprefix("linalg_").removeprefix("fft_"), f"{name}_", f"i{name}"):
@@ -156,6 +156,9 @@ def _functions(names: list[str]) -> tuple[Callable[..., Any], ...]:
     return tuple(found.values())
 
 
+_WRITTEN: dict[str, type[Operator]] = {"Concat": Concat, "Stack": Stack}
+
+
 def _classes() -> dict[str, type[Operator]]:
     names: dict[str, list[str]] = {}
     for row in TABLE.values():
@@ -163,7 +166,7 @@ def _classes() -> dict[str, type[Operator]]:
             names.setdefault(row.class_name, []).append(row.name)
     result: dict[str, type[Operator]] = {}
     for class_name, spelled in names.items():
-        kind: type[Operator] = globals().get(class_name) or type(class_name, (Operator,), {"__module__": __name__})
+        kind = _WRITTEN.get(class_name) or type(class_name, (Operator,), {"__module__": __name__})
         ordered = sorted(spelled, key=lambda name: (TABLE[name].class_name != class_name, spelled.index(name)))
         kind.functions, kind.operation = _functions(ordered), TABLE[ordered[0]]
         if kind.__doc__ is None:
@@ -178,5 +181,5 @@ CLASSES: dict[str, type[Operator]] = _classes()
 globals().update(CLASSES)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     raise AttributeError(f"prepbench.prepare.modules has no {name}; CLASSES in it lists the modules of all operations.")

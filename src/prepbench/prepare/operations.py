@@ -58,7 +58,7 @@ _MODULES = {
         atleast_2d atleast_3d unfold combinations cartesian_prod H T mH mT diagonal_copy expand_copy permute_copy
         select_copy slice_copy split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy
         unfold_copy unsqueeze_copy view_copy view_as_real_copy view_as_complex_copy detach_copy unravel_index
-        resize_as""",
+        slice segment_reduce""",
     "pooling": """
         max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
         avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
@@ -124,10 +124,10 @@ _STAYS = {
         nested_tensor_storage_offsets is_view dimI dimV nnz broadcast_shapes finfo iinfo sym_size""",
     "it is arithmetic on sizes": """
         divmod
-        sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum sym_sqrt ceil_ floor_ trunc_ isqrt""",
+        sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum sym_sqrt isqrt""",
     "it changes how autograd or memory treats a tensor, not its values": """
         backward requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook grad data base
-        backward_hooks post_accumulate_grad_hooks cdata set resize resize_as_sparse sparse_resize
+        backward_hooks post_accumulate_grad_hooks cdata set resize resize_as resize_as_sparse sparse_resize
         sparse_resize_and_clear share_memory pin_memory record_stream data_ptr const_data_ptr storage untyped_storage
         module_load apply map map2 setstate clear_non_serializable_cached_data set_grad_enabled
         nested_tensor_storage""",

@@ -31,8 +31,10 @@ def with_other_batch(model: torch.nn.Module, samples: Sequence[Sample]) -> list[
         return list(samples)
     size = first[1][0]
     axes = [(path, 0) for path, shape in shapes[0].items() if shape and shape[0] == size]
+    if not size:
+        return list(samples)
     larger = _resized(model, samples[0], axes, size + 1)
-    return [*samples, larger] if size and _runs(model, larger) else list(samples)
+    return [*samples, larger] if _runs(model, larger) else list(samples)
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,10 @@ def fixed_sizes(
                 groups.setdefault(size, []).append((path, dim))
     wrong: list[tuple[str, int, int]] = []
     for size, axes in groups.items():
+        if not size:
+            continue  # nothing can be repeated
         tried = _resized(model, sample, axes, size + 1)
-        if size and _runs(model, tried) and not _equal(model, prepared, tried):
+        if _runs(model, tried) and not _equal(model, prepared, tried):
             wrong += [(path, dim, size) for path, dim in axes]
     if not wrong:
         return None
@@ -94,7 +98,11 @@ def _tensors(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _shapes(model: torch.nn.Module, sample: Sample) -> dict[str, tuple[int, ...]]:
-    return {path: tuple(leaf.shape) for path, leaf in named_leaves(model, sample) if isinstance(leaf, torch.Tensor)}
+    return {
+        path: tuple(leaf.shape)
+        for path, leaf in named_leaves(model, sample)
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
+    }
 
 
 def _resized(model: torch.nn.Module, sample: Sample, axes: Sequence[Axis], size: int) -> Sample:

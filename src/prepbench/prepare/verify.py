@@ -166,7 +166,7 @@ def _apart(one: torch.Tensor, two: torch.Tensor) -> float:
     if one.layout is not torch.strided or not (one.is_floating_point() or one.is_complex()):
         one, two = (one.to_dense(), two.to_dense()) if one.layout is not torch.strided else (one, two)
         return 0.0 if torch.equal(one, two) else math.inf
-    if torch.equal(one, two):
+    if one.dtype is not torch.complex32 and torch.equal(one, two):
         return 0.0
     kind = torch.complex128 if one.is_complex() else torch.float64
     wide, other = one.to(kind), two.to(kind)

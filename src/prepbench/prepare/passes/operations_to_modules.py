@@ -25,6 +25,7 @@ from prepbench.prepare.passes.base import Change, Kept, Names, call_module, owne
 
 NUMBERS = "it is arithmetic on sizes"
 PART = "it takes one part of a result or of an input"
+INTERNAL = "it is an internal function of torch that the table of operations does not have"
 WRAPPED = "it was kept whole by torch.fx.wrap"
 
 
@@ -101,11 +102,13 @@ def reason_to_stay(node: fx.Node, numbers: set[fx.Node]) -> str:
 
 def _not_torchs(node: fx.Node, function: Any) -> str:
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        return "it is a custom operator"
+        return INTERNAL if str(function).startswith("aten") else "it is a custom operator"
     if node.target is builtins.getattr:
         return PART
     if node.op == "call_method":
         return f"torch has no Tensor.{node.target} in the table of operations"
+    if str(getattr(function, "__module__", "") or "torch").partition(".")[0] == "torch":
+        return INTERNAL
     return "it is a function of the user's"
 
 
