@@ -64,6 +64,7 @@ def trace_values(
     observe: Callable[[], Observed],
     observed: Observed | None = None,
     prefix: str = "",
+    like: ValueTrace | None = None,
 ) -> ValueTrace:
     """Trace ``root`` on the samples.
 
@@ -75,22 +76,27 @@ def trace_values(
             fails, and then ``root`` is traced once more with the answer.
         observed: the answer, if known already.
         prefix: name of ``root`` within the model that was observed.
+        like: another trace of this model on these samples; only the way that was best for it is taken.
     """
     best: ValueTrace | None = None
     bases = base_samples(root, samples)
     # the fast way first; torch's Python kernels are slow but fix fewer sizes, and so may another sample; as a last
     # resort models that know a way of their own for torch.export may take it
     ways = [_Way(bases[0]), *(_Way(base, kernels=True) for base in bases), _Way(bases[0], kernels=True, exporting=True)]
-    queue = deque([*ways, _Way(bases[0], kernels=True, strict=True)])
+    queue = deque([*ways, _Way(bases[0], kernels=True, strict=True)] if like is None else [like.way])
     while queue:
         way = queue.popleft()
-        if best is not None and not _may_help(way, best):
+        if best is not None and not _may_help(way, best, bases[0]):
             continue
         try:
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
         except _NotObserved:
             observed = observe()
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
+        trace.way = way
+        if like is not None:
+            best = trace
+            break
         if trace.converted and not way.conversions:
             queue.appendleft(replace(way, conversions=True))
         elif way.conversions and not way.kernels and trace.avoidable:
@@ -106,12 +112,14 @@ def trace_values(
     return best
 
 
-def _may_help(way: _Way, best: ValueTrace) -> bool:
+def _may_help(way: _Way, best: ValueTrace, base: int) -> bool:
     """Whether tracing this way may keep what the best trace so far lost."""
     if way.conversions:
         return True
     if way.strict:
         return best.error is None and bool(best.contradicted)
+    if way.base != base and not best.fixed and not best.contradicted and best.error is None:
+        return False  # what was lost was not lost to a size
     return best.avoidable
 
 

@@ -90,13 +90,19 @@ def trace(
             return "it has hooks, which run only when it is called"
         return ""
 
+    like: ValueTrace | None = None
+
+    def run() -> _Tracer:
+        return _run(model, samples, concrete_args, whole, like)
+
     while True:
         with _reads_of_training() as reads:
-            tracer = _run(model, samples, concrete_args, whole)
+            tracer = run()
+        like = tracer.result if samples is not None else None
         traced = _result(model, tracer, samples is not None)
         if not reads:
             return traced
-        other = _in_other_mode(model, lambda: _run(model, samples, concrete_args, whole))
+        other = _in_other_mode(model, run)
         place = merge_modes(traced.result.graph, other.result, model.training) if other is not None else _NO_NODE
         if place is None:
             return traced
@@ -109,11 +115,15 @@ def trace(
 
 
 def _run(
-    model: torch.nn.Module, samples: Sequence[Sample] | None, concrete_args: Any, whole: Callable[[Any], str]
+    model: torch.nn.Module,
+    samples: Sequence[Sample] | None,
+    concrete_args: Any,
+    whole: Callable[[Any], str],
+    like: ValueTrace | None,
 ) -> _Tracer:
     tracer = _Tracer(whole)
     with _without_hooks(model):
-        tracer.trace(model, concrete_args, inputs=None if samples is None else list(samples))
+        tracer.trace(model, concrete_args, inputs=None if samples is None else list(samples), like=like)
     return tracer
 
 
