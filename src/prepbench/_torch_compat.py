@@ -483,7 +483,7 @@ def taking_tuple(function: Callable[..., Any], args: Sequence[Any], kwargs: dict
     """
     from torch.fx._symbolic_trace import _patch_function
 
-    plain = getattr(function, "__func__", function)
+    plain: Any = getattr(function, "__func__", function)
     code = getattr(plain, "__code__", None)
     if code is None or not code.co_flags & inspect.CO_VARARGS or code.co_flags & inspect.CO_VARKEYWORDS:
         raise TypeError(
@@ -522,7 +522,7 @@ def number_analysis(call: Callable[..., Any]) -> Any:
     """
     from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-    class Numbers(PythonReferenceAnalysis):  # type: ignore[misc]
+    class Numbers(PythonReferenceAnalysis):
         """Torch's own way, and the functions that do not take proxies."""
 
         @staticmethod

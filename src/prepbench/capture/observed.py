@@ -224,9 +224,7 @@ def _observe(root: torch.nn.Module, sample: Sample) -> tuple[dict[str, list[Call
         return noted(name, lambda: original(module, *args, **kwargs), args, kwargs)
 
     def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args, **kwargs: noted(
-            wrapped_name(function), lambda: function(*args, **kwargs), args, kwargs
-        )
+        return lambda *args, **kwargs: noted(wrapped_name(function), lambda: function(*args, **kwargs), args, kwargs)
 
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())

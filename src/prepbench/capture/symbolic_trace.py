@@ -173,7 +173,9 @@ class _Tracer(fx.Tracer):
             # how many there are is not known: forward gets one proxy for the tuple, which it may index
             forward, args, kwargs = taking_tuple(forward, args, kwargs, rest), [*args, *kwargs.values(), rest], {}
         # FX calls fn(root, *args) for a module
-        function = (lambda _, *given: forward(*given, **kwargs)) if is_module else (lambda *given: forward(*given, **kwargs))
+        function = (
+            (lambda _, *given: forward(*given, **kwargs)) if is_module else (lambda *given: forward(*given, **kwargs))
+        )
         return function, [self.root, *args] if is_module else args
 
     def _argument(self, name: str, value: Any) -> Any:

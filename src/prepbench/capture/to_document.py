@@ -162,7 +162,9 @@ def _is_operation(fqn: str, model: Any) -> bool:
     if not isinstance(model, torch.nn.Module):
         return False
     kind = type(model.get_submodule(fqn))
-    return kind.__module__.startswith("torch.nn.") and not RobustTracer.is_registered_leaf(kind)
+    return kind.__module__.startswith(
+        ("torch.nn.", "prepbench.prepare.modules")
+    ) and not RobustTracer.is_registered_leaf(kind)
 
 
 def _aten_node(node: fx.Node, hidden: set[str], size_names: Mapping[str, str]) -> Node:

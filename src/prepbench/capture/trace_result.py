@@ -13,7 +13,6 @@ from prepbench.capture.fake_inputs import InputSize
 from prepbench.capture.sample_sizes import value_at
 from prepbench.document.model import SourceLine
 
-
 _CONVERSION = re.compile(r"\b(?:int|float)\(")
 
 

@@ -20,6 +20,9 @@ from prepbench.inputs import Sample, normalize_samples
 Target = torch.nn.Module | Callable[..., Any]
 
 
+_LAYERS = ("torch.nn.", "torch.ao.nn.", "prepbench.prepare.modules")
+
+
 class RobustTracer:
     """Traces modules into FX graphs without ever giving up on the whole for one part.
 
@@ -70,7 +73,7 @@ class RobustTracer:
         home = type(m).__module__
         return (
             self.is_registered_leaf(m)
-            or (home.startswith(("torch.nn.", "torch.ao.nn.")) and not isinstance(m, torch.nn.Sequential))
+            or (home.startswith(_LAYERS) and not isinstance(m, torch.nn.Sequential))
             or isinstance(m, torch.jit.ScriptModule)
             or (self.is_failed(m) and m is not self.root)
         )

@@ -1,5 +1,6 @@
 """Preparation: a model in which each operation is a module of its own, equal to the original."""
 
+from prepbench.prepare.diagrams import BeforeAfter, before_and_after
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.passes import (
     decompose_activations_,
@@ -11,10 +12,14 @@ from prepbench.prepare.passes import (
 )
 from prepbench.prepare.pipeline import prepare_model, run_passes
 from prepbench.prepare.report import PreparationReport
+from prepbench.prepare.validate import ValidationReport, validate_model
 
 __all__ = [
+    "BeforeAfter",
     "PreparationReport",
     "PreparedModel",
+    "ValidationReport",
+    "before_and_after",
     "decompose_activations_",
     "equalize_",
     "fold_batch_norm_",
@@ -23,4 +28,5 @@ __all__ = [
     "remove_identity_",
     "run_passes",
     "unroll_reused_",
+    "validate_model",
 ]

@@ -52,6 +52,8 @@ class PreparedModel(fx.GraphModule):
         for node in graph.nodes:
             if node.op.startswith("call"):
                 name = "" if node.op == "call_module" else function_name(node.target)
+                value = node.meta.get("val")
+                node.meta["rank"] = value.dim() if isinstance(value, torch.Tensor) else None
                 node.meta["origin"] = str(node.meta.get("fqn", "")), name
         known = isinstance(model, PreparedModel)
         return cls._made(vars(root), graph, *((model._original_type, model._checks) if known else (type(model), ())))

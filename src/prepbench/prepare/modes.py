@@ -22,8 +22,9 @@ def merge_modes(graph: fx.Graph, other: ValueTrace, training: bool) -> fx.Node |
     """
     merged: list[tuple[fx.Node, Any]] = []
     partner: dict[fx.Node, fx.Node] = {}
-    theirs = list(other.graph.nodes)
-    for index, node in enumerate(graph.nodes):
+    ours: list[fx.Node] = list(graph.nodes)
+    theirs: list[fx.Node] = list(other.graph.nodes)
+    for index, node in enumerate(ours):
         if index >= len(theirs):
             return node
         twin = theirs[index]

@@ -1,7 +1,7 @@
 """One module class per operation of torch: ``Add``, ``Softmax``, ``Concat``, ...; made from the table of operations.
 
-``from prepbench.prepare.modules import Softmax`` gives a class whose instances hold what is fixed about a call (a dim, a
-scalar operand) and receive what is computed (tensors, sizes) in forward.
+``from prepbench.prepare.modules import Softmax`` gives a class whose instances hold what is fixed about a call (a dim,
+a scalar operand) and receive what is computed (tensors, sizes) in forward.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class Operator(torch.nn.Module):
     functions: tuple[Callable[..., typing.Any], ...] = ()
     operation: Operation | None = None
 
-    def __init__(self, *args: typing.Any, function: Callable[..., typing.Any] | None = None, **kwargs: typing.Any) -> None:
+    def __init__(
+        self, *args: typing.Any, function: Callable[..., typing.Any] | None = None, **kwargs: typing.Any
+    ) -> None:
         super().__init__()
         self.function = function or self.functions[0]
         self.args, self.kwargs = args, kwargs
@@ -166,7 +168,7 @@ def _classes() -> dict[str, type[Operator]]:
             names.setdefault(row.class_name, []).append(row.name)
     result: dict[str, type[Operator]] = {}
     for class_name, spelled in names.items():
-        kind = _WRITTEN.get(class_name) or type(class_name, (Operator,), {"__module__": __name__})
+        kind: type[Operator] = _WRITTEN.get(class_name) or type(class_name, (Operator,), {"__module__": __name__})
         ordered = sorted(spelled, key=lambda name: (TABLE[name].class_name != class_name, spelled.index(name)))
         kind.functions, kind.operation = _functions(ordered), TABLE[ordered[0]]
         if kind.__doc__ is None:

@@ -243,5 +243,3 @@ def _notes(model: torch.nn.Module, traced: Traced) -> tuple[str, ...]:
         )
     notes += [f"the attribute {name!r} of the model is not kept: graph modules use it" for name in names_taken(model)]
     return tuple(notes)
-
-

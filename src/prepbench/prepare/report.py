@@ -48,11 +48,11 @@ class PreparationReport:
 
     def table(self) -> Any:
         """All changes as a ``pandas.DataFrame``."""
-        return view("views.tables", "changes_table", self.changes)
+        return view("views.tables", "records_table", self.changes, Change)
 
     def kept_table(self) -> Any:
         """What was left alone as a ``pandas.DataFrame``."""
-        return view("views.tables", "kept_table", self.kept)
+        return view("views.tables", "records_table", self.kept, Kept)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return view("views.display", "preparation_bundle", self)

@@ -103,10 +103,10 @@ def trace(
         if not reads:
             return traced
         other = _in_other_mode(model, run)
-        place = merge_modes(traced.result.graph, other.result, model.training) if other is not None else _NO_NODE
+        place = merge_modes(traced.result.graph, other, model.training) if other is not None else _NO_NODE
         if place is None:
             return traced
-        found = _parts_that_differ(model, reads, traced.result, other.result if other is not None else None)
+        found = _parts_that_differ(model, reads, traced.result, other)
         if not found:
             traced.fixed_mode = place.meta.get("source") if place is not _NO_NODE else None
             traced.fixed_mode = traced.fixed_mode or next(iter(reads.values()))[1]
@@ -187,15 +187,15 @@ def _reads_of_training() -> Iterator[dict[int, tuple[torch.nn.Module, SourceLine
         yield flag.reads
 
 
-def _in_other_mode(model: torch.nn.Module, run: Callable[[], _Tracer]) -> _Tracer | None:
+def _in_other_mode(model: torch.nn.Module, run: Callable[[], _Tracer]) -> ValueTrace | None:
     """The trace in the other mode; ``None`` if it fails there, e.g. on data-dependent layer drop."""
+    other = not model.training
     with restored(model):
         for module in model.modules():
             if not isinstance(module, torch.jit.ScriptModule):
-                module.training = not model.training if module is not model else module.training
-        model.training = not model.training
-        tracer = run()
-    return tracer if tracer.result is not None and tracer.result.error is None else None
+                module.training = other
+        result = run().result
+    return result if result is not None and result.error is None else None
 
 
 _NO_NODE = fx.Graph().placeholder("none")

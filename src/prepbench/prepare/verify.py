@@ -288,7 +288,9 @@ class _Functions(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if not self._state.inside and isinstance(result, torch.Tensor):
             scope = self._state.scope[-1] if self._state.scope else ""
-            self._seen[scope, function_name(spell(func, tuple(args), kwargs or {})[1])].append(_copied(result))  # a mode is off inside its own handler
+            self._seen[scope, function_name(spell(func, tuple(args), kwargs or {})[1])].append(
+                _copied(result)
+            )  # a mode is off inside its own handler
         return result
 
 
@@ -298,7 +300,9 @@ def _copied(value: Any) -> Any:
 
 def _message(prepared: PreparedModel, inputs: str, what: str, largest: float, first: FirstDifference | None) -> str:
     text = f"The prepared {prepared.original_type.__name__} is not equal to the original on {inputs}: {what}"
-    text += f" (largest relative difference {largest:.3g}, allowed {_TOLERANCE:.0e})." if math.isfinite(largest) else "."
+    text += (
+        f" (largest relative difference {largest:.3g}, allowed {_TOLERANCE:.0e})." if math.isfinite(largest) else "."
+    )
     if first is None:
         return text + " No single operation differs, so state outside tensors (an attribute, a closure) is the reason."
     node, source = first.node, first.node.meta.get("source")
@@ -309,4 +313,3 @@ def _message(prepared: PreparedModel, inputs: str, what: str, largest: float, fi
     if owner:
         text += f" Keep its module whole with modules_to_exclude=[model.get_submodule({owner!r})]."
     return text
-

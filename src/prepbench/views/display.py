@@ -62,6 +62,67 @@ def traceability_bundle(report: Any) -> dict[str, Any]:
     return {"text/plain": repr(report), "text/html": page}
 
 
+def preparation_bundle(report: Any) -> dict[str, Any]:
+    """What was changed, what was kept and why, and how far outputs are apart."""
+    headline, _, rest = repr(report).partition("\n")
+    summary = "".join(f"<li>{html.escape(line.strip())}</li>" for line in rest.splitlines())
+    changes = [(c.module, c.module_type, c.was, c.why, c.source) for c in report.changes]
+    kept = [(k.fqn or "(model)", k.node, k.operation, k.why, k.source) for k in report.kept]
+    page = (
+        f"{_STYLE}\n<p><b>{html.escape(headline)}</b></p><ul>{summary}</ul>"
+        + _folded(f"{len(changes)} changes", ("module", "class", "was", "why", "where"), changes)
+        + _folded(f"{len(kept)} kept", ("in", "node", "operation", "why", "where"), kept)
+    )
+    return {"text/plain": repr(report), "text/html": page}
+
+
+def validation_bundle(report: Any) -> dict[str, Any]:
+    """What breaks the guidelines."""
+    rows = [(v.fqn or "(model)", v.kind, v.operation, v.why, v.source) for v in report.violations]
+    verdict = "keeps all guidelines" if report.passed else f"breaks guidelines in {len(rows)} places"
+    page = f"{_STYLE}\n<p><b>{html.escape(report.model_type)}</b> {verdict}</p>"
+    page += _rows_html(("module", "kind", "operation", "why", "where"), rows) if rows else ""
+    return {"text/plain": repr(report), "text/html": page}
+
+
+def before_after_bundle(pair: Any) -> dict[str, Any]:
+    """Two module graphs side by side."""
+    parts = []
+    for title, collection in (("before", pair.before), ("after", pair.after)):
+        document = collection.document()
+        page = _page(document, scene(document), collection.failures, f"module graph {title}")
+        parts.append(f'<div style="flex:1 1 320px;min-width:0;overflow:auto">{page}</div>')
+    page = f'<div style="display:flex;gap:16px;align-items:flex-start;flex-wrap:wrap">{"".join(parts)}</div>'
+    return {"text/plain": repr(pair), "text/html": page}
+
+
+_SHOWN_ROWS = 200
+
+
+def _folded(title: str, head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    """A table that opens with a click, also where nothing runs."""
+    if not rows:
+        return ""
+    return f"<details><summary>{html.escape(title)}</summary>{_rows_html(head, rows)}</details>"
+
+
+def _rows_html(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row[:-1]) + f"<td>{_where(row[-1])}</td></tr>"
+        for row in rows[:_SHOWN_ROWS]
+    )
+    more = f"<p>and {len(rows) - _SHOWN_ROWS} more: see .table()</p>" if len(rows) > _SHOWN_ROWS else ""
+    return f'<table class="pb-failures"><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>{more}'
+
+
+def _where(source: Any) -> str:
+    if source is None:
+        return ""
+    place = f"{PurePath(source.file).name}:{source.line}"
+    return f"{html.escape(place)}<br/><code>{html.escape(source.code)}</code>"
+
+
 def axes_bundle(axes: Any) -> dict[str, Any]:
     """The table of all dims of all inputs."""
     return {"text/plain": repr(axes), "text/html": axes.table().to_html(index=False, border=0)}

@@ -61,3 +61,18 @@ def layers_table(report: Any) -> pandas.DataFrame:
     columns = [field.name for field in fields(LayerReport)]
     rows = [[*(getattr(row, name) for name in columns), row.summary] for row in report.layers]
     return pandas.DataFrame(rows, columns=[*columns, "summary"])
+
+
+def records_table(records: Iterable[Any], kind: type) -> pandas.DataFrame:
+    """One row for each record of a dataclass, one column for each field; a source line becomes file, line and code."""
+    import pandas
+
+    names = [field.name for field in fields(kind)]
+    plain = [name for name in names if name != "source"]
+    columns = [*plain, *(("file", "line", "code") if "source" in names else ())]
+    rows = []
+    for record in records:
+        source = getattr(record, "source", None)
+        place = ((source.file, source.line, source.code) if source else ("", None, "")) if "source" in names else ()
+        rows.append([*(getattr(record, name) for name in plain), *place])
+    return pandas.DataFrame(rows, columns=columns)

@@ -109,8 +109,8 @@ class FixedArguments:
                 continue  # None stands for a default that cannot be written into the signature
             if type(given[name]) is not type(expected) or not _equal(given[name], expected):
                 raise InputError(
-                    f"{name}={_shown(given[name])} was given, but this {model.original_type.__name__} was prepared with "
-                    f"{name}={_shown(expected)}, which is part of its graph. Prepare it again with samples that pass "
+                    f"{name}={_shown(given[name])} was given, but this {model.original_type.__name__} was prepared "
+                    f"with {name}={_shown(expected)}, which is part of its graph. Prepare it again with samples that pass "
                     f"{name}, or with concrete_args={{{name!r}: ...}}."
                 )
 

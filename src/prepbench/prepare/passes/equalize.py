@@ -67,24 +67,28 @@ def _fit(model: PreparedModel, first: fx.Node, second: fx.Node) -> bool:
     if isinstance(one, nn.Linear) != isinstance(two, nn.Linear):
         return False  # channels become features in between
     if isinstance(one, nn.Linear):
-        return one.out_features == two.in_features  # type: ignore[union-attr]
+        return bool(one.out_features == getattr(two, "in_features", None))
     assert one is not None
     assert two is not None
-    return one.out_channels == two.in_channels and two.groups in (1, two.in_channels)  # type: ignore[operator]
+    return one.out_channels == two.in_channels and two.groups in (1, two.in_channels)
 
 
 @torch.no_grad()
 def _equalize(one: nn.Module, two: nn.Module) -> float:
     """Scale one pair; returns how far the largest scale is from 1."""
-    first, second = one.weight, two.weight
+    first, second = _weight(one), _weight(two)
     depthwise = getattr(two, "groups", 1) > 1
-    r1 = first.abs().flatten(1).amax(1)  # type: ignore[operator]
-    r2 = second.abs().flatten(1).amax(1) if depthwise else second.abs().transpose(0, 1).flatten(1).amax(1)  # type: ignore[operator]
+    r1 = first.abs().flatten(1).amax(1)
+    r2 = (second if depthwise else second.transpose(0, 1)).abs().flatten(1).amax(1)
     used = (r1 > 0) & (r2 > 0)
     scale = torch.where(used, (r1 / r2.clamp_min(1e-12)).sqrt(), torch.ones_like(r1))
-    shape = [-1] + [1] * (first.dim() - 1)  # type: ignore[operator]
-    first /= scale.view(shape)
-    if one.bias is not None:
-        one.bias /= scale  # type: ignore[operator]
-    second *= scale.view(shape) if depthwise else scale.view([1, -1] + [1] * (second.dim() - 2))  # type: ignore[operator]
+    first /= scale.view([-1] + [1] * (first.dim() - 1))
+    if isinstance(one.bias, torch.Tensor):
+        one.bias /= scale
+    second *= scale.view(([-1, 1] if depthwise else [1, -1]) + [1] * (second.dim() - 2))
     return float((scale - 1).abs().max())
+
+
+def _weight(layer: nn.Module) -> torch.Tensor:
+    assert isinstance(layer.weight, torch.Tensor)
+    return layer.weight

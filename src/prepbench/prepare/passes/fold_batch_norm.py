@@ -13,6 +13,7 @@ from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.passes.base import Change, called, has_own_parameters, only_user, remove_module, replace_module
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -27,13 +28,13 @@ def fold_batch_norm_(model: PreparedModel) -> list[Change]:
     if model.training:
         raise PreparationError("Batch norm can be folded in evaluation mode only: call model.eval() first.")
     changes = []
-    for node in list(model.graph.nodes):
+    nodes: list[fx.Node] = list(model.graph.nodes)
+    for node in nodes:
         norm = called(model, node)
         before = node.args[0] if norm is not None and node.args else None
         layer = called(model, before)
-        if type(norm) not in _NORMS or not isinstance(before, fx.Node) or only_user(before) is not node:
+        if not isinstance(norm, _NORMS) or not isinstance(before, fx.Node) or only_user(before) is not node:
             continue
-        assert isinstance(norm, nn.Module)
         folded = _folded(layer, norm, before)
         if folded is None or not has_own_parameters(model, str(before.target)):
             continue
@@ -56,16 +57,16 @@ def fold_batch_norm_(model: PreparedModel) -> list[Change]:
     return changes
 
 
-def _folded(layer: nn.Module | None, norm: nn.Module, node: fx.Node) -> nn.Module | None:
-    if getattr(norm, "running_mean", None) is None or norm.training or _hooked(norm) or layer is None or _hooked(layer):
+def _folded(layer: nn.Module | None, norm: _Norm, node: fx.Node) -> nn.Module | None:
+    if norm.running_mean is None or norm.training or _hooked(norm) or layer is None or _hooked(layer):
         return None
-    if type(layer) in _CONVOLUTIONS:
+    if isinstance(layer, _CONVOLUTIONS):
         transposed = isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
         if transposed and layer.groups > 1:
             return None  # the fused weight of a grouped transposed convolution has its channels in another order
         folded: nn.Module = fuse_conv_bn_eval(copy.deepcopy(layer), copy.deepcopy(norm), transposed)
         return _trainable(folded)
-    if type(layer) is nn.Linear and node.meta.get("rank") == 2:
+    if isinstance(layer, nn.Linear) and node.meta.get("rank") == 2:
         # with more dims batch norm takes the second one for its channels, a linear layer the last one
         return _trainable(fuse_linear_bn_eval(copy.deepcopy(layer), copy.deepcopy(norm)))
     return None
@@ -78,4 +79,6 @@ def _trainable(layer: nn.Module) -> nn.Module:
 
 
 def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or torch.nn.utils.parametrize.is_parametrized(module))
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or torch.nn.utils.parametrize.is_parametrized(module)
+    )

@@ -6,7 +6,7 @@ import builtins
 import inspect
 import operator
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,14 +18,16 @@ from prepbench.capture.to_document import target_text
 from prepbench.prepare import modules
 from prepbench.prepare.layers import layer_for
 from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.modes import with_modes
 from prepbench.prepare.modules import INPUT, Operator
 from prepbench.prepare.operations import function_name, is_in_place, operation_of
-from prepbench.prepare.modes import with_modes
 from prepbench.prepare.passes.base import Change, Kept, Names, call_module, owner_of
 
 NUMBERS = "it is arithmetic on sizes"
 PART = "it takes one part of a result or of an input"
 INTERNAL = "it is an internal function of torch that the table of operations does not have"
+CUSTOM = "it is a custom operator"
+FOREIGN = "it is a function of the user's"
 WRAPPED = "it was kept whole by torch.fx.wrap"
 
 
@@ -102,14 +104,14 @@ def reason_to_stay(node: fx.Node, numbers: set[fx.Node]) -> str:
 
 def _not_torchs(node: fx.Node, function: Any) -> str:
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        return INTERNAL if str(function).startswith("aten") else "it is a custom operator"
+        return INTERNAL if str(function).startswith("aten") else CUSTOM
     if node.target is builtins.getattr:
         return PART
     if node.op == "call_method":
         return f"torch has no Tensor.{node.target} in the table of operations"
     if str(getattr(function, "__module__", "") or "torch").partition(".")[0] == "torch":
         return INTERNAL
-    return "it is a function of the user's"
+    return FOREIGN
 
 
 def _function(node: fx.Node) -> Any:
@@ -160,9 +162,10 @@ def numbers_of(graph: fx.Graph) -> set[fx.Node]:
         name = function_name(_function(node)) if not isinstance(_function(node), structures.Rebuild) else ""
         if name in ("size", "shape", "dim", "ndim", "numel", "nelement", "len", "ndimension", "stride"):
             found.add(node)
-        elif node.op == "call_function" and node.all_input_nodes and set(node.all_input_nodes) <= found:
-            if not _makes_tensor(node):
-                found.add(node)
+            continue
+        inputs = set(node.all_input_nodes)
+        if node.op == "call_function" and inputs and inputs <= found and not _makes_tensor(node):
+            found.add(node)
     return found
 
 
@@ -192,12 +195,12 @@ def module_for(node: fx.Node) -> tuple[torch.nn.Module, list[fx.Node]]:
     kind = modules.CLASSES[row.class_name] if row is not None and row.class_name else Operator
     if node.target is builtins.getattr:
         read = modules.READ[function]
-        return kind(function=read).train(_training(node)), [node.args[0]]  # type: ignore[list-item]
+        return kind(function=read).train(_training(node)), list(node.all_input_nodes)
     called: Callable[..., Any] = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
     if issubclass(kind, modules.Concat) and "by_mode" not in node.meta:
         args, kwargs = _joined(args, kwargs)
     template = _template(tuple(args), inputs), _template(dict(kwargs), inputs)
-    settings = () if _are_inputs(template[0]) and not _holds_input(template[1]) else template[0]
+    settings: tuple[Any, ...] = () if _are_inputs(template[0]) and not _holds_input(template[1]) else template[0]
     if issubclass(kind, modules.Concat) and len(settings) == 1 and _is_list_of_inputs(settings[0]):
         settings = ()
     made = kind(*settings, function=None if called in kind.functions[:1] else called, **template[1])
@@ -255,7 +258,7 @@ def _template(value: Any, inputs: list[fx.Node]) -> Any:
 
 
 def _without_defaults(function: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments without those that say what the function does anyway; torch's Python functions name them all."""
+    """Keyword arguments without those that have their default, which torch's Python functions all write down."""
     defaults = _defaults(function) if callable(function) else {}
     return {
         name: value
@@ -264,7 +267,7 @@ def _without_defaults(function: Any, kwargs: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-@lru_cache(maxsize=None)
+@cache
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         parameters = inspect.signature(function).parameters.values()

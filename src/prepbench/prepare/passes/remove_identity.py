@@ -7,7 +7,15 @@ from torch import nn
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.passes.base import Change, remove_module
 
-_IDENTITIES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_IDENTITIES = (
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 
 
 def remove_identity_(model: PreparedModel) -> list[Change]:
@@ -30,4 +38,3 @@ def remove_identity_(model: PreparedModel) -> list[Change]:
 
 def _hookless(module: nn.Module) -> bool:
     return not module._forward_hooks and not module._forward_pre_hooks
-

@@ -1,0 +1,42 @@
+"""The graphs of a model before and after preparation, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prepbench._shown import view
+from prepbench.capture.collection import GraphCollection, recursive_trace
+from prepbench.prepare.model import PreparedModel
+
+
+@dataclass(frozen=True)
+class BeforeAfter:
+    """Two collections that a notebook shows side by side.
+
+    Attributes:
+        before: the graphs of the original.
+        after: the graphs of the prepared model.
+    """
+
+    before: GraphCollection
+    after: GraphCollection
+
+    def __repr__(self) -> str:
+        return f"before: {self.before!r}\nafter: {self.after!r}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return view("views.display", "before_after_bundle", self)
+
+
+def before_and_after(model: torch.nn.Module, prepared: PreparedModel, *, inputs: Any = None) -> BeforeAfter:
+    """The graphs of both models, for a look at what preparation did.
+
+    Args:
+        model: the original.
+        prepared: what :func:`prepbench.prepare_model` made of it.
+        inputs: sample inputs, as for :func:`prepbench.recursive_trace`.
+    """
+    return BeforeAfter(recursive_trace(model, inputs=inputs), recursive_trace(prepared, inputs=inputs))

@@ -1,0 +1,148 @@
+"""``validate_model``: what in a model still breaks the guidelines for quantization, as data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prepbench._shown import view
+from prepbench.capture.check_inputs import check_names, checked_samples
+from prepbench.capture.outcomes import without_output
+from prepbench.document.model import SourceLine
+from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.passes.base import owner_of
+from prepbench.prepare.passes.operations_to_modules import (
+    CUSTOM,
+    FOREIGN,
+    INTERNAL,
+    numbers_of,
+    operation_text,
+    reason_to_stay,
+)
+from prepbench.prepare.trace import Traced, trace
+
+REUSED, FUNCTION, MISSING, UNTRACED = "reused module", "operation without module", "missing module", "not traced"
+_REMEDIES = {
+    REUSED: "prepare_model makes an instance for each call",
+    FUNCTION: "prepare_model makes a module of it",
+    MISSING: "no module exists for it: wrap it in a module of your own, or exclude the module around it",
+    UNTRACED: "the code inside is not seen: pass inputs=, or change what the reason names",
+}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One place that breaks a guideline.
+
+    Attributes:
+        kind: ``"reused module"``, ``"operation without module"``, ``"missing module"`` or ``"not traced"``.
+        fqn: the module it is in, or the reused module itself.
+        operation: the function, or the module's class.
+        why: what is wrong with it.
+        remedy: what to do.
+        source: the user's line, if known.
+    """
+
+    kind: str
+    fqn: str
+    operation: str
+    why: str
+    remedy: str
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """Everything that breaks the guidelines; true when there is nothing."""
+
+    model_type: str
+    violations: tuple[Violation, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the model keeps all guidelines."""
+        return not self.violations
+
+    def table(self) -> Any:
+        """The violations as a ``pandas.DataFrame``."""
+        return view("views.tables", "records_table", self.violations, Violation)
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        if self.passed:
+            return f"{self.model_type} keeps all guidelines"
+        count = Counter(violation.kind for violation in self.violations)
+        lines = [f"{self.model_type}: " + ", ".join(f"{number} {kind}" for kind, number in count.items())]
+        for one in self.violations:
+            where = f" at {one.source.file}:{one.source.line}" if one.source else ""
+            lines.append(f"  {one.fqn or '(model)'}: {one.operation}{where}: {one.why}")
+        return "\n".join(lines)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return view("views.display", "validation_bundle", self)
+
+
+def validate_model(
+    model: torch.nn.Module, concrete_args: dict[str, Any] | None = None, *, inputs: Any = None
+) -> ValidationReport:
+    """List what breaks the guidelines: each operation is a module, no module is called twice, all code is traced.
+
+    Args:
+        model: any model; it is traced, not changed.
+        concrete_args: as for :func:`prepbench.prepare_model`.
+        inputs: sample inputs, as for :func:`prepbench.prepare_model`.
+
+    Raises:
+        CaptureError: the model's own forward cannot be traced.
+        InputError: a sample does not fit.
+
+    Example:
+        >>> class Twice(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.relu = torch.nn.ReLU()
+        ...
+        ...     def forward(self, x):
+        ...         return self.relu(self.relu(x) - 1)
+        >>> [violation.kind for violation in validate_model(Twice()).violations]
+        ['operation without module', 'reused module']
+    """
+    check_names(model, concrete_args or {})
+    samples = None if inputs is None else checked_samples(model, inputs)
+    with without_output():
+        traced = trace(model, samples, concrete_args, (), ())
+    kind = model.original_type if isinstance(model, PreparedModel) else type(model)
+    return ValidationReport(kind.__name__, tuple(_violations(model, traced)))
+
+
+def _violations(model: torch.nn.Module, traced: Traced) -> list[Violation]:
+    graph = traced.result.graph
+    numbers, seen, found = numbers_of(graph), set[int](), []
+    for node in graph.nodes:
+        source = node.meta.get("source")
+        if node.op in ("call_function", "call_method"):
+            reason = reason_to_stay(node, numbers)
+            kind = MISSING if reason in (INTERNAL, CUSTOM, FOREIGN) else FUNCTION
+            if reason and kind is FUNCTION:
+                continue  # it cannot be a module: it tells sizes, or takes a result apart
+            why = reason or "it is a call in the code of the module around it"
+            found.append(Violation(kind, owner_of(node), operation_text(node), why, _REMEDIES[kind], source))
+        if node.op != "call_module":
+            continue
+        name = str(node.target)
+        module = model.get_submodule(name)
+        if id(module) in seen:
+            why = "it is called again, so one setting would stand for several places"
+            found.append(Violation(REUSED, name, type(module).__name__, why, _REMEDIES[REUSED], source))
+        seen.add(id(module))
+        reason = traced.whole.get(name, "")
+        if name in traced.failures:
+            reason = f"its code cannot be traced: {traced.failures[name].kind}"
+        if reason:
+            found.append(Violation(UNTRACED, name, type(module).__name__, reason, _REMEDIES[UNTRACED], source))
+    return found
