@@ -43,6 +43,7 @@ def intercepted(run: Run) -> Iterator[None]:
 
     Other threads, and code that runs while ``run`` is not active, get the originals.
     """
+    wrapped = [(space, name, _wrapped(run, function)) for space, name, function in wrapped_functions()]
     with ExitStack() as stack:
         for owner, name, value in (
             (torch.nn.Module, "__call__", _module_call(run)),
@@ -54,8 +55,8 @@ def intercepted(run: Run) -> Iterator[None]:
         ):
             stack.enter_context(patched(owner, name, value))
         # torch logs what fails on tensors without data; it is reported as a failure instead
-        for namespace, name, function in wrapped_functions():
-            stack.enter_context(patched_item(namespace, name, _wrapped(run, function)))
+        for namespace, name, function in wrapped:
+            stack.enter_context(patched_item(namespace, name, function))
         for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
             stack.enter_context(patched(logging.getLogger(name), "disabled", True))
         yield
@@ -68,6 +69,7 @@ def symbolic_conversions(code: Iterable[Any]) -> Iterator[None]:
     Python insists that ``int(value)`` gives a plain number, so the names themselves are replaced.
     """
     homes = {getattr(part, "__module__", None) or type(part).__module__ for part in code}
+    numbers = [(getattr(math, name), _Followed(math, name)) for name in _MATH]
     with ExitStack() as stack:
         for home in sorted(homes):
             module = sys.modules.get(home)
@@ -76,6 +78,10 @@ def symbolic_conversions(code: Iterable[Any]) -> Iterator[None]:
             for name, value in (("int", _Int), ("float", _Float)):
                 if name not in vars(module):
                     stack.enter_context(patched_item(vars(module), name, value))
+            for name, value in list(vars(module).items()):
+                followed = next((f for f in numbers if value is f[0]), None)  # from math import sqrt
+                if followed is not None:
+                    stack.enter_context(patched_item(vars(module), name, followed[1]))
         yield
 
 
@@ -113,7 +119,26 @@ class _Float(float, metaclass=_Like):
         return float(*args)
 
 
+_FOLLOWED = ((builtins, "len"), *((math, name) for name in _MATH))
+
+
+class _Followed:
+    """A function on sizes that a model imported by name: the one that follows sizes while tracing replaces it."""
+
+    def __init__(self, home: Any, name: str) -> None:
+        self._home, self._name = home, name
+
+    def __call__(self, value: Any, /) -> Any:
+        return getattr(self._home, self._name)(value)
+
+
 def _wrapped(run: Run, original: Callable[..., Any]) -> Callable[..., Any]:
+    if isinstance(original, _Followed):
+        return original
+    for home, name in _FOLLOWED:
+        if original is getattr(home, name):
+            return _Followed(home, name)
+
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return run.wrapped_function(original, args, kwargs) if run.active else original(*args, **kwargs)
 

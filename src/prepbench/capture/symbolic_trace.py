@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import operator
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from torch import fx
 
 from prepbench._torch_compat import taking_tuple
 from prepbench.capture.module_state import restored
+from prepbench.capture.patching import patched
 from prepbench.capture.reasons import is_user_code, source_of_frame
 from prepbench.capture.structures import map_values
 from prepbench.capture.trace_result import ModuleCall, ValueTrace
@@ -40,6 +42,8 @@ def trace_symbolically(
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(restored(module))
+        stack.enter_context(patched(torch.nn.Module, "__setattr__", _keeping_buffers(tracer)))
+        own = set(vars(module))
         try:
             if module is root and is_leaf(module, ""):
                 result.graph = tracer.trace_leaf(module, concrete_args or {})
@@ -47,12 +51,26 @@ def trace_symbolically(
                 result.graph = tracer.trace(root, concrete_args or {})
         except Exception as error:
             result.error = error
-    result.constants = {
-        name: value
-        for name, value in vars(tracer.root).items()
-        if name.startswith("_tensor_constant") and isinstance(value, torch.Tensor) and not hasattr(module, name)
-    }
+        # FX puts the constants that it meets on the module, from where they go with the block
+        result.constants = {
+            name: value
+            for name, value in vars(tracer.root).items()
+            if name.startswith("_tensor_constant") and isinstance(value, torch.Tensor) and name not in own
+        }
     return result
+
+
+def _keeping_buffers(tracer: _Tracer) -> Callable[..., None]:
+    """``Module.__setattr__`` that writes an assignment to a buffer into the graph, so that it happens at every call."""
+    original = torch.nn.Module.__setattr__
+
+    def assign(module: torch.nn.Module, name: str, value: Any) -> None:
+        if isinstance(value, fx.Proxy) and name in vars(module).get("_buffers", ()):
+            tracer.create_proxy("call_method", "copy_", (getattr(module, name), value), {})
+        else:
+            original(module, name, value)
+
+    return assign
 
 
 class _SeenAsTensor(fx.Proxy):
@@ -62,6 +80,9 @@ class _SeenAsTensor(fx.Proxy):
     def __class__(self) -> type:
         frame = sys._getframe(1)
         return torch.Tensor if _asks_isinstance(frame) else _SeenAsTensor
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
 
     @__class__.setter
     def __class__(self, value: type) -> None:
@@ -84,6 +105,9 @@ def _asks_isinstance(frame: FrameType) -> bool:
 
 class _Tracer(fx.Tracer):
     """FX's tracer with failures confined to the innermost module."""
+
+    # a buffer that is counted up must be counted at every call, not while tracing
+    proxy_buffer_attributes = True
 
     def __init__(self, is_leaf: IsLeaf) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from prepbench.capture.fake_inputs import InputSize
 from prepbench.capture.sample_sizes import value_at
 from prepbench.document.model import SourceLine
 
-_CONVERSION = re.compile(r"\b(?:int|float)\(")
+_CONVERSION = re.compile(r"\b(?:int|float|sqrt|ceil|floor|trunc)\(")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ValueTrace:
 
     @property
     def converted(self) -> bool:
-        """Whether ``int()`` or ``float()`` in the model's code made a number of a size that differs."""
+        """Whether ``int()`` or the like in the model's code made a number of a size that differs."""
         return any(a.source is not None and _CONVERSION.search(a.source.code) for a in self.fixed)
 
     @property

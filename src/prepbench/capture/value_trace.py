@@ -291,12 +291,23 @@ class _Run:
         """Run one torch call of the model and write it down if it made or changed a value."""
         if func is torch.Tensor.__iter__:
             return iter(self.operation(torch.Tensor.unbind, args, kwargs))
-        result = self.call_quietly(func, *args, **kwargs)
+        versions = _versions(args, kwargs)
+        result = self._told_apart(self.call_quietly(func, *args, **kwargs), versions)
         if result is NotImplemented:
             return result
         if self._is_new(result) or (result is None and has_side_effect(func)):
             self._follow_autocast()
             self.recording.add(*spell(func, args, kwargs), result)
+        return result
+
+    def _told_apart(self, result: Any, versions: dict[int, int]) -> Any:
+        """A result that is one of the inputs, unchanged, as an object of its own.
+
+        Dropout in evaluation returns its input. In training it does not, so what the model does with the input
+        afterwards must not be taken for something that it does with the output.
+        """
+        if id(result) in versions and versions[id(result)] == _version(result):
+            return self.call_quietly(torch.ops.aten.alias.default, result)
         return result
 
     def _is_new(self, result: Any) -> bool:
@@ -385,9 +396,11 @@ class _Run:
             # what is known need not be computed; the script interpreter would fix sizes by reading them as numbers
             return self._opaque(module, fqn, number, args, kwargs, prepared, "leaf")
         try:
+            versions = _versions(args, kwargs)
             result = self.leaves.output(
                 module, args, kwargs, lambda: self.call_quietly(original, module, *args, **kwargs)
             )
+            result = self._told_apart(result, versions)
         except Exception:
             # a leaf is never looked into, so what its code cannot do without data is no failure
             if not self._observed().count(self._full(fqn)):
@@ -421,6 +434,14 @@ def _not_an_iterator(result: Any) -> Any:
     if isinstance(result, Iterator):
         raise TypeError(f"Tensor iteration is not an output: forward returns a {type(result).__name__}, used up once.")
     return result
+
+
+def _versions(args: Any, kwargs: Any) -> dict[int, int]:
+    return {id(leaf): _version(leaf) for leaf in (*args, *kwargs.values()) if is_fake(leaf)}
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 class _Called(TorchFunctionMode):

@@ -113,10 +113,11 @@ class PreparedModel(fx.GraphModule):
         return made
 
     def strip(self) -> None:
-        """Forget the tensors without data that tracing left in the graph."""
+        """Forget what only tracing and the passes need; stacks of modules would mislead an export of this model."""
         for node in self.graph.nodes:
             node.meta.pop("val", None)
-            node.meta.pop("by_mode", None)
+            for name in ("by_mode", "nn_module_stack"):
+                node.meta.pop(name, None)
 
 
 _MISSING = object()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -92,10 +93,12 @@ def _has(owner: torch.nn.Module, name: str) -> bool:
     return name in vars(owner) or name in owner._modules or hasattr(type(owner), name) or hasattr(owner, name)
 
 
-def call_module(model: PreparedModel, node: fx.Node, target: str, args: tuple[fx.node.Argument, ...]) -> fx.Node:
+def call_module(
+    model: PreparedModel, node: fx.Node, target: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> fx.Node:
     """Replace ``node`` by a call of the module ``target``."""
     with model.graph.inserting_before(node):
-        new = model.graph.call_module(target, args)
+        new = model.graph.call_module(target, args, kwargs)
     new.meta = {**node.meta, "fqn": target}
     new.meta.pop("by_mode", None)
     node.replace_all_uses_with(new)

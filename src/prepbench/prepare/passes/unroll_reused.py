@@ -7,7 +7,7 @@ import copy
 import torch
 
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.passes.base import Change, Names
+from prepbench.prepare.passes.base import Change, Names, call_module
 
 
 def unroll_reused_(model: PreparedModel) -> list[Change]:
@@ -17,7 +17,7 @@ def unroll_reused_(model: PreparedModel) -> list[Change]:
     when the model is moved, cast or loaded.
     """
     names, seen, changes = Names(model), set[int](), []
-    for node in model.graph.nodes:
+    for node in list(model.graph.nodes):
         if node.op != "call_module":
             continue
         target = str(node.target)
@@ -32,8 +32,7 @@ def unroll_reused_(model: PreparedModel) -> list[Change]:
         name = names.add(scope, last, made, first=1)
         stateful = next(made.parameters(), None) is not None or next(made.buffers(), None) is not None
         why = "called again; shares parameters and buffers with " if stateful else "called again; independent of "
-        node.target = name
-        node.meta["fqn"] = name
+        node = call_module(model, node, name, node.args, dict(node.kwargs))
         changes.append(
             Change(
                 "reused module",
