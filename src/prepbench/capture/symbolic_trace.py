@@ -81,12 +81,12 @@ class _SeenAsTensor(fx.Proxy):
         frame = sys._getframe(1)
         return torch.Tensor if _asks_isinstance(frame) else _SeenAsTensor
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
-
     @__class__.setter
     def __class__(self, value: type) -> None:
         raise TypeError("The class of a proxy cannot be changed.")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
 
 
 def _asks_isinstance(frame: FrameType) -> bool:

@@ -38,6 +38,7 @@ from prepbench._torch_compat import (
 from prepbench.capture import structures
 from prepbench.capture.assumptions import size_names
 from prepbench.capture.fake_inputs import FakeCall, InputSize, base_samples, fake_call
+from prepbench.capture.grad_mode import enter_grad_mode, exit_grad_mode
 from prepbench.capture.interception import intercepted, symbolic_conversions
 from prepbench.capture.module_state import replaced_buffers, restored
 from prepbench.capture.observed import Observed, wrapped_name
@@ -159,8 +160,9 @@ class _Run:
         self.compiled_branches = False
         self.decisive: dict[Any, InputSize] = {}
         self._attributes: dict[int, str] | None = None
-        self._outer_autocast = autocast_state()
+        self._outer_autocast, self._outer_grad = autocast_state(), torch.is_grad_enabled()
         self._autocast: tuple[Any, list[fx.Node]] = (autocast_state(), [])
+        self._no_grad: fx.Node | None = None
         names = {id(t): name for name, t in (*self.root.named_parameters(), *self.root.named_buffers())}
         self.recording = Recording(names, self._attribute_name)
         self.leaves = RepeatedLayers(self.call_quietly)
@@ -245,6 +247,7 @@ class _Run:
 
     def _follow_autocast(self) -> None:
         """Enter and leave autocast in the graph where the model does; it decides the dtypes of what follows."""
+        self._follow_grad_mode()
         state, entered = self._autocast
         now = autocast_state()
         if now == state:
@@ -258,6 +261,15 @@ class _Run:
             if (device, enabled, dtype) not in self._outer_autocast
         ]
         self._autocast = now, entered
+
+    def _follow_grad_mode(self) -> None:
+        """Open and close ``no_grad`` in the graph where the model does; what is inside has no gradients."""
+        off = self._outer_grad and not torch.is_grad_enabled()
+        if off and self._no_grad is None:
+            self._no_grad = self.recording.add_prepared("call_function", enter_grad_mode, (False,), {}, None)
+        elif not off and self._no_grad is not None:
+            self.recording.add_prepared("call_function", exit_grad_mode, (self._no_grad,), {}, None)
+            self._no_grad = None
 
     def _attribute_name(self, tensor: Any) -> str | None:
         if self._attributes is None:
@@ -360,7 +372,8 @@ class _Run:
         self.numbers[fqn] += 1
         if self.is_leaf(module, fqn):
             return self._leaf(original, module, fqn, number, args, kwargs)
-        mark, count, autocast = self.recording.mark(), len(self.calls), self._autocast
+        mark, count = self.recording.mark(), len(self.calls)
+        autocast, no_grad = self._autocast, self._no_grad
         self.recording.scope.append((fqn, type(module).__name__))
         self.calls.append(ModuleCall(fqn))
         try:
@@ -373,7 +386,7 @@ class _Run:
         finally:
             self.recording.scope.pop()
         self.recording.rollback(mark)
-        self._autocast = autocast
+        self._autocast, self._no_grad = autocast, no_grad
         self._follow_autocast()
         self.calls[count:] = [ModuleCall(fqn, failure), *(call for call in self.calls[count:] if call.error)]
         return self._opaque(module, fqn, number, args, kwargs, self._prepared(args, kwargs), "failed")

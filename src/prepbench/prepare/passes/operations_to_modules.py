@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from prepbench.capture import structures
+from prepbench.capture.grad_mode import enter_grad_mode, exit_grad_mode
 from prepbench.capture.structures import collect
 from prepbench.capture.to_document import target_text
 from prepbench.prepare import modules
@@ -28,6 +29,7 @@ PART = "it takes one part of a result or of an input"
 INTERNAL = "it is an internal function of torch that the table of operations does not have"
 CUSTOM = "it is a custom operator"
 FOREIGN = "it is a function of the user's"
+REGION = "it opens or closes a region of the forward"
 WRAPPED = "it was kept whole by torch.fx.wrap"
 
 
@@ -109,6 +111,8 @@ def _not_torchs(node: fx.Node, function: Any) -> str:
         return PART
     if node.op == "call_method":
         return f"torch has no Tensor.{node.target} in the table of operations"
+    if function in (enter_grad_mode, exit_grad_mode):
+        return REGION
     if str(getattr(function, "__module__", "") or "torch").partition(".")[0] == "torch":
         return INTERNAL
     return FOREIGN

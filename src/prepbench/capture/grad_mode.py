@@ -1,0 +1,18 @@
+"""Regions of a forward without gradients, as two calls in a graph."""
+
+from __future__ import annotations
+
+import torch
+
+
+def enter_grad_mode(enabled: bool) -> bool:
+    """Switch recording of gradients on or off from here on; returns what it was."""
+    before = torch.is_grad_enabled()
+    # nothing is switched on that the caller has switched off
+    torch.set_grad_enabled(enabled and before)
+    return before
+
+
+def exit_grad_mode(before: bool) -> None:
+    """Leave the region that :func:`enter_grad_mode` opened."""
+    torch.set_grad_enabled(before)
