@@ -63,7 +63,7 @@ $(BENCH)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable '.[inductor,test]'
-	$(BENCH)/bin/pip install --quiet --constraint constraints.txt nvidia-modelopt==0.47.0 requests
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt nvidia-modelopt==0.47.0 requests aimet-torch==2.42.0
 	touch $@
 
 bench: system $(BENCH)/.installed

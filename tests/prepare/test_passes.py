@@ -25,7 +25,7 @@ def x(*shape: int) -> torch.Tensor:
 
 
 class Net(nn.Module):
-    """Convolutions with batch norm, one of them with a second user, a depthwise and a transposed one, and linear layers."""
+    """Convolutions with batch norm, one with a second user, a depthwise and a transposed one, and linear layers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -666,7 +666,7 @@ def test_an_inequality_names_the_first_node_that_differs() -> None:
 
 def test_bad_arguments() -> None:
     model = Custom()
-    with pytest.raises(InputError, match="prepare_model takes a torch.nn.Module"):
+    with pytest.raises(InputError, match=r"prepare_model takes a torch\.nn\.Module"):
         prepare_model(lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"modules_to_exclude\[0\], a Gate, is not part of this Custom"):
         prepare_model(model, modules_to_exclude=[Gate()])

@@ -110,8 +110,8 @@ class FixedArguments:
             if type(given[name]) is not type(expected) or not _equal(given[name], expected):
                 raise InputError(
                     f"{name}={_shown(given[name])} was given, but this {model.original_type.__name__} was prepared "
-                    f"with {name}={_shown(expected)}, which is part of its graph. Prepare it again with samples that pass "
-                    f"{name}, or with concrete_args={{{name!r}: ...}}."
+                    f"with {name}={_shown(expected)}, which is part of its graph. Prepare it again with samples that "
+                    f"pass {name}, or with concrete_args={{{name!r}: ...}}."
                 )
 
 

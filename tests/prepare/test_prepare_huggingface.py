@@ -1,0 +1,49 @@
+"""Hugging Face architectures for which nothing was prepared: all of them prepared, equal at two sizes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from prepbench.prepare import prepare_model
+from tests.zoo.huggingface import ARCHITECTURES, build
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    names = ("transformers", "torch.utils._pytree")
+    before = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    yield
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
+
+
+# parts of these decide on data; they stay whole, and the rest is prepared
+WHOLE = {
+    "longformer": "encoder", "switch_transformers": "experts", "mamba": "backbone", "rwkv": "rwkv",
+    "vilt": "embeddings", "dinov2": "embeddings",
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_prepared_and_equal(name: str) -> None:
+    torch.manual_seed(0)
+    model, samples = build(name)
+    keys = list(model.state_dict())
+    prepared = prepare_model(model, inputs=samples)
+    report = prepared.preparation_report
+    assert report.largest_difference is not None
+    assert report.largest_difference <= 1e-5
+    # on the samples, and on sizes that none of them has
+    assert any(c.inputs.startswith("unseen sizes: ") and not c.note for c in report.compared), report
+    assert [key for key in prepared.state_dict() if key in set(keys)] == keys
+    untraced = {kept.fqn for kept in report.kept if "cannot be traced" in kept.why}
+    assert all(WHOLE.get(name, "-") in fqn for fqn in untraced), untraced
