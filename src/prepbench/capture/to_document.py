@@ -103,10 +103,8 @@ def _modules(
 
 
 def _holds_visited(module: torch.nn.Module, collection: GraphCollection) -> bool:
-    """Whether a container that is never called itself (``ModuleList``) holds something that was."""
-    from prepbench.capture.collection import has_forward
-
-    return not has_forward(module) and any(not collection.is_unvisited(child) for child in module.children())
+    """Whether a module that is never called itself, such as a ``ModuleList``, holds one that is."""
+    return any(not collection.is_unvisited(part) for part in module.modules())
 
 
 def _parameters(module: torch.nn.Module) -> int:

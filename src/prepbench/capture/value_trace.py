@@ -80,6 +80,7 @@ def trace_values(
         like: another trace of this model on these samples; only the way that was best for it is taken.
     """
     best: ValueTrace | None = None
+    sizes_matter = False
     bases = base_samples(root, samples)
     # the fast way first; torch's Python kernels are slow but fix fewer sizes, and so may another sample; as a last
     # resort models that know a way of their own for torch.export may take it
@@ -87,14 +88,17 @@ def trace_values(
     queue = deque([*ways, _Way(bases[0], kernels=True, strict=True)] if like is None else [like.way])
     while queue:
         way = queue.popleft()
-        if best is not None and not _may_help(way, best, bases[0]):
+        if best is not None and not _may_help(way, best):
             continue
+        if way.base != bases[0] and not sizes_matter:
+            continue  # what was lost was not lost to a size
         try:
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
         except _NotObserved:
             observed = observe()
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
         trace.way = way
+        sizes_matter |= bool(trace.fixed or trace.contradicted or trace.error)
         if like is not None:
             best = trace
             break
@@ -113,14 +117,12 @@ def trace_values(
     return best
 
 
-def _may_help(way: _Way, best: ValueTrace, base: int) -> bool:
+def _may_help(way: _Way, best: ValueTrace) -> bool:
     """Whether tracing this way may keep what the best trace so far lost."""
     if way.conversions:
         return True
     if way.strict:
         return best.error is None and bool(best.contradicted)
-    if way.base != base and not best.fixed and not best.contradicted and best.error is None:
-        return False  # what was lost was not lost to a size
     return best.avoidable
 
 

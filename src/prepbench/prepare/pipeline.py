@@ -220,13 +220,13 @@ def _kept(prepared: PreparedModel, traced: Traced) -> tuple[Kept, ...]:
     for node in prepared.graph.nodes:
         if node.op != "call_module":
             continue
-        name, module = node.meta["origin"][0] if node.meta.get("origin") else "", type(node).__name__
-        target = str(node.target)
+        name, target = (node.meta.get("origin") or ("",))[0], str(node.target)
         module = type(prepared.get_submodule(target)).__name__
         why = traced.whole.get(name, "")
         if name in traced.failures:
             failure = traced.failures[name]
-            why = f"its code cannot be traced: {failure.kind}. {failure.remedy}"
+            place = f" at {failure.source.file}:{failure.source.line}: {failure.source.code}" if failure.source else ""
+            why = f"its code cannot be traced: {failure.kind}{place}"
         if why and not isinstance(prepared.get_submodule(target), Operator):
             found.append(Kept(node.name, target, module, why, node.meta.get("source")))
     return tuple(found)

@@ -59,7 +59,7 @@ _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
 
 class Names:
-    """Names for new modules: ``layer1.0.module_add``; numbered through the model, never one that is taken."""
+    """Names for new modules: ``layer1.0.module_add``; numbered, and never one that is taken."""
 
     def __init__(self, model: PreparedModel) -> None:
         self._model = model
@@ -72,7 +72,7 @@ class Names:
             scope: where it is used; lists and sequences are left to their owner, whose children they number.
             name: what it does.
             module: the new module.
-            first: the number with which names begin; 0 is not written.
+            first: the number with which names begin; 0 is not written. From 1 on it counts within ``scope``.
         """
         owner = self._model.get_submodule(scope)
         while scope and isinstance(owner, _CONTAINERS):
@@ -80,8 +80,9 @@ class Names:
             name = f"{last}_{name}"
             owner = self._model.get_submodule(scope)
         while True:
-            number = self._count[name] + first
-            self._count[name] += 1
+            key = f"{scope}.{name}" if first else name
+            number = self._count[key] + first
+            self._count[key] += 1
             chosen = f"module_{name}_{number}" if number else f"module_{name}"
             if not _has(owner, chosen):
                 break

@@ -24,7 +24,7 @@ from prepbench.prepare.modules import INPUT, Operator
 from prepbench.prepare.operations import function_name, is_in_place, operation_of
 from prepbench.prepare.passes.base import Change, Kept, Names, call_module, owner_of
 
-NUMBERS = "it is arithmetic on sizes"
+NUMBERS = "it gives sizes, not tensors"
 PART = "it takes one part of a result or of an input"
 INTERNAL = "it is an internal function of torch that the table of operations does not have"
 CUSTOM = "it is a custom operator"
