@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
+AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy networkx psutil pybind11 tqdm
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: demo lab check format test test-unit test-notebooks test-browser bench notebooks frontend clean system
@@ -63,7 +64,9 @@ $(BENCH)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable '.[inductor,test]'
-	$(BENCH)/bin/pip install --quiet --constraint constraints.txt nvidia-modelopt==0.47.0 requests aimet-torch==2.42.0
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt nvidia-modelopt==0.47.0 requests $(AIMET_NEEDS)
+	# without what it asks for: its torchvision would be one for another build of torch
+	$(BENCH)/bin/pip install --quiet --no-deps aimet-torch==2.42.0
 	touch $@
 
 bench: system $(BENCH)/.installed

@@ -90,7 +90,7 @@ def trace_values(
         way = queue.popleft()
         if best is not None and not _may_help(way, best):
             continue
-        if way.base != bases[0] and not sizes_matter:
+        if like is None and way.base != bases[0] and not sizes_matter:
             continue  # what was lost was not lost to a size
         try:
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
