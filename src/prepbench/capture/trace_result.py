@@ -49,8 +49,6 @@ class ValueTrace:
     constants: dict[str, Any] = field(default_factory=dict)
     sizes: dict[Any, InputSize] = field(default_factory=dict)
     assumptions: list[Assumption] = field(default_factory=list)
-    way: Any = None
-    """How it was traced."""
 
     @property
     def fixed(self) -> list[Assumption]:

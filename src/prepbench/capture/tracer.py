@@ -106,7 +106,6 @@ class RobustTracer:
         observe: Callable[[], Observed] | None = None,
         observed: Observed | None = None,
         prefix: str = "",
-        like: ValueTrace | None = None,
     ) -> fx.Graph:
         """The graph of ``root``; empty if its own forward failed (see :meth:`is_failed`).
 
@@ -117,7 +116,6 @@ class RobustTracer:
             observe: what submodules do on the samples, if something fails; by default the model is run to find out.
             observed: that, if known already.
             prefix: name of ``root`` within the observed model.
-            like: an earlier result for the same root and samples; tracing then goes the way that was best for it.
         """
         self.root = root
         check_names(root, concrete_args or {})
@@ -133,7 +131,6 @@ class RobustTracer:
                 observe=observe or (lambda: Observed.of(module, samples)),
                 observed=observed,
                 prefix=prefix,
-                like=like,
             )
         self._note(root, result, prefix)
         self.result, self.graph = result, result.graph

@@ -65,7 +65,6 @@ def trace_values(
     observe: Callable[[], Observed],
     observed: Observed | None = None,
     prefix: str = "",
-    like: ValueTrace | None = None,
 ) -> ValueTrace:
     """Trace ``root`` on the samples.
 
@@ -77,7 +76,6 @@ def trace_values(
             fails, and then ``root`` is traced once more with the answer.
         observed: the answer, if known already.
         prefix: name of ``root`` within the model that was observed.
-        like: another trace of this model on these samples; only the way that was best for it is taken.
     """
     best: ValueTrace | None = None
     sizes_matter = False
@@ -85,23 +83,19 @@ def trace_values(
     # the fast way first; torch's Python kernels are slow but fix fewer sizes, and so may another sample; as a last
     # resort models that know a way of their own for torch.export may take it
     ways = [_Way(bases[0]), *(_Way(base, kernels=True) for base in bases), _Way(bases[0], kernels=True, exporting=True)]
-    queue = deque([*ways, _Way(bases[0], kernels=True, strict=True)] if like is None else [like.way])
+    queue = deque([*ways, _Way(bases[0], kernels=True, strict=True)])
     while queue:
         way = queue.popleft()
         if best is not None and not _may_help(way, best):
             continue
-        if like is None and way.base != bases[0] and not sizes_matter:
+        if way.base != bases[0] and not sizes_matter:
             continue  # what was lost was not lost to a size
         try:
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
         except _NotObserved:
             observed = observe()
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
-        trace.way = way
         sizes_matter |= bool(trace.fixed or trace.contradicted or trace.error)
-        if like is not None:
-            best = trace
-            break
         if trace.converted and not way.conversions:
             queue.appendleft(replace(way, conversions=True))
         elif way.conversions and not way.kernels and trace.avoidable:

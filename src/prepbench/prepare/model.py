@@ -41,8 +41,11 @@ class PreparedModel(fx.GraphModule):
 
     @classmethod
     def of(cls, model: torch.nn.Module, trace: ValueTrace) -> PreparedModel:
-        """The traced graph of ``model`` before any pass; ``model`` is not changed."""
-        graph = _copy_of(trace.graph)
+        """The traced graph of ``model`` before any pass, which it takes over; call :meth:`recompile` after the passes.
+
+        ``model`` is not changed.
+        """
+        graph = trace.graph
         root = _shells(model, graph)
         for name, value in trace.constants.items():
             if isinstance(value, torch.Tensor):
@@ -67,7 +70,8 @@ class PreparedModel(fx.GraphModule):
             if name not in _OWN and name not in _TAKEN:
                 vars(made)[name] = value
         vars(made).update(_original_type=original, _checks=checks)
-        made.graph = graph
+        vars(made)["_graph"] = graph
+        graph.owning_module = made
         return made
 
     def add_check(self, check: Check) -> None:
@@ -110,6 +114,7 @@ class PreparedModel(fx.GraphModule):
     def _with(self, attributes: dict[str, Any], graph: fx.Graph) -> PreparedModel:
         made = PreparedModel._made(attributes, graph, self._original_type, self._checks)
         made.preparation_report = self.preparation_report
+        made.recompile()
         return made
 
     def strip(self) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx
 
-from prepbench.capture.structures import Applied, Rebuild
+from prepbench.capture.structures import Applied, Rebuild, map_values
 from prepbench.capture.trace_result import ValueTrace
 from prepbench.prepare.modules import ByMode
+from prepbench.prepare.operations import function_name
+from prepbench.prepare.watch import Call
 
 
 class _Differs(Exception):
@@ -107,3 +112,70 @@ def _holds_modes(value: Any) -> bool:
     if isinstance(value, slice):
         return any(map(_holds_modes, (value.start, value.stop, value.step)))
     return isinstance(value, ByMode)
+
+
+@dataclass
+class Modes:
+    """What differs between the modes of a model on one sample.
+
+    Attributes:
+        settings: by owner and name of an operation and its number there: its arguments with :class:`ByMode` in them.
+        differing: modules whose own code calls other operations, by name.
+    """
+
+    settings: dict[tuple[str, str, int], Any] = field(default_factory=dict)
+    differing: list[str] = field(default_factory=list)
+
+
+def compare_modes(here: Sequence[Call], there: Sequence[Call], training: bool) -> Modes:
+    """Compare what a model calls in its present mode with what it calls in the other one."""
+    one, two = _by_caller(here), _by_caller(there)
+    found = Modes()
+    for owner in dict.fromkeys([*one, *two]):
+        mine, theirs = one.get(owner, []), two.get(owner, [])
+        if [(call.owner, call.name) for call in mine] != [(call.owner, call.name) for call in theirs]:
+            found.differing.append(owner)
+            continue
+        count: Counter[tuple[str, str]] = Counter()
+        for a, b in zip(mine, theirs, strict=True):
+            key = a.owner, a.name, count[a.owner, a.name]
+            count[a.owner, a.name] += 1
+            try:
+                merged = _merged(_constants((a.args, a.kwargs)), _constants((b.args, b.kwargs)), {}, training)
+            except _Differs:
+                found.differing.append(owner)
+                break
+            if _holds_modes(merged):
+                found.settings[key] = merged
+    return found
+
+
+def _by_caller(calls: Sequence[Call]) -> dict[str, list[Call]]:
+    result: dict[str, list[Call]] = {}
+    for call in calls:
+        result.setdefault(call.caller, []).append(call)
+    return result
+
+
+def _constants(value: Any) -> Any:
+    """``value`` without its tensors: only settings are compared."""
+    return map_values(value, lambda _: None)
+
+
+def apply_modes(graph: fx.Graph, modes: Modes) -> bool:
+    """Make the settings of a graph that was traced by value follow the mode; whether all of them were found."""
+    count: Counter[tuple[str, str]] = Counter()
+    rest = dict(modes.settings)
+    for node in graph.nodes:
+        if node.op not in ("call_function", "call_method") or "val" not in node.meta:
+            continue
+        key = str(node.meta.get("fqn", "")), function_name(node.target)
+        settings = rest.pop((*key, count[key]), None)
+        count[key] += 1
+        if settings is not None:
+            try:
+                with_modes((node.args, node.kwargs), settings)
+            except (KeyError, ValueError):  # the graph writes this call in another way
+                return False
+            node.meta["by_mode"] = settings
+    return not rest

@@ -78,6 +78,7 @@ def prepare_model(
     changes = _run(prepared, [lambda m: complete_signature_(m, _signature(model), _fixed(concrete_args, samples))])
     _add_checks(prepared, traced)
     changes += _run(prepared, [operations_to_modules_, unroll_reused_, *extra_passes])
+    prepared.recompile()
     kept = _kept(prepared, traced)
     compared = () if samples is None or shown is None else verify(model, prepared, samples, shown)
     if samples is not None and shown is not None:
@@ -125,6 +126,7 @@ def run_passes(prepared: PreparedModel, passes: Sequence[Pass], *, inputs: Any =
 
     made = copy.copy(prepared)
     changes = _run(made, passes)
+    made.recompile()
     compared: list[Any] = []
     if inputs is not None:
         compared = compare_on(prepared, made, normalize_samples(prepared, inputs))
@@ -139,7 +141,6 @@ def _run(prepared: PreparedModel, passes: Sequence[Pass]) -> list[Change]:
         found = one(prepared)
         changes += found
         prepared.graph.lint()
-    prepared.recompile()
     return changes
 
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,11 +17,13 @@ from prepbench.capture.patching import patched
 from prepbench.capture.reasons import is_user_code, source_of_frame
 from prepbench.capture.trace_result import ValueTrace
 from prepbench.capture.tracer import RobustTracer
+from prepbench.capture.unchanged import own_copy, unchanged
 from prepbench.document.model import Failure, SourceLine
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
-from prepbench.prepare.modes import merge_modes
+from prepbench.prepare.modes import Modes, apply_modes, compare_modes, merge_modes
 from prepbench.prepare.modules import Operator
+from prepbench.prepare.watch import Call, watch
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -90,16 +92,15 @@ def trace(
             return "it has hooks, which run only when it is called"
         return ""
 
-    like: ValueTrace | None = None
-
     def run() -> _Tracer:
-        return _run(model, samples, concrete_args, whole, like)
+        return _run(model, samples, concrete_args, whole)
 
+    if samples is not None:
+        return _with_samples(model, samples, whole, by_mode, run)
     while True:
         with _reads_of_training() as reads:
             tracer = run()
-        like = tracer.result if samples is not None else None
-        traced = _result(model, tracer, samples is not None)
+        traced = _result(model, tracer, with_inputs=False)
         if not reads:
             return traced
         other = _in_other_mode(model, run)
@@ -114,16 +115,75 @@ def trace(
         by_mode.update(found)
 
 
+def _with_samples(
+    model: torch.nn.Module,
+    samples: Sequence[Sample],
+    whole: Callable[[torch.nn.Module], str],
+    by_mode: dict[int, SourceLine | None],
+    run: Callable[[], _Tracer],
+) -> Traced:
+    """Trace in the present mode; two real runs tell what the other mode does differently."""
+    modes, reads = _modes_on(model, samples[-1], whole)
+    places = {name: reads[id(part)][1] for name, part in model.named_modules() if id(part) in reads}
+    whole_ones = [n for n in modes.differing if n and next(model.get_submodule(n).children(), None) is None]
+    by_mode.update({id(model.get_submodule(name)): places.get(name) for name in whole_ones})
+    tracer = run()
+    traced = _result(model, tracer, with_inputs=True)
+    fixed = [name for name in modes.differing if name not in whole_ones]
+    modes.settings = {key: found for key, found in modes.settings.items() if not _inside(key[0], traced, whole_ones)}
+    if fixed or not apply_modes(traced.result.graph, modes):
+        known = [places[name] for name in fixed if name in places]
+        traced.fixed_mode = next((place for place in (*known, *places.values()) if place is not None), _SOMEWHERE)
+    return traced
+
+
+_SOMEWHERE = SourceLine("", 0, "self.training")
+
+
+def _inside(name: str, traced: Traced, fenced: Sequence[str]) -> bool:
+    """Whether code of this module is part of a call that is not looked into."""
+    opaque = [*traced.whole, *traced.failures, *fenced]
+    return any(name == other or name.startswith(f"{other}.") for other in opaque)
+
+
+def _modes_on(
+    model: torch.nn.Module, sample: Sample, whole: Callable[[torch.nn.Module], str]
+) -> tuple[Modes, dict[int, tuple[torch.nn.Module, SourceLine | None]]]:
+    """What the other mode does differently on one sample, and which modules ask for the mode."""
+    leaf = _Tracer(whole).is_leaf_module
+    with _reads_of_training() as reads:
+        here = _calls(model, sample, leaf)
+    if not reads or here is None:
+        return Modes(), reads
+    other = not model.training
+    with restored(model):
+        for module in model.modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                module.training = other
+        there = _calls(model, sample, leaf)
+    return Modes(differing=[""]) if there is None else compare_modes(here, there, model.training), reads
+
+
+def _calls(model: torch.nn.Module, sample: Sample, leaf: Callable[[Any, str], bool]) -> list[Call] | None:
+    """What the model calls on a sample; ``None`` if it raises, such as batch norm in training on one value."""
+    found: list[Call] = []
+    try:
+        with torch.no_grad(), unchanged(model), _without_hooks(model):
+            watch(model, own_copy(sample), leaf, lambda call: found.append(replace(call, result=None)))
+    except Exception:  # the mode of the caller's own choice was run before
+        return None
+    return found
+
+
 def _run(
     model: torch.nn.Module,
     samples: Sequence[Sample] | None,
     concrete_args: Any,
     whole: Callable[[Any], str],
-    like: ValueTrace | None,
 ) -> _Tracer:
     tracer = _Tracer(whole)
     with _without_hooks(model):
-        tracer.trace(model, concrete_args, inputs=None if samples is None else list(samples), like=like)
+        tracer.trace(model, concrete_args, inputs=None if samples is None else list(samples))
     return tracer
 
 

@@ -5,26 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.capture.operations import spell
 from prepbench.capture.outcomes import Outcome, outcome, without_output
-from prepbench.capture.patching import patched
 from prepbench.capture.resized import linked_axes, resized
 from prepbench.capture.structures import collect
 from prepbench.capture.unchanged import own_copy, unchanged
 from prepbench.errors import InputError, PreparationError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.operations import function_name
+from prepbench.prepare.watch import watch
 
 _STEPS = (1, 2, 4, 8, 32)
 _TOLERANCE = 1e-5
@@ -237,61 +233,14 @@ class _Watcher(fx.Interpreter):
 
 def _values_of(model: torch.nn.Module, sample: Sample, leaves: set[str]) -> dict[Any, list[Any]]:
     """The value of every operation and leaf module of the original, by owner and name, in order."""
-    names = {id(module): name for name, module in model.named_modules()}
     seen: dict[Any, list[Any]] = defaultdict(list)
-    original = torch.nn.Module.__call__
-    state = _State()
-
-    def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        name = names.get(id(module))
-        if name is None or state.inside:
-            return original(module, *args, **kwargs)
-        with state.entered(name, name in leaves):
-            output = original(module, *args, **kwargs)
-        if name in leaves:
-            seen[name, ""].append(_copied(output))
-        return output
-
-    with ExitStack() as stack:
-        stack.enter_context(patched(torch.nn.Module, "__call__", call))
-        stack.enter_context(_Functions(seen, state))
-        sample.call(model)
+    watch(
+        model,
+        sample,
+        lambda _, name: name in leaves,
+        lambda call: seen[call.owner, call.name].append(_copied(call.result)),
+    )
     return seen
-
-
-class _State:
-    """Where the original is while it runs."""
-
-    def __init__(self) -> None:
-        self.scope: list[str] = []
-        self.inside = 0
-
-    @contextmanager
-    def entered(self, name: str, leaf: bool) -> Iterator[None]:
-        self.scope.append(name)
-        self.inside += leaf
-        try:
-            yield
-        finally:
-            self.scope.pop()
-            self.inside -= leaf
-
-
-class _Functions(TorchFunctionMode):
-    """Notes the value of every torch function that the original's own code calls."""
-
-    def __init__(self, seen: dict[Any, list[Any]], state: _State) -> None:
-        super().__init__()
-        self._seen, self._state = seen, state
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not self._state.inside and isinstance(result, torch.Tensor):
-            scope = self._state.scope[-1] if self._state.scope else ""
-            self._seen[scope, function_name(spell(func, tuple(args), kwargs or {})[1])].append(
-                _copied(result)
-            )  # a mode is off inside its own handler
-        return result
 
 
 def _copied(value: Any) -> Any:

@@ -30,7 +30,7 @@ def unroll_reused_(model: PreparedModel) -> list[Change]:
         made = instance_of(module)
         scope, _, last = target.rpartition(".")
         name = names.add(scope, last, made, first=1)
-        stateful = next(made.parameters(), None) is not None or next(made.buffers(), None) is not None
+        stateful = any(part._parameters or part._buffers for part in made.modules())
         why = "called again; shares parameters and buffers with " if stateful else "called again; independent of "
         node = call_module(model, node, name, node.args, dict(node.kwargs))
         changes.append(
