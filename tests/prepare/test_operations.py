@@ -17,8 +17,6 @@ from prepbench.prepare import prepare_model
 from prepbench.prepare.modules import CLASSES, Operator
 from prepbench.prepare.operations import TABLE, operation_of
 
-pytest.importorskip("expecttest")  # torch's own samples need it
-
 # names that torch reports and that no forward can call
 _MACHINERY = {"__deepcopy__", "__get__", "__set__"}
 

@@ -558,6 +558,28 @@ def test_exported_with_dynamic_batch() -> None:
     assert any("module_add" in path for path in stacks)
 
 
+def test_exported_to_onnx(tmp_path: Any) -> None:
+    import onnxruntime
+
+    model = Residual().eval()
+    prepared = prepare_model(model, inputs=[x(2, 4, 6, 6)])
+    path = tmp_path / "model.onnx"
+    batch = torch.export.Dim("batch")
+    torch.onnx.export(prepared, (x(2, 4, 6, 6),), str(path), dynamo=True, dynamic_shapes=({0: batch},), verbose=False)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (got,) = session.run(None, {session.get_inputs()[0].name: x(5, 4, 6, 6).numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), model(x(5, 4, 6, 6)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_moved_and_cast(kind: torch.dtype) -> None:
+    prepared = copy.deepcopy(prepare_model(Residual().eval(), inputs=[x(2, 4, 6, 6)])).to(kind)
+    assert {parameter.dtype for parameter in prepared.parameters()} == {kind}
+    assert prepared(x(2, 4, 6, 6).to(kind)).dtype is kind
+    meta = copy.deepcopy(prepared).to("meta")
+    assert meta(x(3, 4, 6, 6).to("meta", kind)).shape == (3, 4, 6, 6)
+
+
 def test_quantized_by_the_names_of_preparation() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
