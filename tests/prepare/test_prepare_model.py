@@ -814,6 +814,27 @@ def test_weights_may_be_parameters_buffers_or_activations() -> None:
     assert dict(prepared.named_parameters()).keys() == dict(model.named_parameters()).keys()
 
 
+def test_functions_with_weights_are_layers_to_quantize() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.l = nn.Parameter(x(8, 3, 3, 3)), nn.Parameter(x(4, 8))
+
+        def forward(self, x):
+            return F.linear(F.relu(F.conv2d(x, self.w)).mean((2, 3)), self.l)
+
+    samples = [x(2, 3, 8, 8), x(3, 3, 8, 8)]
+    compiled = pb.compile_model(
+        prepare_model(Net().eval(), inputs=samples),
+        tracing_inputs=samples,
+        calibration_inputs=samples,
+        deployment_settings=pb.EagerDeployment(),
+        quantization_settings=pb.QuantizationSettings(),
+        layer_quantization_settings={"module_linear": pb.LayerQuantizationSettings(skip_quantization=True)},
+    )
+    assert {row.fqn: row.quantized for row in compiled.report.layers} == {"module_conv2d": True, "module_linear": False}
+
+
 def test_the_report_is_data_and_shows_itself() -> None:
     prepared = prepare_model(Reused().eval(), inputs=[x(1, 3, 32, 32)])
     report = prepared.preparation_report

@@ -100,3 +100,27 @@ def test_what_is_left_has_a_reason_and_nothing_is_called_twice(name: str) -> Non
     scripted = [module for module in targets if isinstance(module, torch.jit.ScriptModule)]
     others = [id(module) for module in targets if module not in scripted]
     assert len(set(others)) == len(others)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MODULES)
+def test_without_samples_nothing_is_wrong_in_silence(name: str) -> None:
+    """Prepared and equal, or an error: at preparation, or when the prepared model is called with what it is not for."""
+    case = ZOO[name]
+    if case.refused:
+        return  # an iterator cannot be compared
+    torch.manual_seed(0)
+    model = case.make()
+    try:
+        made = prepare_model(model)
+    except CaptureError as error:
+        assert "inputs=" in str(error)
+        return
+    for sample in normalize_samples(model, [*case.samples, *case.unseen]):
+        try:
+            expected = run(own_copy(model), sample)
+            got = run(own_copy(made), sample)
+        except Exception:
+            return
+        largest, what = values_apart(expected, got)
+        assert largest <= 1e-5, what

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench._torch_compat import taking_tuple
+from prepbench._torch_compat import autocast_functions, autocast_state, taking_tuple
+from prepbench.capture.grad_mode import enter_grad_mode, exit_grad_mode
 from prepbench.capture.module_state import restored
 from prepbench.capture.patching import patched
 from prepbench.capture.reasons import is_user_code, source_of_frame
@@ -103,6 +104,10 @@ def _asks_isinstance(frame: FrameType) -> bool:
     return False
 
 
+def _regions() -> tuple[Any, bool]:
+    return autocast_state(), torch.is_grad_enabled()
+
+
 class _Tracer(fx.Tracer):
     """FX's tracer with failures confined to the innermost module."""
 
@@ -114,6 +119,9 @@ class _Tracer(fx.Tracer):
         self.calls: list[ModuleCall] = []
         self._is_leaf = is_leaf
         self._scope: list[tuple[str, str]] = []
+        self._outside = _regions()
+        self._inside: tuple[Any, list[tuple[Any, fx.Node]]] = (self._outside, [])
+        self._following = False
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         return self._is_leaf(m, module_qualified_name)
@@ -122,12 +130,34 @@ class _Tracer(fx.Tracer):
         return _SeenAsTensor(node, self)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if args[0] not in ("placeholder", "get_attr") and not self._following:
+            self._follow_regions()
         node = super().create_node(*args, **kwargs)
         inside = node.op not in ("placeholder", "output")
         node.meta["fqn"] = str(node.target) if node.op == "call_module" else self._scope[-1][0] if self._scope else ""
         node.meta["source"] = source_of_frame(sys._getframe(1)) if inside else None
         node.meta["nn_module_stack"] = {path: (path, kind) for path, kind in self._scope}
         return node
+
+    def _follow_regions(self) -> None:
+        """Open and close autocast and ``no_grad`` in the graph where the model does."""
+        state, entered = self._inside
+        now = _regions()
+        if now == state:
+            return
+        self._following = True
+        enter, leave = autocast_functions()
+        for left, node in reversed(entered):
+            self.create_node("call_function", left, (node,), {})
+        opened = [
+            (leave, self.create_node("call_function", enter, (device, dtype, enabled, True), {}))
+            for device, enabled, dtype in now[0]
+            if (device, enabled, dtype) not in self._outside[0]
+        ]
+        if now[1] != self._outside[1]:
+            opened.append((exit_grad_mode, self.create_node("call_function", enter_grad_mode, (now[1],), {})))
+        self._inside = now, opened
+        self._following = False
 
     def call_module(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -136,7 +166,7 @@ class _Tracer(fx.Tracer):
         if self.is_leaf_module(m, fqn):
             self.calls.append(ModuleCall(fqn))
             return self._opaque(fqn, args, kwargs, "leaf")
-        last, count = next(iter(reversed(self.graph.nodes))), len(self.calls)
+        last, count, inside = next(iter(reversed(self.graph.nodes))), len(self.calls), self._inside
         self._scope.append((fqn, type(m).__name__))
         self.calls.append(ModuleCall(fqn))
         try:
@@ -151,6 +181,7 @@ class _Tracer(fx.Tracer):
             if node is last:
                 break
             self.graph.erase_node(node)
+        self._inside = inside
         # what failed inside stays reported; what was traced inside is traced on its own later
         self.calls[count:] = [ModuleCall(fqn, failure), *(call for call in self.calls[count:] if call.error)]
         return self._opaque(fqn, args, kwargs, "failed")

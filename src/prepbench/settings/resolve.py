@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from prepbench.errors import SettingsError
+from prepbench.prepare.modules import Operator
 from prepbench.settings.quantization import LayerQuantizationSettings, QuantizationSettings
 
 LayerRules = Mapping[str, LayerQuantizationSettings]
@@ -81,10 +82,16 @@ def explain_settings(
     return rows
 
 
+_WEIGHTED = ("conv1d", "conv2d", "conv3d", "linear")
+
+
 def _is_quantizable(module: nn.Module) -> bool:
     """Whether it has a matrix or kernel under a usual name, as users' own linear layers, attention and LSTMs do."""
     if isinstance(module, _TABLES):
         return False
+    if isinstance(module, Operator):
+        # a prepared function that takes a weight, which is a parameter of the module around it
+        return module.operation is not None and module.operation.name in _WEIGHTED
     return any(
         value is not None and value.ndim >= 2 and (name.startswith("weight") or name.endswith("_weight"))
         for name, value in module._parameters.items()
