@@ -15,11 +15,12 @@ from prepbench.capture.outcomes import without_output
 from prepbench.document.model import SourceLine
 from prepbench.errors import CaptureError, InputError, PreparationError
 from prepbench.inputs import Sample, normalize_samples
+from prepbench.prepare.kept import kept_operations
 from prepbench.prepare.model import PreparedModel, names_taken
 from prepbench.prepare.modules import Operator
 from prepbench.prepare.passes.base import Change, Kept
 from prepbench.prepare.passes.complete_signature import complete_signature_
-from prepbench.prepare.passes.operations_to_modules import kept_operations, operations_to_modules_
+from prepbench.prepare.passes.operations_to_modules import operations_to_modules_
 from prepbench.prepare.passes.unroll_reused import unroll_reused_
 from prepbench.prepare.report import PreparationReport
 from prepbench.prepare.sizes import fixed_sizes, with_other_batch

@@ -12,9 +12,7 @@ from prepbench._shown import view
 from prepbench.capture.check_inputs import check_names, checked_samples
 from prepbench.capture.outcomes import without_output
 from prepbench.document.model import SourceLine
-from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.passes.base import owner_of
-from prepbench.prepare.passes.operations_to_modules import (
+from prepbench.prepare.kept import (
     CUSTOM,
     FOREIGN,
     INTERNAL,
@@ -22,6 +20,8 @@ from prepbench.prepare.passes.operations_to_modules import (
     operation_text,
     reason_to_stay,
 )
+from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.passes.base import owner_of
 from prepbench.prepare.trace import Traced, trace
 
 REUSED, FUNCTION, MISSING, UNTRACED = "reused module", "operation without module", "missing module", "not traced"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import operator
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -12,25 +11,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.capture import structures
-from prepbench.capture.grad_mode import enter_grad_mode, exit_grad_mode
-from prepbench.capture.structures import collect
-from prepbench.capture.to_document import target_text
 from prepbench.prepare import modules
+from prepbench.prepare.kept import function_of, numbers_of, operation_text, reason_to_stay
 from prepbench.prepare.layers import layer_for
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.modes import with_modes
 from prepbench.prepare.modules import INPUT, Operator
 from prepbench.prepare.operations import function_name, is_in_place, operation_of
-from prepbench.prepare.passes.base import Change, Kept, Names, call_module, owner_of
-
-NUMBERS = "it gives sizes, not tensors"
-PART = "it takes one part of a result or of an input"
-INTERNAL = "it is an internal function of torch that the table of operations does not have"
-CUSTOM = "it is a custom operator"
-FOREIGN = "it is a function of the user's"
-REGION = "it opens or closes a region of the forward"
-WRAPPED = "it was kept whole by torch.fx.wrap"
+from prepbench.prepare.passes.base import Change, Names, call_module, owner_of
 
 
 def operations_to_modules_(model: PreparedModel) -> list[Change]:
@@ -60,133 +48,9 @@ def operations_to_modules_(model: PreparedModel) -> list[Change]:
     return changes
 
 
-def kept_operations(model: PreparedModel) -> list[Kept]:
-    """The functions, methods and operators that are left in the graph, with the reasons."""
-    numbers = numbers_of(model.graph)
-    return [
-        Kept(
-            node.name,
-            owner_of(node),
-            operation_text(node),
-            reason_to_stay(node, numbers) or "not replaced yet",
-            node.meta.get("source"),
-        )
-        for node in model.graph.nodes
-        if node.op in ("call_function", "call_method")
-    ]
-
-
-# -- which operations
-
-
-def reason_to_stay(node: fx.Node, numbers: set[fx.Node]) -> str:
-    """Why this function or method stays a call; "" if it has a module."""
-    if node.meta.get("is_wrapped"):
-        return WRAPPED
-    function = _function(node)
-    if isinstance(function, structures.Rebuild):
-        return "it puts values together into an output or argument"
-    if isinstance(function, structures.Applied):
-        return "it is a custom torch.autograd.Function, whose backward is kept"
-    if isinstance(function, torch._ops.HigherOrderOperator):
-        return "it runs functions of the model (control flow)"
-    if function is structures.tensor_at or (function is getattr and len(node.args) > 2):
-        return PART
-    if node in numbers:
-        return NUMBERS
-    if function is operator.getitem and _is_part(node):
-        return PART
-    row = operation_of(function)
-    if row is None:
-        return _not_torchs(node, function)
-    if row.reason:
-        return row.reason
-    return ""
-
-
-def _not_torchs(node: fx.Node, function: Any) -> str:
-    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        return INTERNAL if str(function).startswith("aten") else CUSTOM
-    if node.target is builtins.getattr:
-        return PART
-    if node.op == "call_method":
-        return f"torch has no Tensor.{node.target} in the table of operations"
-    if function in (enter_grad_mode, exit_grad_mode):
-        return REGION
-    if str(getattr(function, "__module__", "") or "torch").partition(".")[0] == "torch":
-        return INTERNAL
-    return FOREIGN
-
-
-def _function(node: fx.Node) -> Any:
-    if node.target is builtins.getattr and len(node.args) == 2 and isinstance(node.args[1], str):
-        return node.args[1]  # x.T and x.shape are read by name
-    return node.target
-
-
-def _was_traced_by_value(node: fx.Node) -> bool:
-    return any("val" in other.meta for other in node.graph.nodes if other.op == "placeholder")
-
-
-def _is_part(node: fx.Node) -> bool:
-    """Whether ``x[i]`` takes an element of a tuple or dict, or, where that is not known, may do so."""
-    source, index = node.args[0], node.args[1]
-    if not isinstance(source, fx.Node):
-        return True
-    if "val" in source.meta:
-        return not isinstance(source.meta["val"], torch.Tensor)
-    if _was_traced_by_value(node):
-        return "val" not in node.meta
-    if isinstance(index, str):
-        return True
-    return isinstance(index, int) and not _gives_tensor(source)
-
-
-def _gives_tensor(node: fx.Node) -> bool:
-    """Whether a node of a symbolic trace surely gives one tensor."""
-    if node.op == "get_attr":
-        return True
-    if node.op not in ("call_function", "call_method"):
-        return False
-    row = operation_of(_function(node))
-    return row is not None and row.group in ("activation", "elementwise", "comparison", "matmul", "normalisation")
-
-
-def numbers_of(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes whose values are sizes or other Python numbers."""
-    found: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node.op not in ("call_function", "call_method"):
-            continue
-        value = node.meta.get("val", _UNKNOWN)
-        if value is not _UNKNOWN and value is not None:
-            if not any(isinstance(leaf, torch.Tensor) for leaf in collect(value)) and collect(value):
-                found.add(node)
-            continue
-        name = function_name(_function(node)) if not isinstance(_function(node), structures.Rebuild) else ""
-        if name in ("size", "shape", "dim", "ndim", "numel", "nelement", "len", "ndimension", "stride"):
-            found.add(node)
-            continue
-        inputs = set(node.all_input_nodes)
-        if node.op == "call_function" and inputs and inputs <= found and not _makes_tensor(node):
-            found.add(node)
-    return found
-
-
-_UNKNOWN = object()
-
-
-def _makes_tensor(node: fx.Node) -> bool:
-    row = operation_of(_function(node))
-    return row is not None and row.group in ("constant", "random") and node.target not in (range, min, max)
-
-
-# -- the modules
-
-
 def module_for(node: fx.Node) -> tuple[torch.nn.Module, list[fx.Node]]:
     """The module that does what a node does, and the nodes that it takes."""
-    function = _function(node)
+    function = function_of(node)
     args, kwargs = with_modes((node.args, node.kwargs), node.meta.get("by_mode"))
     kwargs = _without_defaults(node.target, kwargs)
     inputs: list[fx.Node] = []
@@ -282,15 +146,7 @@ def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _name(node: fx.Node) -> str:
-    name = function_name(_function(node))
-    if is_in_place(_function(node)):
+    name = function_name(function_of(node))
+    if is_in_place(function_of(node)):
         name = name[1:] if not name.endswith("_") else name.rstrip("_")
     return name
-
-
-def operation_text(node: fx.Node) -> str:
-    """What a node calls, as people write it."""
-    function = _function(node)
-    if node.op == "call_method" or node.target is builtins.getattr:
-        return f"torch.Tensor.{function}"
-    return target_text(function)
