@@ -49,7 +49,9 @@ class ByMode:
         self.train, self.evaluate = train, evaluate
 
     def __repr__(self) -> str:
-        return "self.training" if (self.train, self.evaluate) == (True, False) else f"{self.train}|{self.evaluate}"
+        if (self.train, self.evaluate) == (True, False):
+            return "self.training"
+        return f"({self.train!r} if self.training else {self.evaluate!r})"
 
 
 class Operator(torch.nn.Module):
