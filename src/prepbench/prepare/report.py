@@ -23,6 +23,7 @@ class PreparationReport:
         notes: what the prepared model takes for granted.
 
     Example:
+        >>> import torch
         >>> from prepbench.prepare import prepare_model
         >>> prepared = prepare_model(torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()))
         >>> prepared.preparation_report
