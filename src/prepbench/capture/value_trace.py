@@ -44,7 +44,7 @@ from prepbench.capture.module_state import replaced_buffers, restored
 from prepbench.capture.observed import Observed, wrapped_name
 from prepbench.capture.operations import has_side_effect, spell
 from prepbench.capture.reasons import source_of_frame
-from prepbench.capture.recording import Recording
+from prepbench.capture.recording import Recording, UntracedTensor
 from prepbench.capture.repeated_layers import RepeatedLayers
 from prepbench.capture.sample_sizes import SizesDecide, disagreement
 from prepbench.capture.trace_result import Assumption, ModuleCall, ValueTrace, values_on_samples
@@ -88,14 +88,14 @@ def trace_values(
         way = queue.popleft()
         if best is not None and not _may_help(way, best):
             continue
-        if way.base != bases[0] and not sizes_matter:
-            continue  # what was lost was not lost to a size
+        if best is not None and not sizes_matter and not way.exporting:
+            continue  # what was lost was not lost to a size, so neither sample nor kernels matter
         try:
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
         except _NotObserved:
             observed = observe()
             trace = _Run(root, is_leaf, observed, prefix).trace(samples, way)
-        sizes_matter |= bool(trace.fixed or trace.contradicted or trace.error)
+        sizes_matter |= bool(trace.fixed or trace.contradicted or trace.error) or any(map(_about_sizes, trace.errors))
         if trace.converted and not way.conversions:
             queue.appendleft(replace(way, conversions=True))
         elif way.conversions and not way.kernels and trace.avoidable:
@@ -109,6 +109,11 @@ def trace_values(
         # the model does not run on these inputs at all: its own error says more than that of a tensor without data
         best.error = observed.error
     return best
+
+
+def _about_sizes(error: Exception) -> bool:
+    """Whether torch failed at a symbolic size, which its Python kernels may take."""
+    return isinstance(error, UntracedTensor) or "sym" in str(error).lower()
 
 
 def _may_help(way: _Way, best: ValueTrace) -> bool:
