@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -73,8 +75,17 @@ def prepare_model(
     """
     _check_arguments(model, modules_to_exclude, module_classes_to_exclude)
     check_names(model, concrete_args or {})
+    with _collector_paused():
+        return _prepared(
+            model, modules_to_exclude or (), module_classes_to_exclude or (), concrete_args, inputs, extra_passes
+        )
+
+
+def _prepared(
+    model: torch.nn.Module, modules: Any, classes: Any, concrete_args: Any, inputs: Any, extra_passes: Sequence[Pass]
+) -> PreparedModel:
     samples = None if inputs is None else _with_fixed(checked_samples(model, inputs), concrete_args)
-    shown, traced = _traced(model, samples, concrete_args, modules_to_exclude or (), module_classes_to_exclude or ())
+    shown, traced = _traced(model, samples, concrete_args, modules, classes)
     prepared = PreparedModel.of(model, traced.result)
     changes = _run(prepared, [lambda m: complete_signature_(m, _signature(model), _fixed(concrete_args, samples))])
     _add_checks(prepared, traced)
@@ -92,6 +103,20 @@ def prepare_model(
         prepared.original_type.__name__, tuple(changes), kept, compared, _notes(model, traced)
     )
     return prepared
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection inside: graphs are many small objects that live on, and looking through them takes longer
+    than making them.
+    """
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def _traced(
