@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import prepbench as pb
 from prepbench.errors import CaptureError, InputError, PreparationError
-from prepbench.prepare import PreparedModel, prepare_model
+from prepbench.prepare import PreparedModel, fold_batch_norm_, prepare_model, run_passes
 from prepbench.prepare.modules import Add, Concat, MatMul, Multiply, Operator
 
 torch.fx.wrap("len")
@@ -445,6 +445,30 @@ def test_a_model_that_differs_in_training_refuses_the_other_mode() -> None:
         prepared.train()(x(3, 4))
 
 
+class Averaged(nn.Module):
+    """The same operations on other tensors in evaluation, which are equal to begin with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(x(3, 4))
+        self.register_buffer("average", self.weight.detach().clone())
+
+    def forward(self, x):
+        return F.linear(x, self.weight if self.training else self.average)
+
+
+@pytest.mark.parametrize("with_inputs", [True, False])
+def test_other_tensors_in_training_are_not_taken_for_the_same(with_inputs: bool) -> None:
+    prepared = prepare_model(Averaged().eval(), inputs=[x(2, 4)] if with_inputs else None)
+    with pytest.raises(PreparationError, match="mode"):
+        prepared.train()(x(2, 4))
+
+
+def test_both_modes_are_compared() -> None:
+    report = prepare_model(Modes().eval(), inputs=[x(6, 4)]).preparation_report
+    assert [c.largest for c in report.compared if c.inputs.endswith("in training")] == [0.0]
+
+
 # -- structures, hooks, attributes
 
 
@@ -675,6 +699,12 @@ def test_an_inequality_names_the_first_node_that_differs() -> None:
 
 def test_bad_arguments() -> None:
     model = Custom()
+    with pytest.raises(InputError, match="modules_to_exclude is a list, got Gate"):
+        prepare_model(model, modules_to_exclude=model.custom)
+    with pytest.raises(InputError, match="passes is a list"):
+        run_passes(prepare_model(model), fold_batch_norm_)
+    with pytest.raises(InputError, match="run_passes takes what prepare_model returns, got Custom"):
+        run_passes(model, [fold_batch_norm_])
     with pytest.raises(InputError, match=r"prepare_model takes a torch\.nn\.Module"):
         prepare_model(lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"modules_to_exclude\[0\], a Gate, is not part of this Custom"):

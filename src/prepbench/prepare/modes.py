@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import fx
 
-from prepbench.capture.structures import Applied, Rebuild, map_values
+from prepbench.capture.structures import Applied, Rebuild
 from prepbench.capture.trace_result import ValueTrace
 from prepbench.prepare.modules import ByMode
 from prepbench.prepare.operations import function_name
-from prepbench.prepare.watch import Call
+from prepbench.prepare.watch import Call, Wire
 
 
 class _Differs(Exception):
@@ -87,6 +87,10 @@ def _merged(one: Any, two: Any, partner: dict[fx.Node, fx.Node], training: bool)
         if not isinstance(one, fx.Node) or partner.get(one) is not two:
             raise _Differs
         return one
+    if isinstance(one, Wire) or isinstance(two, Wire):
+        if one != two:
+            raise _Differs
+        return None
     if isinstance(one, tuple | list) and isinstance(two, tuple | list):
         if len(one) != len(two):
             raise _Differs
@@ -120,7 +124,7 @@ class Modes:
 
     Attributes:
         settings: by owner and name of an operation and its number there: its arguments with :class:`ByMode` in them.
-        differing: modules whose own code calls other operations, by name.
+        differing: modules whose own code calls other operations, or the same ones on other tensors, by name.
     """
 
     settings: dict[tuple[str, str, int], Any] = field(default_factory=dict)
@@ -141,7 +145,7 @@ def compare_modes(here: Sequence[Call], there: Sequence[Call], training: bool) -
             key = a.owner, a.name, count[a.owner, a.name]
             count[a.owner, a.name] += 1
             try:
-                merged = _merged(_constants((a.args, a.kwargs)), _constants((b.args, b.kwargs)), {}, training)
+                merged = _merged((a.args, a.kwargs), (b.args, b.kwargs), {}, training)
             except _Differs:
                 found.differing.append(owner)
                 break
@@ -155,11 +159,6 @@ def _by_caller(calls: Sequence[Call]) -> dict[str, list[Call]]:
     for call in calls:
         result.setdefault(call.caller, []).append(call)
     return result
-
-
-def _constants(value: Any) -> Any:
-    """``value`` without its tensors: only settings are compared."""
-    return map_values(value, lambda _: None)
 
 
 def apply_modes(graph: fx.Graph, modes: Modes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +27,8 @@ from prepbench.prepare.passes.operations_to_modules import operations_to_modules
 from prepbench.prepare.passes.unroll_reused import unroll_reused_
 from prepbench.prepare.report import PreparationReport
 from prepbench.prepare.sizes import fixed_sizes, with_other_batch
-from prepbench.prepare.trace import Traced, trace
-from prepbench.prepare.verify import Compared, compare_on, verify
+from prepbench.prepare.trace import UNKNOWN_LINE, Traced, place_text, trace
+from prepbench.prepare.verify import Compared, compare_in_other_mode, compare_on, verify
 
 Pass = Callable[[PreparedModel], Sequence[Change]]
 
@@ -88,16 +89,22 @@ def _prepared(
     shown, traced = _traced(model, samples, concrete_args, modules, classes)
     prepared = PreparedModel.of(model, traced.result)
     changes = _run(prepared, [lambda m: complete_signature_(m, _signature(model), _fixed(concrete_args, samples))])
-    _add_checks(prepared, traced)
+    _add_size_check(prepared, traced)
     changes += _run(prepared, [operations_to_modules_, unroll_reused_, *extra_passes])
     prepared.recompile()
     kept = _kept(prepared, traced)
     compared = () if samples is None or shown is None else verify(model, prepared, samples, shown)
     if samples is not None and shown is not None:
+        if traced.fixed_mode is None:
+            found, wrong = compare_in_other_mode(model, prepared, shown[-1])
+            compared += (found,)
+            traced.fixed_mode = UNKNOWN_LINE if wrong else None
         fixed = fixed_sizes(model, prepared, samples[0], shown)
         if fixed is not None:
             prepared.add_check(fixed)
             compared += tuple(Compared(name, note=f"for {size} only") for _, _, size, name in fixed.places)
+    if traced.fixed_mode is not None:
+        prepared.add_check(FixedMode(prepared.training, traced.fixed_mode))
     prepared.strip()
     prepared.preparation_report = PreparationReport(
         prepared.original_type.__name__, tuple(changes), kept, compared, _notes(model, traced)
@@ -148,8 +155,13 @@ def run_passes(prepared: PreparedModel, passes: Sequence[Pass], *, inputs: Any =
     Raises:
         PreparationError: the results differ, or a pass cannot be applied.
     """
-    import copy
-
+    if not isinstance(prepared, PreparedModel):
+        raise InputError(
+            f"run_passes takes what prepare_model returns, got {type(prepared).__name__}: call "
+            "prepare_model(model, inputs=[...]) first."
+        )
+    if callable(passes):
+        raise InputError("passes is a list: write run_passes(prepared, [fold_batch_norm_]).")
     made = copy.copy(prepared)
     changes = _run(made, passes)
     made.recompile()
@@ -173,6 +185,9 @@ def _run(prepared: PreparedModel, passes: Sequence[Pass]) -> list[Change]:
 def _check_arguments(model: Any, modules: Any, classes: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"prepare_model takes a torch.nn.Module, got {type(model).__name__}.")
+    for name, given in (("modules_to_exclude", modules), ("module_classes_to_exclude", classes)):
+        if given is not None and not isinstance(given, list | tuple | set):
+            raise InputError(f"{name} is a list, got {type(given).__name__}: write {name}=[...].")
     own = {id(module) for module in model.modules()}
     for index, module in enumerate(modules or ()):
         if not isinstance(module, torch.nn.Module):
@@ -213,12 +228,10 @@ def _signature(model: torch.nn.Module) -> inspect.Signature:
     return inspect.signature(model.forward)
 
 
-def _add_checks(prepared: PreparedModel, traced: Traced) -> None:
+def _add_size_check(prepared: PreparedModel, traced: Traced) -> None:
     size_check = SizeCheck.of(replace(traced.result, graph=prepared.graph)) if traced.result.assumptions else None
     if size_check is not None:
         prepared.add_check(size_check)
-    if traced.fixed_mode is not None:
-        prepared.add_check(FixedMode(prepared.training, traced.fixed_mode))
 
 
 class FixedMode:
@@ -237,7 +250,7 @@ class FixedMode:
             ours, other = ("train()", "eval()") if self.training else ("eval()", "train()")
             raise PreparationError(
                 f"This {model.original_type.__name__} was prepared in {ours} mode and is in {other} mode, in which the "
-                f"original runs other code ({self.source.file}:{self.source.line}: {self.source.code}). Prepare it "
+                f"original runs other code ({place_text(self.source)}). Prepare it "
                 f"again after model.{other}, or exclude the module with that line."
             )
 
@@ -263,10 +276,7 @@ def _notes(model: torch.nn.Module, traced: Traced) -> tuple[str, ...]:
     notes = [f"assumes {line}" for line in readable(traced.result)]
     if traced.fixed_mode is not None:
         mode = "training" if model.training else "evaluation"
-        place = traced.fixed_mode
-        notes.append(
-            f"prepared for {mode} only: the model runs other code in the other mode "
-            f"({place.file}:{place.line}: {place.code})"
-        )
+        place = place_text(traced.fixed_mode)
+        notes.append(f"prepared for {mode} only: the model runs other code in the other mode ({place})")
     notes += [f"the attribute {name!r} of the model is not kept: graph modules use it" for name in names_taken(model)]
     return tuple(notes)

@@ -87,7 +87,7 @@ def trace(
         if type(module) in classes:
             return f"excluded by module_classes_to_exclude ({type(module).__name__})"
         if id(module) in by_mode:
-            return f"it computes other things in training than in evaluation ({_place(by_mode[id(module)])})"
+            return f"it computes other things in training than in evaluation ({place_text(by_mode[id(module)])})"
         if any(getattr(module, name, None) for name in _HOOKS):
             return "it has hooks, which run only when it is called"
         return ""
@@ -123,27 +123,30 @@ def _with_samples(
     run: Callable[[], _Tracer],
 ) -> Traced:
     """Trace in the present mode; two real runs tell what the other mode does differently."""
-    modes, reads = _modes_on(model, samples[-1], whole)
-    places = {name: reads[id(part)][1] for name, part in model.named_modules() if id(part) in reads}
-    whole_ones = [n for n in modes.differing if n and next(model.get_submodule(n).children(), None) is None]
-    by_mode.update({id(model.get_submodule(name)): places.get(name) for name in whole_ones})
+    while True:
+        modes, reads = _modes_on(model, samples[-1], whole)
+        places = {name: reads[id(part)][1] for name, part in model.named_modules() if id(part) in reads}
+        small = [n for n in modes.differing if n and next(model.get_submodule(n).children(), None) is None]
+        if not small:
+            break
+        # what comes after them is compared again, with these as single calls
+        by_mode.update({id(model.get_submodule(name)): places.get(name) for name in small})
     tracer = run()
     traced = _result(model, tracer, with_inputs=True)
-    fixed = [name for name in modes.differing if name not in whole_ones]
-    modes.settings = {key: found for key, found in modes.settings.items() if not _inside(key[0], traced, whole_ones)}
+    fixed = modes.differing
+    modes.settings = {key: found for key, found in modes.settings.items() if not _inside(key[0], traced)}
     if fixed or not apply_modes(traced.result.graph, modes):
         known = [places[name] for name in fixed if name in places]
-        traced.fixed_mode = next((place for place in (*known, *places.values()) if place is not None), _SOMEWHERE)
+        traced.fixed_mode = next((place for place in (*known, *places.values()) if place is not None), UNKNOWN_LINE)
     return traced
 
 
-_SOMEWHERE = SourceLine("", 0, "self.training")
+UNKNOWN_LINE = SourceLine("", 0, "code that depends on self.training")
 
 
-def _inside(name: str, traced: Traced, fenced: Sequence[str]) -> bool:
+def _inside(name: str, traced: Traced) -> bool:
     """Whether code of this module is part of a call that is not looked into."""
-    opaque = [*traced.whole, *traced.failures, *fenced]
-    return any(name == other or name.startswith(f"{other}.") for other in opaque)
+    return any(name == other or name.startswith(f"{other}.") for other in (*traced.whole, *traced.failures))
 
 
 def _modes_on(
@@ -280,5 +283,7 @@ def _operations(trace: ValueTrace, name: str) -> list[tuple[str, Any]]:
     return [(node.op, node.target) for node in trace.graph.nodes if node.meta.get("fqn") == name]
 
 
-def _place(source: SourceLine | None) -> str:
-    return f"{source.file}:{source.line}: {source.code}" if source else "self.training"
+def place_text(source: SourceLine | None) -> str:
+    """A line of the user's for a message; its code only if the line is not known."""
+    source = source or UNKNOWN_LINE
+    return f"{source.file}:{source.line}: {source.code}" if source.line else source.code

@@ -12,6 +12,7 @@ from prepbench._shown import view
 from prepbench.capture.check_inputs import check_names, checked_samples
 from prepbench.capture.outcomes import without_output
 from prepbench.document.model import SourceLine
+from prepbench.errors import InputError
 from prepbench.prepare.kept import (
     CUSTOM,
     FOREIGN,
@@ -112,6 +113,8 @@ def validate_model(
         >>> [violation.kind for violation in validate_model(Twice()).violations]
         ['operation without module', 'reused module']
     """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"validate_model takes a torch.nn.Module, got {type(model).__name__}.")
     check_names(model, concrete_args or {})
     samples = None if inputs is None else checked_samples(model, inputs)
     with without_output():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,40 @@ def compare_on(
             raise PreparationError(_message(prepared, name, what, largest, first))
         found.append(Compared(name, largest))
     return found
+
+
+def compare_in_other_mode(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> tuple[Compared, bool]:
+    """Compare in the mode that the model is not in; the second result is whether the prepared model is wrong there."""
+    name = f"inputs[{sample.index}] in {'evaluation' if model.training else 'training'}"
+    with _other_mode(model, prepared):
+        try:
+            with torch.no_grad(), unchanged(model), without_output():
+                own_copy(sample).call(model)
+        except Exception as error:  # batch norm on one value, a loss without labels
+            note = f"not compared, because the model itself raises there ({type(error).__name__})"
+            return Compared(name, note=note), False
+        try:
+            (found,) = compare_on(model, prepared, [sample], name)
+        except Exception:  # whatever it raises there, it does not do what the original does
+            return Compared(name, note="the graph is not that of the original there"), True
+    return found, False
+
+
+@contextmanager
+def _other_mode(model: torch.nn.Module, prepared: PreparedModel) -> Iterator[None]:
+    flags = [
+        (module, module.training)
+        for module in (*model.modules(), *prepared.modules())
+        if not isinstance(module, torch.jit.ScriptModule)
+    ]
+    other = not model.training
+    try:
+        for module, _ in flags:
+            module.training = other
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
 
 
 def _on_unseen_sizes(model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample]) -> Iterator[Compared]:
