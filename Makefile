@@ -57,8 +57,12 @@ test-browser: system $(INSTALLED)
 notebooks: $(INSTALLED)
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
-frontend:
-	cd extension && npm install --no-audit --no-fund --ignore-scripts && npm run build
+# needs Node >= 20.19; what it builds is committed, so that nobody else does
+frontend: $(INSTALLED)
+	$(BIN)/python extension/generate.py --write
+	cd extension && npm install --no-audit --no-fund --ignore-scripts && npm run check && npm run build
+	cd extension && PATH="$(CURDIR)/$(BIN):$$PATH" npm run build:lab
+	$(BIN)/pip install --quiet --no-deps --editable .
 
 $(BENCH)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from prepbench.settings import OnnxRuntimeDeployment as OnnxRuntimeDeployment
     from prepbench.settings import QuantizationSettings as QuantizationSettings
     from prepbench.settings import explain_settings as explain_settings
+    from prepbench.views.diagrams import diagram as diagram
 
 _HOME = {
     "Bench": "prepbench.bench",
@@ -71,6 +72,7 @@ _HOME = {
     "check_traceability": "prepbench.compile",
     "compare": "prepbench.compare.run",
     "compile_model": "prepbench.compile",
+    "diagram": "prepbench.views.diagrams",
     "explain_settings": "prepbench.settings",
     "load_compiled": "prepbench.compile",
     "metrics": "prepbench.compare",
@@ -98,3 +100,8 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    """Tell ``jupyter builder develop`` where the built JupyterLab extension lies."""
+    return [{"src": "labextension", "dest": "prepbench-lab"}]

@@ -8,9 +8,42 @@ reaches upwards: by name, at the moment something is shown, so that computing ne
 from __future__ import annotations
 
 import importlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
 def view(module: str, function: str, *arguments: Any, **keywords: Any) -> Any:
     """Call ``prepbench.<module>.<function>``, e.g. ``view("views.display", "collection_bundle", self)``."""
     return getattr(importlib.import_module(f"prepbench.{module}"), function)(*arguments, **keywords)
+
+
+class Drawn:
+    """A result with a ``document()``, which can be looked at and saved in several ways."""
+
+    def diagram(self, *others: Any) -> Any:
+        """The live, interactive diagram: an anywidget with the traits ``selected``, ``view`` and ``overlay``.
+
+        Args:
+            others: further graphs of the same model to switch to, e.g. its ATen graph beside its module graph.
+        """
+        return view("views.diagrams", "diagram", self, *others)
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the interactive diagram to one HTML file that needs no network; returns its path."""
+        written: Path = view("views.page", "write_page", view("views.diagrams", "combined", self), path)
+        return written
+
+    def to_graphviz(self, expanded: Iterable[str] | None = None) -> Any:
+        """The diagram as a ``graphviz.Digraph`` to style or render further.
+
+        Args:
+            expanded: ids of the open modules; None for the first view.
+        """
+        return view("views.dot", "document_to_graphviz", self.document(), expanded)  # type: ignore[attr-defined]
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the document; a file whose name ends in ``.graph.json`` opens as a diagram in JupyterLab."""
+        written: Path = view("views.page", "write_document", self.document(), path)  # type: ignore[attr-defined]
+        return written

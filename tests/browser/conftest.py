@@ -70,7 +70,11 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield Lab(url, folder)
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:  # a thread of the server may keep a finished one alive
+            process.kill()
+            process.wait()
         log.close()
 
 

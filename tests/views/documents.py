@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from prepbench.document.hierarchy import grouped
 from prepbench.document.model import Failure, Graph, GraphCollectionDocument, Module, Node, SourceLine
 
 
@@ -66,3 +69,65 @@ def language_model(blocks: int = 24, width: int = 80) -> GraphCollectionDocument
             nodes.append(Node(last, "call_function", f"op{i}", f"op{i}", part, inputs=inputs, shapes=("B×S×64",)))
     nodes.append(Node(":output", "output", "output", "output", inputs=(last,), shapes=("B×S×64",)))
     return GraphCollectionDocument("Model", "module", (Graph("graph:", "", tuple(nodes)),), tuple(modules))
+
+
+def reused(times: int = 5) -> GraphCollectionDocument:
+    """One block called several times, with an operation of the model between the second and the third call."""
+    nodes = [Node(":x", "placeholder", "x", "x", shapes=("B×4",), dtypes=("float32",))]
+    calls = {}
+    last = ":x"
+    for i in range(times):
+        if i == 2:
+            nodes.append(
+                Node(":add", "call_function", "add", "operator.add", type="add", inputs=(last, ":x"), shapes=("B×4",))
+            )
+            last = ":add"
+        for part, kind in (("linear", "Linear"), ("norm", "LayerNorm")):
+            name = f":block_{part}_{i}"
+            nodes.append(
+                Node(name, "call_module", part, f"block.{part}", f"block.{part}", kind, shapes=("B×4",), inputs=(last,))
+            )
+            calls[name] = {"block": i, f"block.{part}": i}
+            last = name
+    nodes.append(Node(":output", "output", "output", "output", inputs=(last,), shapes=("B×4",)))
+    modules = (
+        Module("", "Net", "traced", 40, 1),
+        Module("block", "Block", "traced", 40, times),
+        Module("block.linear", "Linear", "traced", 20, times),
+        Module("block.norm", "LayerNorm", "traced", 20, times),
+    )
+    return grouped(GraphCollectionDocument("Net", "module", (Graph("graph:", "", tuple(nodes)),), modules), calls)
+
+
+def skips(depth: int = 12) -> GraphCollectionDocument:
+    """A U-shaped network: the outermost connection skips everything."""
+    nodes = [Node(":x", "placeholder", "x", "x", shapes=("B×3×H×W",))]
+    modules = [Module("", "UNet", "traced")]
+    last, down = ":x", []
+    for side in ("down", "up"):
+        for i in range(depth):
+            fqn = f"{side}{i}"
+            skip = (down.pop(),) if side == "up" else ()
+            last_of = f":{fqn}"
+            nodes.append(
+                Node(last_of, "call_module", fqn, fqn, fqn, "Conv2d", inputs=(last, *skip), shapes=("B×8×H×W",))
+            )
+            modules.append(Module(fqn, "Conv2d", "traced", 8, 1))
+            last = last_of
+            if side == "down":
+                down.append(last)
+    nodes.append(Node(":output", "output", "output", "output", inputs=(last,), shapes=("B×8×H×W",)))
+    return GraphCollectionDocument("UNet", "module", (Graph("graph:", "", tuple(nodes)),), tuple(modules))
+
+
+def troubled(blocks: int = 6) -> GraphCollectionDocument:
+    """Alike blocks of which one holds a failure, another a leaf; eight modules are never called."""
+    document = language_model(blocks, 4)
+    failure = Failure("layers.2.mlp", "MLP", "data-dependent branch", "TraceError", "no bool", None, "Use torch.where.")
+    changed = {"layers.2.mlp": ("failed", failure), "layers.4.attention": ("leaf", None)}
+    modules = [
+        replace(m, status=changed[m.fqn][0], failure=changed[m.fqn][1]) if m.fqn in changed else m
+        for m in document.modules
+    ]
+    modules += [Module(f"unused{i}", "Dropout", "unvisited") for i in range(8)]
+    return replace(document, modules=tuple(modules), failures=(failure,))

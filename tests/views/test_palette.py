@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from prepbench.views.palette import CARD, CLUSTER, DIM, PAGE, STATUS, TEXT
+from prepbench.views.palette import (
+    CARD,
+    CATEGORIES,
+    CHANGES,
+    CLUSTER,
+    DIM,
+    DIVERGING,
+    PAGE,
+    PRECISION,
+    RAMP,
+    REUSED,
+    STATUS,
+    TEXT,
+)
 
 VISIONS = {
     "normal": np.eye(3),
@@ -81,7 +95,9 @@ def test_the_formula_gives_published_values() -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("vision", VISIONS)
 def test_states_differ(theme: str, vision: str) -> None:
-    marks = {name: mark for name, mark in STATUS.items() if name != "unvisited"}  # neutral like traced, but dashed
+    # unvisited is neutral like traced, but dashed; changes share a colour and differ in line and glyph
+    marks = {name: mark for name, mark in STATUS.items() if name != "unvisited"}
+    marks |= {"reused": REUSED, "changed": CHANGES["changed"]}
     colours = {name: lab(VISIONS[vision] @ linear(getattr(mark.outline, theme))) for name, mark in marks.items()}
     for (one, first), (other, second) in itertools.combinations(colours.items(), 2):
         assert difference(first, second) >= 15, (one, other)
@@ -89,14 +105,32 @@ def test_states_differ(theme: str, vision: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_contrast(theme: str) -> None:
-    for mark in STATUS.values():
+    for mark in (*STATUS.values(), REUSED, *CHANGES.values()):
         assert contrast(getattr(mark.outline, theme), getattr(PAGE, theme)) >= 3
     for ground in (PAGE, CARD, CLUSTER):
         assert contrast(getattr(TEXT, theme), getattr(ground, theme)) >= 4.5
         assert contrast(getattr(DIM, theme), getattr(ground, theme)) >= 4.5
+    for fill in (*PRECISION.values(), *RAMP, *DIVERGING, *CATEGORIES):
+        assert contrast(getattr(fill.text, theme), getattr(fill.ground, theme)) >= 4.5
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("vision", VISIONS)
+def test_neighbouring_precisions_and_steps_differ(theme: str, vision: str) -> None:
+    def colours(fills: Any) -> list[np.ndarray]:
+        return [lab(VISIONS[vision] @ linear(getattr(fill.ground, theme))) for fill in fills]
+
+    for first, second in itertools.pairwise(colours(PRECISION.values())):
+        assert difference(first, second) >= 9
+    for scale in (RAMP, DIVERGING):
+        for first, second in itertools.pairwise(colours(scale)):
+            assert difference(first, second) >= 4
+    lightness = [colour[0] for colour in colours(RAMP)]
+    assert lightness == sorted(lightness)  # readable without colours
 
 
 def test_states_differ_without_colour() -> None:
-    looks = [(mark.shape, mark.style) for mark in STATUS.values()]
+    looks = [(mark.shape, mark.style) for mark in (*STATUS.values(), *CHANGES.values())]
     assert len(set(looks)) == len(looks)
-    assert len({mark.glyph for mark in STATUS.values()}) == len(STATUS)
+    marks = (*STATUS.values(), REUSED, *CHANGES.values())
+    assert len({mark.glyph for mark in marks}) == len(marks)

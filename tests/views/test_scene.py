@@ -13,20 +13,20 @@ from xml.etree import ElementTree
 import pytest
 
 from prepbench.document.model import Graph, GraphCollectionDocument, Module, Node
-from prepbench.views.details import details, next_level, toggled
 from prepbench.views.display import LIMIT, collection_bundle
 from prepbench.views.dot import document_to_graphviz, to_dot
-from prepbench.views.scene import BOXES, Box, Cluster, scene
+from prepbench.views.scene import BOXES, Box, Cluster, View, all_boxes, scene
 from prepbench.views.svg import render
 from prepbench.views.tables import failures_table
 from prepbench.views.text import to_text
-from tests.views.documents import failing, language_model
+from tests.views import golden
+from tests.views.documents import failing, language_model, reused, skips, troubled
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 
 
 def boxes(cluster: Cluster) -> list[Box]:
-    return [*cluster.boxes, *(box for child in cluster.clusters for box in boxes(child))]
+    return list(all_boxes(cluster))
 
 
 def shown(document: GraphCollectionDocument, **keywords: Any) -> dict[str, Box]:
@@ -83,12 +83,20 @@ def test_first_view_of_a_deep_model_is_small_and_failures_are_opened() -> None:
 
 def test_a_value_used_everywhere_becomes_references() -> None:
     model = language_model(12)
-    view = scene(model, expanded={"layers"})
+    view = scene(model, view=View(open=frozenset({"layers"}), unfolded=frozenset({"layers"})))
     uses = [(source, target) for source, target in view.edges if source == ":mask"]
-    assert not uses
+    assert uses == [(":mask", "module:layers.0")]
     chips = [box for box in boxes(view.root) if box.kind == "reference"]
-    assert len(chips) == 12
+    assert len(chips) == 11  # the first block is next to it
     assert {box.title for box in chips} == {"◄ mask"}
+
+
+def test_a_connection_over_many_ranks_becomes_a_reference() -> None:
+    view = scene(skips(12))
+    chips = [box.id for box in boxes(view.root) if box.kind == "reference"]
+    assert "ref::down0>:up11" in chips
+    assert (":down11", ":up0") in view.edges
+    assert len(chips) == 6  # the inner ones are short
 
 
 @needs_dot
@@ -100,27 +108,6 @@ def test_a_large_document_is_drawn_quickly_and_saved_small() -> None:
     assert time.perf_counter() - start < 3  # some ten times what it takes
     assert len(json.dumps(bundle).encode()) <= LIMIT
     assert 'src="data:image/svg+xml' in bundle["text/html"]
-
-
-def test_opening_and_closing_modules() -> None:
-    model = language_model(3)
-    first = scene(model).expanded
-    opened = toggled(model, frozenset({"", "layers"}), "module:layers.1")
-    assert "layers.1" in opened
-    assert toggled(model, opened | {"layers.1.mlp"}, "module:layers.1") == frozenset({"", "layers"})
-    assert toggled(model, opened, ":n1_0") == opened | {"layers.1.attention"}
-    assert next_level(model, frozenset({""})) == frozenset({"", "layers"})
-    assert first >= {""}
-
-
-def test_details_tell_reason_line_and_remedy() -> None:
-    found = details(failing(), ":gate", frozenset({""}))
-    assert found["title"] == "gate"
-    assert ["reason", "data-dependent branch"] in found["rows"]
-    assert found["code"] == "net.py:7\nif x.sum() > 0:"
-    assert found["remedy"] == "Use torch.where."
-    assert details(failing(), "module:unused", frozenset())["rows"][1] == ["status", "unvisited"]
-    assert details(failing(), "nothing", frozenset()) == {}
 
 
 def test_a_failed_root_is_drawn_with_what_was_captured_inside() -> None:
@@ -153,3 +140,50 @@ def test_failures_table() -> None:
 
 def _collection(document: GraphCollectionDocument) -> Any:
     return SimpleNamespace(document=lambda: document, failures=document.failures)
+
+
+def test_scenes_are_those_of_the_golden_files() -> None:
+    for name, text in golden.files().items():
+        assert (golden.FOLDER / name).read_text() == text, f"{name}: python -m tests.views.golden --write"
+
+
+def test_blocks_that_are_alike_are_folded_until_one_differs() -> None:
+    titles = {box.id: box.title for box in shown(language_model(6), expanded={"layers"}).values() if box.kind == "fold"}
+    assert titles == {"fold:layers.0": "0 … 5"}
+    folds = [box.title for box in shown(troubled(8), expanded={"layers"}).values() if box.kind == "fold"]
+    assert folds == ["0 … 1", "5 … 7"]  # 2 holds a failure, 4 a leaf
+    assert shown(troubled(), expanded={"layers"})["module:layers.2"].inside == (("failed", 1),)
+
+
+def test_calls_of_one_module_are_told_apart() -> None:
+    found = shown(reused(), expanded={"block@3"})
+    assert found["fold:block"].detail.startswith("↻ 2,")
+    assert found[":block_linear_2"].calls == "3/5"
+    assert [group.id for group in reused().groups] == ["", "block", "block@2", "block@3", "block@4", "block@5"]
+
+
+def test_a_container_between_whose_members_others_run_is_no_frame() -> None:
+    nodes = []
+    for i in range(3):
+        for part in ("a", "b"):
+            nodes.append(Node(f":{part}{i}", "call_module", part, f"list.{i}.{part}", f"list.{i}.{part}", "Linear"))
+        nodes.append(Node(f":add{i}", "call_function", "add", "add"))
+    modules = (Module("", "Net", "traced", calls=1), Module("list", "ModuleList", "traced"))
+    modules += tuple(Module(f"list.{i}", "Block", "traced", calls=1) for i in range(3))
+    document = GraphCollectionDocument("Net", "module", (Graph("graph:", "", tuple(nodes)),), modules)
+    found = shown(document, expanded=set())
+    assert [(box.id, box.title) for box in found.values() if box.kind == "module"] == [
+        (f"module:list.{i}", f"list.{i}") for i in range(3)
+    ]
+
+
+def test_one_module_can_fill_the_diagram_with_its_surroundings_as_references() -> None:
+    view = scene(language_model(3, 8), view=View(open=frozenset(), root="layers.1"))
+    kinds = {box.id: box.kind for box in boxes(view.root)}
+    assert kinds == {
+        "module:layers.1.attention": "module",
+        "module:layers.1.mlp": "module",
+        "from::n0_7": "reference",
+        "from::mask": "reference",
+        "to:module:layers.1.mlp": "reference",
+    }

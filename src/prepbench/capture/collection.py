@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench._shown import view
+from prepbench._shown import Drawn, view
 from prepbench.capture.check_inputs import checked_samples
 from prepbench.capture.observed import Observed
 from prepbench.capture.reproduce import with_reproduction
@@ -21,7 +21,7 @@ from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 
 
-class GraphCollection:
+class GraphCollection(Drawn):
     """The FX graphs of a model.
 
     The graph of the model itself has the name ``""``. A module that could not be traced is a single call in the graph
@@ -196,14 +196,6 @@ class GraphCollection:
     def table(self) -> Any:
         """The failures as a ``pandas.DataFrame``."""
         return view("views.tables", "failures_table", self.failures)
-
-    def diagram(self) -> Any:
-        """The live, interactive diagram (a widget)."""
-        return view("widgets.diagram", "diagram", self.document())
-
-    def to_graphviz(self) -> Any:
-        """The diagram as a ``graphviz.Source``."""
-        return view("views.dot", "document_to_graphviz", self.document())
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return view("views.display", "collection_bundle", self)

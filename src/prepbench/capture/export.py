@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from prepbench._shown import view
+from prepbench._shown import Drawn, view
 from prepbench.capture.callable_module import as_module
 from prepbench.capture.check_inputs import itself_raises, on_device_of
 from prepbench.capture.dynamic_axes import DynamicAxes
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Captured:
+class Captured(Drawn):
     """A model as one graph.
 
     Attributes:
@@ -96,10 +96,6 @@ class Captured:
                 if not isinstance(size, int) and symbols.get((path, dim)):
                     names.setdefault(str(size), symbols[path, dim])
         return names
-
-    def diagram(self) -> Any:
-        """The graph as an interactive widget."""
-        return view("widgets.diagram", "diagram", self.document())
 
     def table(self) -> Any:
         """The leaves and why they are leaves, as a pandas ``DataFrame``."""

@@ -44,7 +44,7 @@ class Recording:
     def __init__(self, names: dict[int, str], find_attribute: Callable[[Any], str | None]) -> None:
         self.graph = fx.Graph()
         self.constants: dict[str, Any] = {}
-        self.scope: list[tuple[str, str]] = []
+        self.scope: list[tuple[str, str, int]] = []  # name, class, which call
         self._names = names
         self._find_attribute = find_attribute
         self._values: dict[Any, tuple[fx.Node, Path]] = {}
@@ -78,7 +78,8 @@ class Recording:
     def _describe(self, node: fx.Node) -> None:
         node.meta["fqn"] = self.scope[-1][0] if self.scope else ""
         node.meta["source"] = source_of_frame(sys._getframe(2))
-        node.meta["nn_module_stack"] = {path: (path, kind) for path, kind in self.scope}
+        node.meta["nn_module_stack"] = {path: (path, kind) for path, kind, _ in self.scope}
+        node.meta["calls"] = {path: number for path, _, number in self.scope}
 
     def knows(self, symbol: Any) -> bool:
         """Whether the graph can compute this symbol."""
@@ -209,7 +210,7 @@ class Recording:
         with self.graph.inserting_after(node):
             child = self.graph.create_node(op, target, (node, argument))
         self._created.append(child)
-        child.meta = {key: node.meta[key] for key in ("source", "nn_module_stack")}
+        child.meta = {key: node.meta[key] for key in ("source", "nn_module_stack", "calls")}
         child.meta["fqn"] = next(reversed(node.meta["nn_module_stack"]), "")
         return child
 

@@ -6,6 +6,7 @@ import inspect
 import linecache
 import operator
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
@@ -118,7 +119,8 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self.calls: list[ModuleCall] = []
         self._is_leaf = is_leaf
-        self._scope: list[tuple[str, str]] = []
+        self._scope: list[tuple[str, str, int]] = []  # name, class, which call
+        self._numbers: Counter[str] = Counter()
         self._outside = _regions()
         self._inside: tuple[Any, list[tuple[Any, fx.Node]]] = (self._outside, [])
         self._following = False
@@ -136,7 +138,8 @@ class _Tracer(fx.Tracer):
         inside = node.op not in ("placeholder", "output")
         node.meta["fqn"] = str(node.target) if node.op == "call_module" else self._scope[-1][0] if self._scope else ""
         node.meta["source"] = source_of_frame(sys._getframe(1)) if inside else None
-        node.meta["nn_module_stack"] = {path: (path, kind) for path, kind in self._scope}
+        node.meta["nn_module_stack"] = {path: (path, kind) for path, kind, _ in self._scope}
+        node.meta["calls"] = {path: number for path, _, number in self._scope}
         return node
 
     def _follow_regions(self) -> None:
@@ -167,7 +170,8 @@ class _Tracer(fx.Tracer):
             self.calls.append(ModuleCall(fqn))
             return self._opaque(fqn, args, kwargs, "leaf")
         last, count, inside = next(iter(reversed(self.graph.nodes))), len(self.calls), self._inside
-        self._scope.append((fqn, type(m).__name__))
+        self._scope.append((fqn, type(m).__name__, self._numbers[fqn]))
+        self._numbers[fqn] += 1
         self.calls.append(ModuleCall(fqn))
         try:
             result = forward(*args, **kwargs)

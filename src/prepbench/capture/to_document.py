@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
+from prepbench.capture import structures
 from prepbench.capture.leaf_operator import is_leaf_operator
 from prepbench.capture.operations import is_method
 from prepbench.capture.structures import collect
 from prepbench.capture.trace_result import ValueTrace
+from prepbench.document.hierarchy import grouped, prefixes
 from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, Status
 
 if TYPE_CHECKING:
@@ -29,11 +32,12 @@ def document_of_collection(collection: GraphCollection, traces: Mapping[str, Val
     failures = collection.failures
     if not isinstance(model, torch.nn.Module):
         name = getattr(model, "__name__", type(model).__name__)
-        return GraphCollectionDocument(name, "module", graphs, (), failures, collection.findings)
+        return grouped(GraphCollectionDocument(name, "module", graphs, (), failures, collection.findings))
     calls = [node for graph in graphs for node in graph.nodes if node.op == "call_module"]
     leaves = {node.fqn for node in calls if node.status == "leaf"}
     modules = _modules(model, failures, leaves, collection)
-    return GraphCollectionDocument(type(model).__name__, "module", graphs, modules, failures, collection.findings)
+    document = GraphCollectionDocument(type(model).__name__, "module", graphs, modules, failures, collection.findings)
+    return grouped(document, {key: value for fqn in collection.graphs for key, value in _calls(fqn, traces[fqn].graph)})
 
 
 def document_of_program(
@@ -64,21 +68,26 @@ def document_of_program(
         or (node.op == "get_attr" and isinstance(getattr(program.graph_module, str(node.target), 0), torch.nn.Module))
     }
     nodes = tuple(_aten_node(node, hidden, size_names or {}) for node in program.graph.nodes if node.name not in hidden)
-    called = {part for node in nodes for part in _ancestors(node.fqn)} | {""}
+    calls = {f":{node.name}": _calls_in_stack(node) for node in program.graph.nodes}
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for made in calls.values():
+        for fqn, number in made.items():
+            numbers[fqn].add(number)
+    called = {part for node in nodes for part in prefixes(node.fqn)} | {""}
     modules = tuple(
         Module(
             fqn,
             type(module).__name__,
             "leaf" if fqn in wrapped else "traced" if fqn in called else "unvisited",
             _parameters(module),
-            int(fqn in called),
+            len(numbers[fqn]) if fqn else 1,
             next((failure for failure in failures if failure.fqn == fqn), None),
         )
         for fqn, module in model.named_modules(remove_duplicate=False)
     )
-    return GraphCollectionDocument(
-        title or type(model).__name__, "aten", (Graph("graph:", "", nodes),), modules, failures, tuple(findings)
-    )
+    name = title or type(model).__name__
+    document = GraphCollectionDocument(name, "aten", (Graph("graph:", "", nodes),), modules, failures, tuple(findings))
+    return grouped(document, calls)
 
 
 def _modules(
@@ -127,6 +136,36 @@ def _graph(fqn: str, graph: fx.Graph, names: Mapping[str, str], model: Any) -> G
     )
 
 
+def _calls(graph: str, traced: fx.Graph) -> Iterator[tuple[str, dict[str, int]]]:
+    """Which call of each module around it made a node, by its id."""
+    prefix = f"{graph}." if graph else ""
+    leaves: Counter[str] = Counter()
+    for node in traced.nodes:
+        calls = {f"{prefix}{path}": number for path, number in (node.meta.get("calls") or {}).items() if path}
+        if node.op == "call_module":
+            calls[f"{prefix}{node.target}"] = leaves[str(node.target)]
+            leaves[str(node.target)] += 1
+        yield f"{graph}:{node.name}", calls
+
+
+def _calls_in_stack(node: fx.Node) -> dict[str, int]:
+    """The same from an exported stack, whose keys number repeated calls (``@1``, ``@2``)."""
+    stack = (node.meta.get("nn_module_stack") or {}).items()
+    numbers = ((_clean(path), re.search(r"@(\d+)$", str(key))) for key, (path, _) in stack)
+    return {fqn: int(number[1]) if number else 0 for fqn, number in numbers if fqn}
+
+
+def _sources(node: fx.Node) -> dict[fx.Node, None]:
+    """The nodes whose values a node uses; what only puts values into a structure is no operation."""
+    found: dict[fx.Node, None] = {}
+    for source in node.all_input_nodes:
+        if source.op == "call_function" and getattr(source.target, "__module__", "") == structures.__name__:
+            found |= _sources(source)
+        else:
+            found[source] = None
+    return found
+
+
 def _owner(node: fx.Node) -> str:
     return str(node.target) if node.op == "call_module" else str(node.meta.get("fqn", ""))
 
@@ -146,7 +185,7 @@ def _node(node: fx.Node, graph: str, fqn: str, names: Mapping[str, str], model: 
         status=status,
         shapes=shapes,
         dtypes=dtypes,
-        inputs=tuple(f"{graph}:{source.name}" for source in node.all_input_nodes),
+        inputs=tuple(f"{graph}:{source.name}" for source in _sources(node)),
         source=node.meta.get("source"),
     )
 
@@ -188,11 +227,6 @@ def _clean(path: str) -> str:
     path = re.sub(r"@\d+", "", path)
     path = re.sub(r"^L\['self'\]\.?", "", path)
     return re.sub(r"\._modules\['([^']*)'\]|\['([^']*)'\]|\[(\d+)\]", r".\1\2\3", path).lstrip(".")
-
-
-def _ancestors(fqn: str) -> list[str]:
-    parts = fqn.split(".") if fqn else []
-    return [".".join(parts[: index + 1]) for index in range(len(parts))]
 
 
 def _label(node: fx.Node) -> str:

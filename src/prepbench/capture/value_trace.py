@@ -375,7 +375,7 @@ class _Run:
             return self._leaf(original, module, fqn, number, args, kwargs)
         mark, count = self.recording.mark(), len(self.calls)
         autocast, no_grad = self._autocast, self._no_grad
-        self.recording.scope.append((fqn, type(module).__name__))
+        self.recording.scope.append((fqn, type(module).__name__, number))
         self.calls.append(ModuleCall(fqn))
         try:
             result = original(module, *args, **kwargs)

@@ -7,16 +7,19 @@ from __future__ import annotations
 import json
 import types
 import typing
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
 from prepbench.document import model
-from prepbench.document.model import VERSION, GraphCollectionDocument
+from prepbench.document.hierarchy import check_hierarchy, grouped
+from prepbench.document.model import VERSION, DiagramDocument, GraphCollectionDocument
 from prepbench.errors import DocumentError
 
+_OLDER = "1.0"  # had no groups; they are made from the names
 
-def to_json(document: GraphCollectionDocument, *, indent: int | None = None) -> str:
+
+def to_json(document: GraphCollectionDocument | DiagramDocument, *, indent: int | None = None) -> str:
     """The document as JSON text; equal documents give equal text.
 
     Example:
@@ -26,11 +29,12 @@ def to_json(document: GraphCollectionDocument, *, indent: int | None = None) -> 
     return json.dumps(asdict(document), ensure_ascii=False, indent=indent)
 
 
-def from_json(text: str) -> GraphCollectionDocument:
+def from_json(text: str) -> GraphCollectionDocument | DiagramDocument:
     """Read what :func:`to_json` wrote.
 
     Raises:
-        DocumentError: no JSON, a missing, unknown or wrong field (named by its path), or another major version.
+        DocumentError: no JSON, a missing, unknown or wrong field (named by its path), modules that hold each other,
+            or another major version.
     """
     try:
         data = json.loads(text)
@@ -44,8 +48,12 @@ def from_json(text: str) -> GraphCollectionDocument:
             f"The document has version {version or 'none'}; this prepbench reads {VERSION}. Trace the model again "
             "to write a new one."
         )
-    document = _read(data, GraphCollectionDocument, "document")
-    assert isinstance(document, GraphCollectionDocument)
+    kind = DiagramDocument if "documents" in data else GraphCollectionDocument
+    document: GraphCollectionDocument | DiagramDocument = _read(data, kind, "document", lenient=version == _OLDER)
+    if isinstance(document, GraphCollectionDocument) and version == _OLDER:
+        return grouped(replace(document, version=VERSION))
+    for part in document.documents if isinstance(document, DiagramDocument) else (document,):
+        check_hierarchy(part)
     return document
 
 
@@ -55,9 +63,9 @@ def field_types(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind, vars(model))
 
 
-def _read(value: Any, kind: Any, path: str) -> Any:
+def _read(value: Any, kind: Any, path: str, *, lenient: bool) -> Any:
     if is_dataclass(kind) and isinstance(kind, type):
-        return _read_object(value, kind, path)
+        return _read_object(value, kind, path, lenient)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         if value not in arguments:
@@ -66,21 +74,37 @@ def _read(value: Any, kind: Any, path: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise DocumentError(f"{path} must be a list, got {type(value).__name__}.")
-        return tuple(_read(item, arguments[0], f"{path}[{i}]") for i, item in enumerate(value))
+        return tuple(_read(item, arguments[0], f"{path}[{i}]", lenient=lenient) for i, item in enumerate(value))
     if origin is types.UnionType:
-        return None if value is None else _read(value, next(a for a in arguments if a is not type(None)), path)
+        given = next(a for a in arguments if a is not type(None))
+        return None if value is None else _read(value, given, path, lenient=lenient)
+    if kind is float and type(value) is int:
+        return float(value)
     if type(value) is not kind:
         raise DocumentError(f"{path} must be of type {kind.__name__}, got {value!r}.")
     return value
 
 
-def _read_object(value: Any, kind: type, path: str) -> Any:
+def _read_object(value: Any, kind: type, path: str, lenient: bool) -> Any:
     if not isinstance(value, dict):
         raise DocumentError(f"{path} must be an object, got {type(value).__name__}.")
     hints = field_types(kind)
     unknown = sorted(set(value) - set(hints))
     missing = sorted(set(hints) - set(value))
+    if lenient:
+        missing = [name for name in missing if _is_required(kind, name)]
     if unknown or missing:
         what = f"has the unknown field {unknown[0]!r}" if unknown else f"lacks the field {missing[0]!r}"
         raise DocumentError(f"{path} {what}; fields of {kind.__name__}: {', '.join(f.name for f in fields(kind))}.")
-    return kind(**{name: _read(value[name], hint, f"{path}.{name}") for name, hint in hints.items()})
+    return kind(
+        **{
+            name: _read(value[name], hint, f"{path}.{name}", lenient=lenient)
+            for name, hint in hints.items()
+            if name in value
+        }
+    )
+
+
+def _is_required(kind: type, name: str) -> bool:
+    field: Field[Any] = next(f for f in fields(kind) if f.name == name)
+    return field.default is MISSING and field.default_factory is MISSING

@@ -13,11 +13,15 @@ from typing import Literal
 
 from prepbench.errors import DocumentError
 
-VERSION = "1.0"
+VERSION = "1.1"
 MIME_TYPE = "application/vnd.prepbench.graph+json"
 
 Status = Literal["traced", "failed", "leaf", "unvisited"]
 Level = Literal["module", "aten"]
+Kind = Literal["number", "category", "precision"]
+Combine = Literal["sum", "mean", "max", "min"]
+Arrangement = Literal["levels", "compare"]
+Change = Literal["added", "removed", "changed"]
 Operation = Literal["placeholder", "get_attr", "call_module", "call_function", "call_method", "output"]
 
 
@@ -112,6 +116,9 @@ class Node:
         dtypes: one text per output, e.g. ``"float32"``.
         inputs: ids of the nodes whose values this node uses, in argument order.
         source: the user's line that made the operation.
+        group: id of the group that it is drawn in; None for what is not drawn (parameters, sizes). A node whose
+            ``fqn`` is not that group's stands for a whole module.
+        call: which call of its module it belongs to, from 1.
     """
 
     id: str
@@ -125,6 +132,8 @@ class Node:
     dtypes: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     source: SourceLine | None = None
+    group: str | None = None
+    call: int = 1
 
 
 @dataclass(frozen=True)
@@ -152,8 +161,31 @@ class Module:
 
 
 @dataclass(frozen=True)
+class Group:
+    """A module as the diagram nests it: one call with what happened in it.
+
+    Attributes:
+        id: the module's FQN, with ``@2`` and so on for later calls; "" is the model.
+        parent: id of the group around it; None for the model.
+        fqn: the module.
+        call: which call it is, from 1.
+        alike: groups with the same number hold the same operations, wired alike, with the same shapes and status; 0
+            when there is no other like it.
+    """
+
+    id: str
+    parent: str | None
+    fqn: str
+    call: int = 1
+    alike: int = 0
+
+
+@dataclass(frozen=True)
 class GraphCollectionDocument:
-    """Everything captured of one model at one level."""
+    """Everything captured of one model at one level.
+
+    ``groups`` come in the order in which their first operation runs, parents before what they hold.
+    """
 
     model_type: str
     level: Level
@@ -161,4 +193,64 @@ class GraphCollectionDocument:
     modules: tuple[Module, ...]
     failures: tuple[Failure, ...] = ()
     findings: tuple[Finding, ...] = ()
+    groups: tuple[Group, ...] = ()
+    version: str = VERSION
+
+
+@dataclass(frozen=True)
+class OverlayValue:
+    """What an overlay says about one module: a number or, for categories, a text."""
+
+    fqn: str
+    number: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """Values by module that colour the boxes of a diagram.
+
+    Attributes:
+        name: shown in the legend and in the list to choose from.
+        kind: numbers on a continuous scale, categories, or a precision such as ``"int8"``.
+        unit: e.g. ``"ms"``; "" for none.
+        combine: how the values inside a closed module become one.
+        diverging: whether the scale has zero in its middle.
+        values: at most one for each module; modules without one stay as they are.
+    """
+
+    name: str
+    kind: Kind
+    unit: str = ""
+    combine: Combine = "sum"
+    diverging: bool = False
+    values: tuple[OverlayValue, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A difference between two documents, at a node or a module of one of them (by position in ``documents``)."""
+
+    document: int
+    id: str
+    change: Change
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class DiagramDocument:
+    """Several documents of the same model that are shown together, and what colours them.
+
+    Attributes:
+        documents: one, or several with a name each in ``titles``.
+        overlay: name of the overlay that is shown at first; "" for none.
+        arrangement: one at a time, to switch between (``"levels"``), or side by side (``"compare"``).
+    """
+
+    documents: tuple[GraphCollectionDocument, ...]
+    titles: tuple[str, ...] = ()
+    arrangement: Arrangement = "levels"
+    overlays: tuple[Overlay, ...] = ()
+    overlay: str = ""
+    marks: tuple[Mark, ...] = ()
     version: str = VERSION

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.document.codec import field_types
-from prepbench.document.model import MIME_TYPE, VERSION, GraphCollectionDocument
+from prepbench.document.model import MIME_TYPE, VERSION, DiagramDocument, GraphCollectionDocument
 
 FILE = Path(__file__).with_name("schema.json")
-_PLAIN = {str: {"type": "string"}, int: {"type": "integer"}, bool: {"type": "boolean"}}
+_PLAIN = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"}}
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) that every document fits."""
     definitions: dict[str, Any] = {}
-    root = _schema(GraphCollectionDocument, definitions)
+    root = {"anyOf": [_schema(kind, definitions) for kind in (GraphCollectionDocument, DiagramDocument)]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": MIME_TYPE,

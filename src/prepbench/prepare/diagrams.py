@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +28,16 @@ class BeforeAfter:
 
     def __repr__(self) -> str:
         return f"before: {self.before!r}\nafter: {self.after!r}"
+
+    def diagram(self) -> Any:
+        """The live diagram: both side by side, with linked selection and what changed marked."""
+        return view("views.diagrams", "diagram", self.before, self.after, compare=True)
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write both, side by side and interactive, to one HTML file that needs no network; returns its path."""
+        both = view("views.diagrams", "combined", self.before, self.after, compare=True)
+        written: Path = view("views.page", "write_page", both, path)
+        return written
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return view("views.display", "before_after_bundle", self)

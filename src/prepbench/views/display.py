@@ -5,17 +5,31 @@ from __future__ import annotations
 import base64
 import html
 import json
-from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
-from prepbench.document.model import MIME_TYPE, Failure, Finding, GraphCollectionDocument
+from prepbench.document.codec import to_json
+from prepbench.document.model import (
+    MIME_TYPE,
+    VERSION,
+    DiagramDocument,
+    Failure,
+    Finding,
+    GraphCollectionDocument,
+)
+from prepbench.views.diagrams import combined
+from prepbench.views.page import packed
 from prepbench.views.palette import STATUS
 from prepbench.views.scene import Scene, scene
 from prepbench.views.svg import HINT, description, render
 from prepbench.views.text import to_text
 
 LIMIT = 300_000  # bytes of one saved output
+_READABLE = 60_000  # bytes of a document that is saved as it is
+_TOO_LARGE = (
+    "This graph is too large to be saved in the notebook with its operations. It is live with .diagram(), and in a "
+    "file with .save('model.graph.json') or .to_html('model.html')."
+)
 
 # The picture of an <img> follows the colour scheme of the element around it; a trusted page in JupyterLab's dark
 # theme says so here.
@@ -87,13 +101,15 @@ def validation_bundle(report: Any) -> dict[str, Any]:
 
 def before_after_bundle(pair: Any) -> dict[str, Any]:
     """Two module graphs side by side."""
+    both = combined(pair.before, pair.after, compare=True)
     parts = []
-    for title, collection in (("before", pair.before), ("after", pair.after)):
-        document = collection.document()
-        page = _page(document, scene(document), collection.failures, f"module graph {title}")
+    for i, (title, collection) in enumerate((("before", pair.before), ("after", pair.after))):
+        marks = {mark.id: str(mark.change) for mark in both.marks if mark.document == i}
+        document = both.documents[i]
+        page = _page(document, scene(document, marks=marks), collection.failures, f"module graph {title}")
         parts.append(f'<div style="flex:1 1 320px;min-width:0;overflow:auto">{page}</div>')
     page = f'<div style="display:flex;gap:16px;align-items:flex-start;flex-wrap:wrap">{"".join(parts)}</div>'
-    return {"text/plain": repr(pair), "text/html": page}
+    return _with_document({"text/plain": repr(pair), "text/html": page}, both)
 
 
 _SHOWN_ROWS = 200
@@ -129,12 +145,21 @@ def axes_bundle(axes: Any) -> dict[str, Any]:
 
 
 def _bundle(document: GraphCollectionDocument, failures: tuple[Failure, ...], text: str, kind: str) -> dict[str, Any]:
-    view = scene(document)
-    bundle: dict[str, Any] = {"text/plain": text, "text/html": _page(document, view, failures, kind)}
-    data = asdict(document)
-    if len(json.dumps(data, ensure_ascii=False).encode()) + len(bundle["text/html"]) < LIMIT:
-        bundle[MIME_TYPE] = data
-    return bundle
+    page = _page(document, scene(document), failures, kind)
+    return _with_document({"text/plain": text, "text/html": page}, document)
+
+
+def _with_document(bundle: dict[str, Any], document: GraphCollectionDocument | DiagramDocument) -> dict[str, Any]:
+    """The bundle with the document for the live diagram: readable when small, packed when larger. What would make a
+    saved notebook heavy is left out, with a word on how to see it.
+    """
+    text = to_json(document)
+    if len(text.encode()) <= _READABLE:
+        return {**bundle, MIME_TYPE: json.loads(text)}
+    small = {"version": VERSION, "gzip": base64.b64encode(packed(text)).decode()}
+    if sum(len(str(value)) for value in bundle.values()) + len(small["gzip"]) < LIMIT:
+        return {**bundle, MIME_TYPE: small}
+    return {**bundle, "text/html": f"{bundle['text/html']}<p>{html.escape(_TOO_LARGE)}</p>"}
 
 
 def _page(document: GraphCollectionDocument, view: Scene, failures: tuple[Failure, ...], kind: str) -> str:

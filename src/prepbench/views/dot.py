@@ -6,11 +6,13 @@ import html
 from typing import TYPE_CHECKING, Any
 
 from prepbench.document.model import GraphCollectionDocument
-from prepbench.views.palette import CARD, CLUSTER, CLUSTER_LINE, DIM, EDGE, STATUS, TEXT
-from prepbench.views.scene import Box, Cluster, Scene, scene
+from prepbench.views.palette import CARD, CHANGES, CLUSTER, CLUSTER_LINE, DIM, EDGE, REUSED, STATUS, TEXT
+from prepbench.views.scene import Box, Cluster, Scene, all_boxes, scene
 
 if TYPE_CHECKING:
     import graphviz
+
+    from prepbench.views.palette import Mark
 
 FONT = "Helvetica,Arial,DejaVu Sans,sans-serif"
 _LONGEST = 34
@@ -32,7 +34,7 @@ _GRAPH = {
 _NODE = {
     "fontname": FONT,
     "fontsize": "11",
-    "margin": "0.14,0.07",
+    "margin": "0.19,0.07",
     "height": "0.3",
     "color": STATUS["traced"].outline.light,
     "fillcolor": CARD.light,
@@ -49,7 +51,7 @@ def to_dot(view: Scene, *, compact: bool = False) -> str:
         compact: spend less of the layout's time on short edges (for large scenes).
     """
     graph = {**_GRAPH, **({"nslimit": "1", "nslimit1": "1"} if compact else {})}
-    names = {box_id: f"n{i}" for i, box_id in enumerate(_ids(view.root))}
+    names = {box.id: f"n{i}" for i, box in enumerate(all_boxes(view.root))}
     lines = [
         "digraph {",
         f"graph [{_attributes(graph)}]",
@@ -74,17 +76,13 @@ def document_to_graphviz(document: GraphCollectionDocument, expanded: Any = None
     return digraph
 
 
-def _ids(cluster: Cluster) -> list[str]:
-    ids = [box.id for box in cluster.boxes]
-    for child in cluster.clusters:
-        ids += _ids(child)
-    return ids
-
-
 def _cluster_lines(cluster: Cluster, names: dict[str, str], number: list[str]) -> list[str]:
-    lines = [f"{names[box.id]} [{_box_attributes(box)}]" for box in cluster.boxes]
-    for i, child in enumerate(cluster.clusters):
-        label = _label([_bold(child.title)])
+    lines: list[str] = []
+    for i, child in enumerate(cluster.members):
+        if isinstance(child, Box):
+            lines.append(f"{names[child.id]} [{_box_attributes(child)}]")
+            continue
+        label = _label([_text(child.title)])
         mark = STATUS[child.status]
         line = CLUSTER_LINE.light if child.status in ("traced", "unvisited") else mark.outline.light
         attributes = {
@@ -96,7 +94,7 @@ def _cluster_lines(cluster: Cluster, names: dict[str, str], number: list[str]) -
             "fontcolor": DIM.light,
             "margin": "10",
             "class": f"cluster-{child.status}",
-            "id": f"module:{child.fqn}",
+            "id": f"module:{child.id}",
             "tooltip": child.fqn,
         }
         inner = [*number, str(i)]
@@ -118,20 +116,35 @@ def _box_attributes(box: Box) -> str:
         lines.append(_dim(box.subtitle))
     if box.detail:
         lines.append(_dim(box.detail))
-    if badge or inside:
-        lines.append(_bold("  ".join(filter(None, (badge, inside)))))
+    calls = f"{REUSED.glyph} {box.calls}" if box.calls else ""
+    change = f"{CHANGES[box.change].glyph} {CHANGES[box.change].word}" if box.change else ""
+    badges = "  ".join(filter(None, (badge, inside, calls, change)))
+    if badges:
+        lines.append(_bold(badges))
     shape, style = _shape(box)
+    look = _look(box)
     attributes = {
         "label": _label(lines if box.kind != "reference" else [_dim(box.title)]),
         "shape": shape,
         "style": style,
-        "color": mark.outline.light,
-        "penwidth": f"{mark.width:g}",
-        "class": f"{box.status} {box.kind}",
+        "color": look.outline.light,
+        "penwidth": f"{look.width:g}",
+        "class": " ".join(filter(None, (box.status, box.kind, "reused" if box.calls else "", box.change))),
         "id": box.id,
         "tooltip": box.fqn or box.title,
     }
+    if box.calls:
+        attributes["peripheries"] = "2"
     return _attributes(attributes)
+
+
+def _look(box: Box) -> Mark:
+    """Outline and width: trouble comes before a change, and that before being reused."""
+    if box.status in STATUS and box.status != "traced":
+        return STATUS[box.status]
+    if box.change:
+        return CHANGES[box.change]
+    return REUSED if box.calls else STATUS["traced"]
 
 
 def _shape(box: Box) -> tuple[str, str]:
@@ -140,8 +153,10 @@ def _shape(box: Box) -> tuple[str, str]:
         return "plaintext", ""
     if box.kind in ("input", "output") and box.status == "traced":
         return "oval", "filled"
-    if box.kind == "module" and box.status == "traced":
-        return "folder", "filled"
+    if box.kind in ("module", "fold") and box.status == "traced":
+        return "folder" if box.kind == "module" else "box3d", "filled"
+    if box.change:
+        return CHANGES[box.change].shape, CHANGES[box.change].style
     return mark.shape, mark.style
 
 

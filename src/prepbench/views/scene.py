@@ -1,17 +1,44 @@
-"""Document and expanded modules in, visible boxes and edges out: what a diagram shows, before any layout."""
+"""Document and view in, visible boxes and edges out: what a diagram shows, before any layout.
+
+The live diagram computes the same in the page; golden files hold both to it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from prepbench.document.model import Graph, GraphCollectionDocument, Module, Node
+from prepbench.document.model import GraphCollectionDocument, Module, Node
+from prepbench.views.index import Index, Item
 
 BOXES = 36  # what a first view shows at most, unless failures lie deeper
-_FORCED = 120  # and with the paths to failures opened
+_FORCED = 120  # and with the ways to failures opened
 FAN_OUT = 8  # a value used more often is drawn as a reference at each use
+SPAN = 12  # and one that is used so many ranks further on
 _UNVISITED = 6
+_STATUSES = ("failed", "leaf", "unvisited", "traced")
+
+
+@dataclass(frozen=True)
+class View:
+    """What a person has chosen to see.
+
+    Attributes:
+        open: ids of the open groups; None lets the diagram choose.
+        unfolded: ids of groups whose alike members are shown one by one.
+        root: id of the group that fills the diagram.
+        around: id of a box of which only the neighbourhood is shown, "" for all.
+        hops: how many edges away from it.
+        depth: levels that are open where ``open`` is None; 0 for as many as stay readable.
+    """
+
+    open: frozenset[str] | None = None
+    unfolded: frozenset[str] = frozenset()
+    root: str = ""
+    around: str = ""
+    hops: int = 2
+    depth: int = 0
 
 
 @dataclass(frozen=True)
@@ -19,12 +46,15 @@ class Box:
     """One visible box.
 
     Attributes:
-        id: the node's id, or ``"module:<fqn>"`` for a collapsed module.
-        kind: ``"module"`` (collapsed), ``"node"``, ``"input"``, ``"output"``, ``"reference"`` or ``"note"``.
+        id: the node's id, ``"module:<group>"`` for a closed group, ``"fold:<first group>"`` for several alike.
+        kind: ``"module"``, ``"fold"``, ``"node"``, ``"input"``, ``"output"``, ``"reference"`` or ``"note"``.
         title: the name in bold; ``subtitle``: its type; ``detail``: shapes or counts.
         status: what capture made of it.
         fqn: the module that it is or belongs to.
-        inside: for a collapsed module, how many failed and leaf-wrapped modules it hides.
+        inside: for a closed group, how many failed and leaf-wrapped modules it hides.
+        folded: for a fold, the groups in it.
+        calls: ``"2/5"`` for the second of five calls of a module; "" if it is called once.
+        change: how it differs from the other document: ``"added"``, ``"removed"``, ``"changed"`` or "".
     """
 
     id: str
@@ -35,22 +65,25 @@ class Box:
     status: str = "traced"
     fqn: str = ""
     inside: tuple[tuple[str, int], ...] = ()
+    folded: tuple[str, ...] = ()
+    calls: str = ""
+    change: str = ""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """An expanded module: its boxes and the expanded modules in it."""
+    """An open group: its boxes and the open groups in it, in the order in which they run."""
 
+    id: str
     fqn: str
     title: str
     status: str
-    boxes: tuple[Box, ...]
-    clusters: tuple[Cluster, ...]
+    members: tuple[Box | Cluster, ...]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """All that is visible: the root cluster, edges between box ids, the counts for the legend, and which modules
+    """All that is visible: the root cluster, edges between box ids, the counts for the legend, and which groups
     are open.
     """
 
@@ -61,197 +94,301 @@ class Scene:
     title: str
 
 
-@dataclass
-class _Place:
-    """A module with something to show in it, while the scene is built."""
-
-    fqn: str
-    nodes: list[Node] = field(default_factory=list)
-    places: dict[str, _Place] = field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        return len(self.nodes) + len(self.places)
-
-
-def scene(document: GraphCollectionDocument, expanded: Iterable[str] | None = None) -> Scene:
-    """The visible part of ``document`` when the modules in ``expanded`` are open.
+def scene(
+    document: GraphCollectionDocument,
+    expanded: Iterable[str] | None = None,
+    *,
+    view: View | None = None,
+    marks: Mapping[str, str] | None = None,
+) -> Scene:
+    """The visible part of ``document``.
 
     Args:
         document: what was captured.
-        expanded: FQNs of the open modules; None opens as many levels as stay readable (some 36 boxes), and the
+        expanded: ids of the open groups; None opens as many levels as stay readable (some 36 boxes), and the
             way to every failure.
+        view: all that can be chosen, instead of ``expanded``.
+        marks: changes (``"added"``, ``"removed"``, ``"changed"``) by node or module.
     """
-    return _Builder(document).build(None if expanded is None else frozenset(expanded) | {""})
+    chosen = view or View(open=None if expanded is None else frozenset(expanded))
+    return _Builder(Index(document), chosen, dict(marks or {})).build()
 
 
 class _Builder:
-    def __init__(self, document: GraphCollectionDocument) -> None:
-        self._document = document
-        self._modules = {module.fqn: module for module in document.modules}
-        self._hidden = _hidden_nodes(document.graphs)
-        self._tree = _Place("")
-        self._path: dict[str, tuple[str, ...]] = {}
-        self._names: dict[str, str] = {}  # nodes that stand for a whole module
-        owners = _ancestors_of_graphs(document.graphs)
-        for graph in document.graphs:
-            for node in graph.nodes:
-                if node.id not in self._hidden:
-                    self._insert(node, owners)
-        self._lift_single_operations(self._tree)
+    def __init__(self, index: Index, view: View, marks: dict[str, str]) -> None:
+        self._index = index
+        self._view = view
+        self._marks = marks
+        self._marked = self._count_marks()
+        self._root = view.root if view.root in index.groups else ""
+        self._open: frozenset[str] = frozenset()
+        self._drawn: dict[str, str] = {}  # closed group -> its box
 
-    def build(self, expanded: frozenset[str] | None) -> Scene:
-        open_modules = self._default_expansion() if expanded is None else expanded
-        visible = {node_id: self._representative(node_id, path, open_modules) for node_id, path in self._path.items()}
-        edges = self._edges(visible)
-        root, edges = _with_references(self._cluster(self._tree, open_modules), edges)
-        counts = Counter(module.status for module in self._document.modules if module.fqn or len(self._modules) == 1)
-        ordered = tuple(
-            (status, counts[status]) for status in ("failed", "leaf", "unvisited", "traced") if counts[status]
-        )
-        return Scene(root, tuple(edges), ordered, open_modules, self._document.model_type)
+    def build(self) -> Scene:
+        chosen = self._default_expansion() if self._view.open is None else self._view.open
+        self._open = chosen | set(self._index.parents(self._root))
+        root = self._cluster(self._root)
+        edges, ends = self._edges()
+        root = _add_boxes(root, ends)
+        if self._view.around:
+            root, edges = _neighbourhood(root, edges, self._view.around, self._view.hops)
+        root, edges = _with_references(root, edges)
+        document = self._index.document
+        counts: Counter[str] = Counter(m.status for m in document.modules if m.fqn or len(document.modules) == 1)
+        ordered = tuple((status, counts[status]) for status in _STATUSES if counts[status])
+        return Scene(root, tuple(edges), ordered, self._open, document.model_type)
 
-    def _insert(self, node: Node, graph_owners: frozenset[str]) -> None:
-        """Put a node under the modules around it; a module call lies beside what was captured inside the module,
-        if anything was.
-        """
-        owner = node.fqn
-        if node.op == "call_module" and owner not in graph_owners:
-            owner = owner.rpartition(".")[0]
-        path = _prefixes(owner)
-        place = self._tree
-        for fqn in path:
-            place = place.places.setdefault(fqn, _Place(fqn))
-        place.nodes.append(node)
-        self._path[node.id] = path
-
-    def _lift_single_operations(self, place: _Place) -> None:
-        """A module that is one operation is drawn as one box with the module's name, not as a frame around a box."""
-        for child in list(place.places.values()):
-            self._lift_single_operations(child)
-            if len(child.nodes) == 1 and not child.places and child.nodes[0].op.startswith("call"):
-                node = child.nodes[0]
-                place.nodes.append(node)
-                del place.places[child.fqn]
-                self._path[node.id] = _prefixes(place.fqn)
-                self._names[node.id] = child.fqn
+    # -- which groups are open
 
     def _default_expansion(self) -> frozenset[str]:
         """Open level by level while it stays readable; the ways to failures first, and further."""
+        groups, depth = self._index.groups, self._view.depth
         wanted = {
-            prefix for m in self._document.modules if m.status in ("failed", "leaf") for prefix in _prefixes(m.fqn)[:-1]
+            parent
+            for group in groups.values()
+            if self._status(group.fqn) in ("failed", "leaf") and group.id
+            for parent in self._index.parents(group.id)[1:]
         }
-        wanted |= {m.fqn for m in self._document.modules if m.status == "failed"}
-        opened, visible, level = {""}, self._tree.size, [self._tree]
+        wanted |= {group.id for group in groups.values() if self._status(group.fqn) == "failed"}
+        wanted |= {
+            parent
+            for node in self._index.nodes.values()
+            if node.status in ("failed", "leaf")
+            for parent in self._index.parents(node.group)
+        }
+        opened, visible, level = {self._root}, len(self._runs(self._root)), [self._root]
         while level:
+            depth -= 1
+            if self._view.depth and depth < 1:
+                break
             following = []
-            closed = [place for parent in level for place in parent.places.values()]
-            for place in sorted(closed, key=lambda p: p.fqn not in wanted):
-                budget = _FORCED if place.fqn in wanted else BOXES
-                if visible + place.size - 1 <= budget:
-                    opened.add(place.fqn)
-                    visible += place.size - 1
-                    following.append(place)
+            runs = [run for parent in level for run in self._runs(parent) if run[0].is_group]
+            for run in sorted(runs, key=lambda run: run[0].id not in wanted):
+                group = run[0].id
+                more = len(self._runs(group)) - 1 + (len(run) > 1)
+                budget = _FORCED if group in wanted or self._view.depth else BOXES
+                if visible + more <= budget:
+                    opened.add(group)
+                    visible += more
+                    following.append(group)
             level = following
         return frozenset(opened)
 
-    def _representative(self, node_id: str, path: tuple[str, ...], opened: frozenset[str]) -> str:
-        for fqn in path:
-            if fqn not in opened:
-                return f"module:{fqn}"
-        return node_id
-
-    def _edges(self, visible: dict[str, str]) -> list[tuple[str, str]]:
-        """Edges between what is visible, each once. Sizes and other numbers are no data flow: what they are read
-        from is not drawn.
-        """
-        edges: dict[tuple[str, str], None] = {}
-        for graph in self._document.graphs:
-            for node in graph.nodes:
-                for source in node.inputs:
-                    if source in visible and node.id in visible and visible[source] != visible[node.id]:
-                        edges[visible[source], visible[node.id]] = None
-        return list(edges)
-
-    def _cluster(self, place: _Place, opened: frozenset[str]) -> Cluster:
-        module = self._modules.get(place.fqn)
-        boxes = [self._node_box(node) for node in place.nodes]
-        clusters = []
-        for child in place.places.values():
-            if child.fqn in opened:
-                clusters.append(self._cluster(child, opened))
+    def _runs(self, group: str) -> list[list[Item]]:
+        """The members of a group; closed groups that are alike and follow each other are one run."""
+        runs: list[list[Item]] = []
+        last: object = None
+        for item in self._index.items[group]:
+            key = self._fold_key(item.id) if item.is_group and item.id not in self._open else None
+            if key is not None and key == last and group not in self._view.unfolded:
+                runs[-1].append(item)
             else:
-                boxes.append(self._module_box(child))
-        boxes += self._unvisited(place.fqn)
-        status = module.status if module else "traced"
-        if place.fqn == "" and status == "failed":
-            boxes.insert(
-                0, Box("module:", "note", self._document.model_type, "the model itself", _reason(module), "failed")
-            )
-        name = place.fqn.rpartition(".")[2] if place.fqn else ""
+                runs.append([item])
+            last = key
+        return runs
+
+    def _fold_key(self, group: str) -> object:
+        alike = self._index.groups[group].alike
+        return (alike, self._marked[group]) if alike else None
+
+    def _count_marks(self) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        if self._marks:
+            for node in self._index.nodes.values():
+                if node.id in self._marks:
+                    counts.update(self._index.parents(node.group))
+        return counts
+
+    # -- boxes
+
+    def _cluster(self, group: str) -> Cluster:
+        fqn = self._index.groups[group].fqn
+        module = self._index.modules.get(fqn)
+        members: list[Box | Cluster] = []
+        for run in self._runs(group):
+            first = run[0]
+            if not first.is_group:
+                members.append(self._node_box(self._index.nodes[first.id]))
+            elif first.id in self._open:
+                members.append(self._cluster(first.id))
+            else:
+                groups = [item.id for item in run]
+                box = self._fold_box(groups) if len(run) > 1 else self._module_box(first.id)
+                members.append(box)
+                self._drawn.update(dict.fromkeys(groups, box.id))
+        members += self._unvisited(group)
+        status = self._status(fqn)
+        if group == "" and status == "failed":
+            name = self._index.document.model_type
+            members.insert(0, Box("module:", "note", name, "the model itself", _reason(module), "failed"))
+        name = self._relative(fqn, self._index.groups[group].parent)
         title = f"{name} · {module.type}" if module and name else name
-        return Cluster(place.fqn, title, status, tuple(boxes), tuple(clusters))
+        calls = self._calls(fqn, self._index.groups[group].call)
+        return Cluster(group, fqn, f"{title} ↻ {calls}" if calls else title, status, tuple(members))
 
     def _node_box(self, node: Node) -> Box:
         kind = {"placeholder": "input", "output": "output"}.get(node.op, "node")
-        module = self._modules.get(node.fqn if node.op == "call_module" else self._names.get(node.id, "?"))
-        subtitle = module.type if module else ""
+        assert node.group is not None
+        stands_for_module = node.op == "call_module" or node.fqn != self._index.groups[node.group].fqn
+        module = self._index.modules.get(node.fqn) if stands_for_module else None
         detail = " ".join(node.shapes[:2]) + (" …" if len(node.shapes) > 2 else "")
         if node.status in ("failed", "leaf"):
-            detail = _reason(self._modules.get(node.fqn)) or detail
-        title = (module.fqn.rpartition(".")[2] if module else "") or node.label
-        return Box(node.id, kind, title, subtitle, detail, node.status, module.fqn if module else node.fqn)
-
-    def _module_box(self, place: _Place) -> Box:
-        module = self._modules.get(place.fqn)
-        inner = [m for m in self._document.modules if m.fqn.startswith(place.fqn + ".")]
-        inside = Counter(m.status for m in inner if m.status in ("failed", "leaf"))
-        status = module.status if module else "traced"
-        detail = _reason(module) if status in ("failed", "leaf") else f"{_operations(place)} operations"
-        name = place.fqn.rpartition(".")[2]
+            detail = _reason(self._index.modules.get(node.fqn)) or detail
+        title = (self._relative(module.fqn, node.group) if module else "") or node.label
         return Box(
-            f"module:{place.fqn}",
-            "module",
-            name,
+            node.id,
+            kind,
+            title,
             module.type if module else "",
             detail,
-            status,
-            place.fqn,
-            tuple(sorted(inside.items())),
+            node.status,
+            module.fqn if module else node.fqn,
+            calls=self._calls(module.fqn, node.call) if module else "",
+            change=self._marks.get(node.id, ""),
         )
 
-    def _unvisited(self, fqn: str) -> list[Box]:
+    def _module_box(self, group: str) -> Box:
+        fqn, call = self._index.groups[group].fqn, self._index.groups[group].call
+        module = self._index.modules.get(fqn)
+        status = self._status(fqn)
+        return Box(
+            f"module:{group}",
+            "module",
+            self._relative(fqn, self._index.groups[group].parent),
+            module.type if module else "",
+            _reason(module) if status in ("failed", "leaf") else _counted(self._index.operations[group]),
+            status,
+            fqn,
+            tuple(sorted(self._index.inside[fqn].items())),
+            calls=self._calls(fqn, call),
+            change="changed" if self._marked[group] else "",
+        )
+
+    def _fold_box(self, run: list[str]) -> Box:
+        first = self._module_box(run[0])
+        groups = [self._index.groups[group] for group in run]
+        names = [self._relative(group.fqn, group.parent) for group in groups]
+        title = names[0] if len(set(names)) == 1 else f"{names[0]} … {names[-1]}"
+        is_reused = len({group.fqn for group in groups}) == 1
+        detail = f"{'↻' if is_reused else '×'} {len(run)}, {first.detail} each"
+        return replace(first, id=f"fold:{run[0]}", kind="fold", title=title, detail=detail, folded=tuple(run), calls="")
+
+    def _unvisited(self, group: str) -> list[Box]:
         """Modules right here that were never called; at most a few, the others as a number."""
-        shown = [
-            m
-            for m in self._document.modules
-            if m.status == "unvisited" and m.fqn and m.fqn.rpartition(".")[0] == fqn and not self._has_called(m.fqn)
-        ]
+        if self._index.groups[group].call > 1:
+            return []
+        here = self._index.groups[group].fqn
+        missing = self._index.unvisited[here]
         boxes = [
-            Box(f"module:{m.fqn}", "node", m.fqn.rpartition(".")[2], m.type, "never called", "unvisited", m.fqn)
-            for m in shown[:_UNVISITED]
-        ]
-        if len(shown) > _UNVISITED:
-            boxes.append(
-                Box(f"note:{fqn}", "note", f"+{len(shown) - _UNVISITED} unvisited", status="unvisited", fqn=fqn)
+            Box(
+                f"unvisited:{fqn}",
+                "node",
+                fqn.rpartition(".")[2],
+                self._index.modules[fqn].type,
+                "never called",
+                "unvisited",
+                fqn,
             )
+            for fqn in missing[:_UNVISITED]
+        ]
+        if len(missing) > _UNVISITED:
+            more = f"+{len(missing) - _UNVISITED} unvisited"
+            boxes.append(Box(f"note:{here}", "note", more, status="unvisited", fqn=here))
         return boxes
 
-    def _has_called(self, fqn: str) -> bool:
-        """Whether something inside was called: a container such as ModuleList has no call of its own."""
-        return any(m.status != "unvisited" and m.fqn.startswith(fqn + ".") for m in self._document.modules)
+    def _relative(self, fqn: str, around: str | None) -> str:
+        """A module's name inside the group that it is drawn in."""
+        outer = self._index.groups[around].fqn if around is not None else ""
+        return fqn.removeprefix(f"{outer}.") if outer else fqn
+
+    def _status(self, fqn: str) -> str:
+        module = self._index.modules.get(fqn)
+        return module.status if module else "traced"
+
+    def _calls(self, fqn: str, call: int) -> str:
+        module = self._index.modules.get(fqn)
+        return f"{call}/{module.calls}" if module and module.calls > 1 else ""
+
+    # -- edges
+
+    def _edges(self) -> tuple[list[tuple[str, str]], list[Box]]:
+        """Edges between what is visible, each once, and a box for each value that comes from or goes to what lies
+        outside. Sizes and other numbers are no data flow: what they are read from is not drawn.
+        """
+        where: dict[str, str] = {}
+        shown = {group: self._representative(group) for group in self._index.groups}
+        edges: dict[tuple[str, str], None] = {}
+        ends: dict[str, Box] = {}
+        for node in self._index.nodes.values():
+            assert node.group is not None
+            where[node.id] = shown[node.group] or node.id
+        for node in self._index.nodes.values():
+            for source in node.inputs:
+                if source not in where:
+                    continue
+                start, end = where[source], where[node.id]
+                if start == end or (start == _OUTSIDE and end == _OUTSIDE):
+                    continue
+                if start == _OUTSIDE:
+                    start = self._end(ends, f"from:{source}", "◄", source).id
+                if end == _OUTSIDE:
+                    end = self._end(ends, f"to:{start}", "►", node.id).id
+                edges[start, end] = None
+        return list(edges), list(ends.values())
+
+    def _end(self, ends: dict[str, Box], name: str, arrow: str, node_id: str) -> Box:
+        node = self._index.nodes[node_id]
+        title = f"{arrow} {node.fqn or node.label}"
+        return ends.setdefault(name, Box(name, "reference", title, fqn=node.fqn))
+
+    def _representative(self, group: str) -> str:
+        """The box that stands for what lies directly in a group; "" where that is drawn itself."""
+        around = self._index.parents(group)
+        if self._root not in around:
+            return _OUTSIDE
+        for outer in reversed(around[: around.index(self._root)]):
+            if outer in self._drawn:
+                return self._drawn[outer]
+        return ""
+
+
+_OUTSIDE = "outside:"
+
+
+def _neighbourhood(
+    root: Cluster, edges: list[tuple[str, str]], centre: str, hops: int
+) -> tuple[Cluster, list[tuple[str, str]]]:
+    """Only what is at most ``hops`` edges away."""
+    near: dict[str, set[str]] = defaultdict(set)
+    for source, target in edges:
+        near[source].add(target)
+        near[target].add(source)
+    kept = {centre}
+    front = {centre}
+    for _ in range(hops):
+        front = {box for at in front for box in near[at]} - kept
+        kept |= front
+    return _filter(root, lambda box: box.id in kept), [(s, t) for s, t in edges if s in kept and t in kept]
+
+
+def _filter(cluster: Cluster, keep: Callable[[Box], bool]) -> Cluster:
+    members = [_filter(member, keep) if isinstance(member, Cluster) else member for member in cluster.members]
+    kept = (m for m in members if (m.members if isinstance(m, Cluster) else keep(m)))
+    return replace(cluster, members=tuple(kept))
 
 
 def _with_references(root: Cluster, edges: list[tuple[str, str]]) -> tuple[Cluster, list[tuple[str, str]]]:
-    """Replace a value that is used very often by a reference at each use: long edges are what makes layouts slow
-    and unreadable.
+    """Replace a value that is used often and far away by a reference at each use: long edges are what makes layouts
+    slow and unreadable.
     """
     uses = Counter(source for source, _ in edges)
-    titles = {box.id: box.title for box in _all_boxes(root)}
+    ranks = _ranks(edges)
+    titles = {box.id: box.title for box in all_boxes(root)}
     chips: dict[str, list[Box]] = defaultdict(list)
     result = []
     for source, target in edges:
-        if uses[source] <= FAN_OUT:
+        span = ranks[target] - ranks[source]
+        if span <= SPAN and (uses[source] <= FAN_OUT or span <= 1):
             result.append((source, target))
             continue
         chip = Box(f"ref:{source}>{target}", "reference", f"◄ {titles.get(source, source)}")
@@ -260,46 +397,55 @@ def _with_references(root: Cluster, edges: list[tuple[str, str]]) -> tuple[Clust
     return _add_chips(root, chips), result
 
 
+def _ranks(edges: list[tuple[str, str]]) -> dict[str, int]:
+    """The longest way to each box, without the edges that close a circle (found depth first)."""
+    inputs: dict[str, list[str]] = defaultdict(list)
+    for source, target in edges:
+        inputs[target].append(source)
+        inputs.setdefault(source, [])
+    ranks: dict[str, int] = {}
+    entered: set[str] = set()
+    for start in inputs:
+        stack = [start]
+        while stack:
+            box = stack[-1]
+            if box in ranks:
+                stack.pop()
+                continue
+            if box not in entered:
+                entered.add(box)
+                stack += [source for source in inputs[box] if source not in entered]
+                continue
+            ranks[box] = max((ranks[source] + 1 for source in inputs[box] if source in ranks), default=0)
+            stack.pop()
+    return ranks
+
+
 def _add_chips(cluster: Cluster, chips: dict[str, list[Box]]) -> Cluster:
-    boxes = [box for original in cluster.boxes for box in (*chips.get(original.id, ()), original)]
-    return Cluster(
-        cluster.fqn, cluster.title, cluster.status, tuple(boxes), tuple(_add_chips(c, chips) for c in cluster.clusters)
-    )
+    members: list[Box | Cluster] = []
+    for member in cluster.members:
+        if isinstance(member, Cluster):
+            members.append(_add_chips(member, chips))
+        else:
+            members += [*chips.get(member.id, ()), member]
+    return replace(cluster, members=tuple(members))
 
 
-def _all_boxes(cluster: Cluster) -> Iterable[Box]:
-    yield from cluster.boxes
-    for child in cluster.clusters:
-        yield from _all_boxes(child)
+def _add_boxes(cluster: Cluster, boxes: list[Box]) -> Cluster:
+    return replace(cluster, members=(*cluster.members, *boxes)) if boxes else cluster
 
 
-def _hidden_nodes(graphs: tuple[Graph, ...]) -> frozenset[str]:
-    """Parameters, sizes and other values that are no tensors, and the inputs and outputs of graphs inside failed
-    modules.
-    """
-    hidden = set()
-    for graph in graphs:
-        knows_shapes = any(node.shapes for node in graph.nodes)
-        for node in graph.nodes:
-            is_number = knows_shapes and not node.shapes and node.op in ("call_function", "call_method")
-            inner_border = graph.fqn != "" and node.op in ("placeholder", "output")
-            if node.op == "get_attr" or is_number or inner_border:
-                hidden.add(node.id)
-    return frozenset(hidden)
+def all_boxes(cluster: Cluster) -> Iterable[Box]:
+    """The boxes of a cluster and of all in it."""
+    for member in cluster.members:
+        if isinstance(member, Cluster):
+            yield from all_boxes(member)
+        else:
+            yield member
 
 
-def _ancestors_of_graphs(graphs: tuple[Graph, ...]) -> frozenset[str]:
-    """Modules with graphs inside them: what was captured within failed modules."""
-    return frozenset(prefix for graph in graphs if graph.fqn for prefix in _prefixes(graph.fqn)[:-1])
-
-
-def _prefixes(fqn: str) -> tuple[str, ...]:
-    parts = fqn.split(".") if fqn else []
-    return tuple(".".join(parts[: i + 1]) for i in range(len(parts)))
-
-
-def _operations(place: _Place) -> int:
-    return len(place.nodes) + sum(_operations(child) for child in place.places.values())
+def _counted(operations: int) -> str:
+    return f"{operations} operation{'s' if operations != 1 else ''}"
 
 
 def _reason(module: Module | None) -> str:

@@ -8,7 +8,7 @@ import subprocess
 from xml.etree import ElementTree
 
 from prepbench.views.dot import to_dot
-from prepbench.views.palette import CARD, CLUSTER, CLUSTER_LINE, DIM, EDGE, PAGE, STATUS, TEXT, Shade
+from prepbench.views.palette import CHANGES, DIM, STATUS, variables
 from prepbench.views.scene import Scene
 
 SECONDS = 4.0
@@ -18,19 +18,17 @@ _SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}"
 
 
-def render(view: Scene, *, seconds: float = SECONDS, standalone: bool = True) -> str | None:
+def render(view: Scene, *, seconds: float = SECONDS) -> str | None:
     """The scene as SVG text, or None when ``dot`` is not installed or takes too long.
 
     Args:
         view: what is visible.
         seconds: time limit of one layout; a second, simpler layout is tried after it.
-        standalone: give the picture a card of its own and colours by ``prefers-color-scheme``; otherwise it takes
-            the colours from CSS variables of the page around it.
     """
     if shutil.which("dot") is None:
         return None
     raw = _layout(to_dot(view), seconds) or _layout(to_dot(view, compact=True), seconds)
-    return None if raw is None else _finish(raw, view, standalone)
+    return None if raw is None else _finish(raw, view)
 
 
 def _layout(dot: str, seconds: float) -> bytes | None:
@@ -47,7 +45,7 @@ def description(view: Scene) -> str:
     return f"Graph of {view.title}: {counts or 'no modules'}."
 
 
-def _finish(raw: bytes, view: Scene, standalone: bool) -> str:
+def _finish(raw: bytes, view: Scene) -> str:
     """Colours as CSS, a title, a label for each box; links and foreign markup are left out."""
     ElementTree.register_namespace("", _SVG)
     root = ElementTree.fromstring(raw)
@@ -69,28 +67,17 @@ def _finish(raw: bytes, view: Scene, standalone: bool) -> str:
     root.set("class", "pb-diagram")
     root.set("aria-label", description(view))
     style = ElementTree.Element(f"{{{_SVG}}}style")
-    style.text = _css(standalone)
+    style.text = _css()
     title = ElementTree.Element(f"{{{_SVG}}}title")
     title.text = description(view)
     root.insert(0, style)
     root.insert(0, title)
-    if standalone:
-        root.insert(
-            2, ElementTree.Element(f"{{{_SVG}}}rect", {"class": "page", "width": "100%", "height": "100%", "rx": "8"})
-        )
+    page = {"class": "page", "width": "100%", "height": "100%", "rx": "8"}
+    root.insert(2, ElementTree.Element(f"{{{_SVG}}}rect", page))
     return ElementTree.tostring(root, encoding="unicode")
 
 
-_VARIABLES: dict[str, Shade] = {
-    "page": PAGE,
-    "text": TEXT,
-    "dim": DIM,
-    "edge": EDGE,
-    "card": CARD,
-    "cluster": CLUSTER,
-    "cluster-line": CLUSTER_LINE,
-    **{status: mark.outline for status, mark in STATUS.items()},
-}
+_SHOWN = ("page", "text", "dim", "edge", "card", "cluster", "cluster-line", *STATUS, "reused", "change")
 
 _RULES = """
 .page{fill:var(--pb-page)}
@@ -103,22 +90,15 @@ text{fill:var(--pb-text)} text[fill="DIM"]{fill:var(--pb-dim)}
 """
 
 
-def _css(standalone: bool) -> str:
+def _css() -> str:
     rules = _RULES.replace("DIM", DIM.light)
-    for status in ("failed", "leaf", "unvisited"):
-        shapes = ",".join(f".node.{status} {tag}" for tag in ("path", "polygon", "polyline", "ellipse"))
-        rules += f"{shapes}{{stroke:var(--pb-{status})}}\n"
+    looks = {**dict.fromkeys(CHANGES, "change"), **{status: status for status in STATUS if status != "traced"}}
+    for name, colour in {"reused": "reused", **looks}.items():
+        shapes = ",".join(f".node.{name} {tag}" for tag in ("path", "polygon", "polyline", "ellipse"))
+        rules += f"{shapes}{{stroke:var(--pb-{colour})}}\n"
     for status in ("failed", "leaf"):
         rules += f".cluster-{status} path,.cluster-{status} polygon{{stroke:var(--pb-{status})}}\n"
-    if not standalone:
-        return rules
-    light = ";".join(f"--pb-{name}:{shade.light}" for name, shade in _VARIABLES.items())
-    dark = ";".join(f"--pb-{name}:{shade.dark}" for name, shade in _VARIABLES.items())
+    colours = variables()
+    light = ";".join(f"--pb-{name}:{colours[name].light}" for name in _SHOWN)
+    dark = ";".join(f"--pb-{name}:{colours[name].dark}" for name in _SHOWN)
     return f"svg{{{light}}}\n@media (prefers-color-scheme:dark){{svg{{{dark}}}}}{rules}"
-
-
-def variables(theme: str) -> str:
-    """CSS declarations of the colours for ``"light"`` or ``"dark"``, for a page that embeds pictures made with
-    ``standalone=False``.
-    """
-    return ";".join(f"--pb-{name}:{getattr(shade, theme)}" for name, shade in _VARIABLES.items())

@@ -20,11 +20,11 @@ def legend(view: Scene) -> str:
 
 def _lines(cluster: Cluster, depth: int) -> list[str]:
     lines = []
-    for box in cluster.boxes:
-        if box.kind != "reference":
-            parts = [STATUS[box.status].glyph, box.title, box.subtitle, box.detail]
+    for member in cluster.members:
+        if isinstance(member, Cluster):
+            lines += ["  " * depth + f"▾ {member.title}", *_lines(member, depth + 1)]
+        elif member.kind != "reference":
+            calls = f"↻ {member.calls}" if member.calls else ""
+            parts = [STATUS[member.status].glyph, member.title, member.subtitle, member.detail, calls]
             lines.append("  " * depth + " ".join(filter(None, parts)))
-    for child in cluster.clusters:
-        lines.append("  " * depth + f"▾ {child.title}")
-        lines += _lines(child, depth + 1)
     return lines

@@ -5,7 +5,6 @@ computes nothing.
 from __future__ import annotations
 
 import html
-import pathlib
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -14,20 +13,20 @@ import traitlets
 
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Progress
+from prepbench.views.page import STATIC
 from prepbench.widgets.diagram import diagram
 
 if TYPE_CHECKING:
     from prepbench.bench import Bench
 
-_STATIC = pathlib.Path(__file__).parent / "static"
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class BenchControls(anywidget.AnyWidget):
     """The controls of the bench: every trait mirrors the bench, every click is a method call on it."""
 
-    _esm = _STATIC / "bench.js"
-    _css = _STATIC / "bench.css"
+    _esm = STATIC / "bench.js"
+    _css = STATIC / "bench.css"
 
     title = traitlets.Unicode().tag(sync=True)
     summary = traitlets.Unicode().tag(sync=True)

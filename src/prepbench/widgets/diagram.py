@@ -1,79 +1,157 @@
-"""The live diagram: an anywidget around pictures that ``views`` makes. It computes nothing itself."""
+"""The live diagram: a document and what a person has chosen, joined to the front end. It computes nothing itself."""
 
 from __future__ import annotations
 
-import pathlib
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
-from prepbench.document.model import GraphCollectionDocument
-from prepbench.views.details import details, legend, next_level, toggled
-from prepbench.views.scene import scene
-from prepbench.views.svg import HINT, render, variables
+from prepbench.document.codec import from_json, to_json
+from prepbench.document.model import DiagramDocument, GraphCollectionDocument, Overlay
+from prepbench.errors import InputError, PrepbenchError
+from prepbench.views.overlays import make_overlay
+from prepbench.views.page import STATIC, packed, page, script, write_page
+from prepbench.views.text import to_text
 
-_STATIC = pathlib.Path(__file__).parent / "static"
+
+class _Overlay(str):
+    """The name of the overlay that is shown; called with a table, it adds one."""
+
+    _widget: DiagramWidget
+
+    def __call__(
+        self,
+        table: Any,
+        column: str | None = None,
+        *,
+        name: str | None = None,
+        unit: str = "",
+        combine: str = "",
+        diverging: bool | None = None,
+    ) -> DiagramWidget:
+        return self._widget.add_overlay(table, column, name=name, unit=unit, combine=combine, diverging=diverging)
 
 
-def _css() -> str:
-    """The widget's rules, with the palette's colours for both themes."""
-    light, dark = variables("light"), variables("dark")
-    return (
-        f".pbd{{{light}}}\n@media (prefers-color-scheme:dark){{.pbd{{{dark}}}}}\n"
-        f'body[data-jp-theme-light="true"] .pbd{{{light}}}\nbody[data-jp-theme-light="false"] .pbd{{{dark}}}\n'
-        + (_STATIC / "diagram.css").read_text()
-    )
+class _OverlayTrait(traitlets.Unicode[Any, Any]):
+    def get(self, obj: Any, cls: Any = None) -> Any:
+        value = _Overlay(super().get(obj, cls))
+        value._widget = obj
+        return value
 
 
 class DiagramWidget(anywidget.AnyWidget):
-    """An interactive diagram of a document.
+    """An interactive diagram.
+
+    It is drawn in the page: opening and closing modules, search and the rest need no kernel.
 
     Attributes:
-        selected: id of the selected box, "" for none; settable.
-        expanded: FQNs of the open modules; settable.
-        details: what is known about the selection, as shown beside the picture.
+        selected: FQNs of the selected modules; settable, which brings them into view.
+        view: what is open and shown, as the diagram keeps it: ``open`` (ids of open modules, None for the first
+            view), ``unfolded``, ``root``, ``around``, ``hops``, ``depth``; settable, in parts too.
+        overlay: name of the overlay that colours the boxes, "" for none; settable. Call it with a table to add one:
+            ``diagram.overlay(table, "sqnr")``.
+        height: CSS height, e.g. ``"640px"``.
+
+    Example:
+        >>> import torch, prepbench as pb
+        >>> diagram = pb.recursive_trace(torch.nn.Sequential(torch.nn.Linear(4, 2))).diagram()
+        >>> diagram.overlay({"0": 8}, name="bits").overlay
+        'bits'
     """
 
-    _esm = _STATIC / "diagram.js"
-    _css = _css()
+    _esm = STATIC / "diagram.js"
+    _css = STATIC / "diagram.css"
 
-    svg = traitlets.Unicode().tag(sync=True)
-    title = traitlets.Unicode().tag(sync=True)
-    hint = traitlets.Unicode(HINT).tag(sync=True)
-    legend: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    selected = traitlets.Unicode().tag(sync=True)
-    details = traitlets.Dict().tag(sync=True)
-    expanded = traitlets.List(traitlets.Unicode())
+    data = traitlets.Bytes().tag(sync=True)
+    selected: traitlets.List[Any] = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    view = traitlets.Dict().tag(sync=True)
+    overlay = _OverlayTrait().tag(sync=True)
+    overlays: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    height = traitlets.Unicode("620px").tag(sync=True)
 
-    def __init__(self, document: GraphCollectionDocument) -> None:
-        self._document = document
-        first = scene(document)
-        super().__init__(title=document.model_type, svg=render(first, standalone=False) or "", legend=legend(first))
-        self.set_trait("expanded", sorted(first.expanded))
-        self.observe(self._draw, "expanded")
-        self.observe(self._describe, "selected")
-        self.on_msg(self._on_action)
+    def __init__(self, document: GraphCollectionDocument | DiagramDocument, **traits: Any) -> None:
+        whole = document if isinstance(document, DiagramDocument) else DiagramDocument((document,))
+        self._document = replace(whole, overlays=(), overlay="")
+        self._made: dict[str, Overlay] = {}
+        super().__init__(data=packed(to_json(self._document)), **traits)
+        for overlay in whole.overlays:
+            self._add(overlay)
+        self.on_msg(self._on_request)
 
-    def _draw(self, change: Any) -> None:
-        self.svg = render(scene(self._document, self.expanded), standalone=False) or self.svg
-        self._describe(change)
+    def add_overlay(
+        self,
+        table: Any,
+        column: str | None = None,
+        *,
+        name: str | None = None,
+        unit: str = "",
+        combine: str = "",
+        diverging: bool | None = None,
+    ) -> DiagramWidget:
+        """Colour the boxes by a table, and show that; one of the same name is replaced.
 
-    def _describe(self, change: Any) -> None:
-        self.details = details(self._document, self.selected, frozenset(self.expanded)) if self.selected else {}
+        Args:
+            table: values by FQN: a mapping, a pandas ``Series`` or a ``DataFrame``.
+            column: the column with the values, if there are several.
+            name: shown in the legend; the column's name if left out.
+            unit: e.g. ``"ms"``.
+            combine: how the values inside a closed module become one: ``"sum"``, ``"mean"``, ``"max"``, ``"min"``.
+            diverging: put zero in the middle of the scale.
 
-    def _on_action(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
-        action, box = content.get("action"), str(content.get("id", ""))
-        if action == "select":
-            self.selected = box
-        elif action == "toggle":
-            self.expanded = sorted(toggled(self._document, frozenset(self.expanded), box))
-        elif action == "open_level":
-            self.expanded = sorted(next_level(self._document, frozenset(self.expanded)))
-        elif action == "reset":
-            self.expanded = sorted(scene(self._document).expanded)
+        Returns:
+            This widget.
+
+        Raises:
+            InputError: no such column, or no name in the table is a module of the model.
+        """
+        given: dict[str, Any] = {"name": name, "unit": unit, "combine": combine, "diverging": diverging}
+        self._add(make_overlay(table, self._document.documents, column=column, **given))
+        return self
+
+    def to_html(self, path: str) -> Path:
+        """Write the diagram with its overlays to one HTML file that needs no network."""
+        return write_page(self.document, path)
+
+    @property
+    def document(self) -> DiagramDocument:
+        """What is shown, as plain data, with the overlays."""
+        return replace(self._document, overlays=tuple(self._made.values()), overlay=str(self.overlay))
+
+    def _add(self, overlay: Overlay) -> None:
+        self._made[overlay.name] = overlay
+        with self.hold_sync():
+            self.overlays = [asdict(each) for each in self._made.values()]
+            self.overlay = overlay.name
+
+    @traitlets.validate("overlay")
+    def _check_overlay(self, proposal: Any) -> Any:
+        if proposal["value"] and proposal["value"] not in self._made:
+            raise InputError(f"There is no overlay {proposal['value']!r}; there are {list(self._made) or 'none'}.")
+        return proposal["value"]
+
+    def _on_request(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
+        action = content.get("action")
+        if action == "layout":
+            self.send({"action": "layout"}, [packed(script("layout.js"))])
+        elif action == "page":
+            try:
+                document = from_json(str(content["document"]))
+            except PrepbenchError as error:
+                self.send({"action": "page", "error": str(error)})
+            else:
+                self.send({"action": "page"}, [page(document).encode()])
+
+    def _repr_mimebundle_(self, **keywords: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**keywords)
+        text = "\n\n".join(to_text(document) for document in self._document.documents)
+        if isinstance(bundle, tuple):
+            return ({**bundle[0], "text/plain": text}, *bundle[1:])
+        return bundle
 
 
-def diagram(document: GraphCollectionDocument) -> DiagramWidget:
-    """The live diagram of a document."""
+def diagram(document: GraphCollectionDocument | DiagramDocument) -> DiagramWidget:
+    """The live diagram of a document, or of several."""
     return DiagramWidget(document)

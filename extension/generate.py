@@ -1,0 +1,95 @@
+"""What the front end takes from Python: the document's types and schema, and the palette.
+
+``python extension/generate.py --check`` says whether the files are fresh, ``--write`` writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from prepbench.document.schema import schema
+from prepbench.views import palette
+
+FOLDER = Path(__file__).parent / "src" / "generated"
+_PLAIN = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
+
+
+def files() -> dict[str, str]:
+    """Name and content of every generated file."""
+    return {
+        "document.ts": _types(schema()),
+        "schema.json": json.dumps({"$defs": schema()["$defs"]}, separators=(",", ":")) + "\n",
+        "palette.json": json.dumps(_marks(), indent=1, ensure_ascii=False) + "\n",
+        "colours.css": _css(),
+    }
+
+
+def _types(whole: dict[str, Any]) -> str:
+    parts = []
+    for name, definition in whole["$defs"].items():
+        fields = "".join(f"  {key}: {_type(value)};\n" for key, value in definition["properties"].items())
+        parts.append(f"export interface {name} {{\n{fields}}}\n")
+    return "\n".join(parts)
+
+
+def _type(value: dict[str, Any]) -> str:
+    if "$ref" in value:
+        return str(value["$ref"]).rpartition("/")[2]
+    if "enum" in value:
+        return " | ".join(json.dumps(choice) for choice in value["enum"])
+    if "anyOf" in value:
+        return " | ".join(_type(choice) for choice in value["anyOf"])
+    if value["type"] == "array":
+        inner = _type(value["items"])
+        return f"({inner})[]" if " " in inner else f"{inner}[]"
+    return _PLAIN[value["type"]]
+
+
+def _marks() -> dict[str, Any]:
+    def mark(value: palette.Mark) -> dict[str, Any]:
+        return {**asdict(value), "outline": value.outline.light}
+
+    return {
+        "status": {name: mark(value) for name, value in palette.STATUS.items()},
+        "changes": {name: mark(value) for name, value in palette.CHANGES.items()},
+        "reused": mark(palette.REUSED),
+        "precision": {name: fill.badge for name, fill in palette.PRECISION.items()},
+        "ramp": len(palette.RAMP),
+        "categories": len(palette.CATEGORIES),
+        "light": {
+            name: getattr(palette, name.upper()).light
+            for name in ("text", "dim", "edge", "card", "cluster", "cluster_line")
+        },
+    }
+
+
+def _css() -> str:
+    shades = {f"--pb-{name}": shade for name, shade in palette.variables().items()}
+    lines = "".join(f"  {name}: light-dark({shade.light}, {shade.dark});\n" for name, shade in shades.items())
+    return f".pbd {{\n{lines}}}\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files, or name those that are stale."""
+    if arguments == ["--write"]:
+        FOLDER.mkdir(exist_ok=True)
+        for name, text in files().items():
+            (FOLDER / name).write_text(text)
+        return 0
+    if arguments != ["--check"]:
+        sys.stderr.write("usage: python extension/generate.py --check | --write\n")
+        return 2
+    stale = [
+        name for name, text in files().items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text
+    ]
+    for name in stale:
+        sys.stderr.write(f"extension/src/generated/{name} is stale: run python extension/generate.py --write\n")
+    return bool(stale)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

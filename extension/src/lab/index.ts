@@ -1,0 +1,64 @@
+import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
+import { ICommandPalette } from "@jupyterlab/apputils";
+import { IDefaultFileBrowser } from "@jupyterlab/filebrowser";
+import { ILauncher } from "@jupyterlab/launcher";
+import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
+import { ISettingRegistry } from "@jupyterlab/settingregistry";
+
+import type { DiagramView } from "../render";
+import { assets } from "./assets";
+import { addCommands } from "./commands";
+import { addFileType } from "./document";
+import { rendererFactory } from "./mime";
+import { ModelPanel } from "./panel";
+import { Diagrams } from "./registry";
+import { followSettings } from "./settings";
+import { sourceOpener } from "./source";
+
+const PLUGIN_ID = "prepbench-lab:plugin";
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: PLUGIN_ID,
+  description: "Shows captured models: in outputs, in tabs of *.graph.json files, and their modules in a side panel.",
+  autoStart: true,
+  requires: [IRenderMimeRegistry],
+  optional: [ISettingRegistry, ICommandPalette, ILauncher, IDefaultFileBrowser, ILayoutRestorer],
+  activate: (
+    app: JupyterFrontEnd,
+    rendermime: IRenderMimeRegistry,
+    settings: ISettingRegistry | null,
+    palette: ICommandPalette | null,
+    launcher: ILauncher | null,
+    browser: IDefaultFileBrowser | null,
+    restorer: ILayoutRestorer | null,
+  ): void => {
+    const openSource = sourceOpener(app);
+    const diagrams = new Diagrams(openSource);
+    shareWithWidgets(diagrams);
+    rendermime.addFactory(rendererFactory(diagrams), 0);
+    addFileType(app, diagrams, restorer);
+    addPanel(app, new ModelPanel(app.shell, diagrams, openSource), restorer);
+    addCommands(app, { palette, launcher, browser });
+    if (settings) {
+      followSettings(settings, PLUGIN_ID, (look) => diagrams.setLook(look)).catch((reason: unknown) => {
+        console.warn("The settings of the diagrams could not be read; the defaults are used.", reason);
+      });
+    }
+  },
+};
+
+/** Widgets of the same page use the scripts that are here already, and appear in the panel. */
+function shareWithWidgets(diagrams: Diagrams): void {
+  Object.assign(globalThis, {
+    [Symbol.for("prepbench")]: { assets, adopt: (view: DiagramView) => diagrams.adopt(view) },
+  });
+}
+
+function addPanel(app: JupyterFrontEnd, panel: ModelPanel, restorer: ILayoutRestorer | null): void {
+  app.shell.add(panel, "right", { rank: 900 });
+  restorer?.add(panel, panel.id);
+  app.shell.currentChanged?.connect(() => panel.turnTo(app.shell.currentWidget));
+  void app.restored.then(() => panel.turnTo(app.shell.currentWidget));
+}
+
+export default plugin;

@@ -1,0 +1,164 @@
+/** A diagram: one pane, or two side by side, around the same documents. */
+
+import type { Overlay } from "../generated/document";
+import type { Assets, DiagramView, Options, Source, TreeRow } from "./api";
+import { make } from "./dom";
+import type { Summary } from "./engine";
+import { Pane } from "./pane";
+import type { View } from "./scene";
+import { EngineClient } from "./workers";
+
+export type { Assets, DiagramView, Options, Source, TreeRow } from "./api";
+export type { View } from "./scene";
+
+/** A diagram that shows nothing until `load` is called. */
+export function createDiagram(assets: Assets, options: Options = {}): Diagram {
+  return new Diagram(assets, options);
+}
+
+export class Diagram implements DiagramView {
+  readonly element = make("div", { class: "pbd", "data-prepbench-diagram": "" });
+  selected: readonly string[] = [];
+  overlay = "";
+  private engine: EngineClient | null = null;
+  private panes: Pane[] = [];
+  private summary: Summary | null = null;
+  private ticket = 0;
+  private readonly selectListeners = new Set<(fqns: readonly string[]) => void>();
+  private readonly loadListeners = new Set<() => void>();
+  private readonly viewListeners = new Set<() => void>();
+
+  constructor(private readonly assets: Assets, private options: Options) {
+    this.colour();
+  }
+
+  async load(source: Source): Promise<void> {
+    const ticket = ++this.ticket;
+    this.close();
+    const waiting = make("p", { class: "pbd-note", role: "status" }, "Reading the model …");
+    this.element.replaceChildren(waiting);
+    try {
+      const engine = (this.engine = new EngineClient(this.assets));
+      const summary = await engine.load(source);
+      if (ticket !== this.ticket) return;
+      this.summary = summary;
+      this.build(summary);
+      await Promise.all(this.panes.map((pane) => pane.start()));
+      if (ticket === this.ticket) for (const listener of this.loadListeners) listener();
+    } catch (error) {
+      if (ticket === this.ticket) this.refuse(error);
+    }
+  }
+
+  setOptions(options: Options): void {
+    const depth = this.options.depth;
+    this.options = { ...this.options, ...options };
+    this.colour();
+    if (options.depth !== undefined && options.depth !== depth) for (const pane of this.panes) void pane.show({ ...pane.view, open: null, depth: options.depth });
+  }
+
+  async tree(): Promise<TreeRow[]> {
+    return this.engine && this.panes[0] ? this.engine.tree(this.panes[0].part) : [];
+  }
+
+  async reveal(fqn: string): Promise<void> {
+    await Promise.all(this.panes.map((pane, i) => pane.reveal(fqn, i === 0)));
+  }
+
+  /** Selects modules where they can be seen; listeners are not told. */
+  async select(fqns: readonly string[]): Promise<void> {
+    this.selected = [...fqns];
+    if (fqns.length === 1) await Promise.all(this.panes.map((pane) => pane.reveal(fqns[0]!, false)));
+    else await Promise.all(this.panes.map((pane) => pane.chooseNames(fqns)));
+  }
+
+  /** The view of the first pane. */
+  get view(): View | null {
+    return this.panes[0]?.view ?? null;
+  }
+
+  async show(view: Partial<View>): Promise<void> {
+    await Promise.all(this.panes.map((pane) => pane.show({ ...pane.view, ...view })));
+  }
+
+  async setOverlays(overlays: Overlay[], active: string): Promise<void> {
+    if (!this.engine || !this.summary) return;
+    this.summary = await this.engine.setOverlays(overlays);
+    await this.colourBy(active);
+  }
+
+  async colourBy(name: string): Promise<void> {
+    this.overlay = name;
+    for (const pane of this.panes) pane.overlay = name;
+    await Promise.all(this.panes.map((pane) => pane.redraw()));
+  }
+
+  onSelect(listener: (fqns: readonly string[]) => void): () => void {
+    this.selectListeners.add(listener);
+    return () => this.selectListeners.delete(listener);
+  }
+
+  onLoad(listener: () => void): () => void {
+    this.loadListeners.add(listener);
+    return () => this.loadListeners.delete(listener);
+  }
+
+  /** Calls back whenever another view or overlay is shown. */
+  onView(listener: () => void): () => void {
+    this.viewListeners.add(listener);
+    return () => this.viewListeners.delete(listener);
+  }
+
+  dispose(): void {
+    this.ticket++;
+    this.close();
+    this.element.remove();
+  }
+
+  private build(summary: Summary): void {
+    const self = this;
+    const host = {
+      engine: this.engine!,
+      assets: this.assets,
+      get options() { return self.options; },
+      get summary() { return self.summary!; },
+      selected: (pane: Pane, fqns: readonly string[]) => this.wasSelected(pane, fqns),
+      viewed: (pane: Pane) => {
+        for (const other of this.panes) if (other !== pane) void other.follow(pane.view);
+        this.viewListeners.forEach((listener) => listener());
+      },
+      overlaid: (name: string) => void this.colourBy(name).then(() => this.viewListeners.forEach((listener) => listener())),
+    };
+    const parts = summary.documents.map((_, i) => i);
+    this.panes = summary.arrangement === "compare" && parts.length > 1 ? parts.map((part) => new Pane(host, part, [part])) : [new Pane(host, 0, parts)];
+    this.overlay = summary.overlay;
+    for (const pane of this.panes) pane.overlay = this.overlay;
+    this.element.replaceChildren(...this.panes.map((pane) => pane.element));
+    this.element.classList.toggle("pbd-pair", this.panes.length > 1);
+  }
+
+  private wasSelected(pane: Pane, fqns: readonly string[]): void {
+    this.selected = fqns;
+    for (const other of this.panes) if (other !== pane) void other.chooseNames(fqns);
+    for (const listener of this.selectListeners) listener(fqns);
+  }
+
+  private refuse(error: unknown): void {
+    const text = error instanceof Error ? error.message : String(error);
+    this.element.replaceChildren(make("div", { class: "pbd-note", role: "alert" }, make("b", {}, "This diagram cannot be shown. "), text));
+  }
+
+  private colour(): void {
+    for (const [name, { light, dark }] of Object.entries(this.options.colours ?? {})) {
+      if (light || dark) this.element.style.setProperty(`--pb-${name}`, `light-dark(${light ?? dark}, ${dark ?? light})`);
+    }
+  }
+
+  private close(): void {
+    for (const pane of this.panes) pane.dispose();
+    this.panes = [];
+    this.summary = null;
+    this.engine?.dispose();
+    this.engine = null;
+  }
+}

@@ -1,0 +1,619 @@
+/** One diagram with its bar, legend and details: turns what a person does into views, and views into pictures. */
+
+import type { Assets, Options } from "./api";
+import { Canvas, nearest } from "./canvas";
+import type { Details } from "./details";
+import { button, copyText, download, make } from "./dom";
+import type { Drawing, Summary, Trouble } from "./engine";
+import { savePng, saveSvg } from "./exports";
+import { helpPanel } from "./help";
+import { marksOf } from "./marks";
+import { makePicture } from "./picture";
+import { FIRST_VIEW, type View } from "./scene";
+import type { Hit } from "./search";
+import { detailsOf, type SideActions, troubleList } from "./side";
+import { Cancelled, type EngineClient, Layouter, TooSlow } from "./workers";
+import palette from "../generated/palette.json";
+
+const LIMIT = 300;
+const HARD_LIMIT = 1500;
+const SECONDS = 2;
+const PATIENT = 20;
+const BUSY_AFTER = 200;
+const MARKS = { ...palette.status, reused: palette.reused, ...palette.changes } as Record<string, { glyph: string; word: string }>;
+
+let panes = 0;
+
+/** What a pane asks of the diagram that holds it. */
+export interface PaneHost {
+  readonly engine: EngineClient;
+  readonly assets: Assets;
+  readonly options: Options;
+  readonly summary: Summary;
+  selected(pane: Pane, fqns: readonly string[]): void;
+  viewed(pane: Pane): void;
+  overlaid(name: string): void;
+}
+
+interface Draw { anchor?: string; becomes?: string; remember?: boolean; limit?: number; seconds?: number; }
+
+export class Pane {
+  readonly element: HTMLElement;
+  overlay = "";
+  private readonly uid = `pbd-${++panes}`;
+  private readonly canvas = new Canvas();
+  private readonly layouter: Layouter;
+  private readonly side = make("aside", { class: "pbd-side", "aria-label": "details", tabindex: -1 });
+  private readonly legend = make("div", { class: "pbd-legend", role: "group", "aria-label": "legend and filter" });
+  private readonly crumbs = make("nav", { class: "pbd-crumbs", "aria-label": "shown part" });
+  private readonly message = make("div", { class: "pbd-message", role: "alert" });
+  private readonly status = make("span", { class: "pbd-status", role: "status" });
+  private readonly count = make("span", { class: "pbd-count", role: "status" });
+  private readonly search: HTMLInputElement;
+  private readonly overlays = make("select", { "aria-label": "colour by", title: "Colour by (V)", change: () => this.host.overlaid(this.overlays.value) });
+  private readonly levels = make("span", { class: "pbd-levels", role: "group", "aria-label": "level" });
+  private readonly views: View[];
+  private history: View[] = [];
+  private drawing: Drawing | null = null;
+  private troubles: Trouble[] = [];
+  private details: Details[] = [];
+  private chosen: string[] = [];
+  private active = "";
+  private readonly filter = new Set<string>();
+  private hits: Hit[] = [];
+  private visibleHits = new Set<string>();
+  private hit = -1;
+  private traced = false;
+  private following = false;
+  private ticket = 0;
+  private searchTicket = 0;
+
+  constructor(private readonly host: PaneHost, public part: number, private readonly switchable: readonly number[]) {
+    this.layouter = new Layouter(host.assets);
+    this.views = host.summary.documents.map(() => ({ ...FIRST_VIEW, depth: host.options.depth ?? 0 }));
+    this.search = make("input", { type: "search", placeholder: "Find a layer  ( / )", "aria-label": "find by name, type, operator or status", input: () => void this.find(), keydown: (event: KeyboardEvent) => this.searchKey(event) });
+    this.message.hidden = true;
+    this.element = make("section", { class: "pbd-pane" }, this.bar(), this.crumbs, make("div", { class: "pbd-body" }, this.canvas.frame, this.side), this.legend);
+    this.canvas.frame.append(this.message);
+    this.element.addEventListener("keydown", (event) => this.key(event));
+    this.canvas.element.addEventListener("click", (event) => this.click(event, false));
+    this.canvas.element.addEventListener("dblclick", (event) => this.click(event, true));
+    this.canvas.element.id = `${this.uid}-canvas`;
+  }
+
+  get view(): View {
+    return this.views[this.part]!;
+  }
+
+  /** Names of the modules that are selected. */
+  get names(): string[] {
+    return [...new Set(this.details.map((details) => details.fqn))];
+  }
+
+  async start(): Promise<void> {
+    this.fillBar();
+    this.layouter.start().catch(() => undefined); // told when the first layout waits for it
+    this.troubles = await this.host.engine.troubles(this.part);
+    this.showSide();
+    await this.show(this.view, { remember: false });
+  }
+
+  /** Draws the view again, e.g. with another overlay. */
+  async redraw(): Promise<void> {
+    this.fillBar();
+    await this.show(this.view, { remember: false, anchor: this.active });
+  }
+
+  async show(view: View, { anchor = this.active, becomes = anchor, remember = true, limit = this.host.options.limit ?? LIMIT, seconds = SECONDS }: Draw = {}): Promise<void> {
+    const ticket = ++this.ticket;
+    const before = this.view;
+    const busy = setTimeout(() => ticket === this.ticket && this.sayBusy(), BUSY_AFTER);
+    try {
+      const drawing = await this.host.engine.draw(this.part, view, this.overlay);
+      if (ticket !== this.ticket) return;
+      if (drawing.size > limit) {
+        this.offer(view, drawing.size, { anchor, becomes, remember });
+        return;
+      }
+      const svg = await this.layout(drawing, seconds);
+      if (ticket !== this.ticket) return;
+      const picture = makePicture(svg, drawing, `${this.host.summary.documents[this.part]!.model}, ${drawing.size} boxes`);
+      if (remember) this.history.push(before);
+      this.views[this.part] = { ...view, open: view.open ?? null };
+      this.drawing = drawing;
+      this.hideMessage();
+      if (anchor !== becomes && this.canvas.rect(anchor)) this.canvas.rename(anchor, becomes);
+      this.canvas.show(picture, becomes);
+      this.dress();
+      this.showLegend();
+      this.showCrumbs();
+      await this.markHits();
+      if (!this.following) this.host.viewed(this);
+    } catch (error) {
+      if (!(error instanceof Cancelled) && ticket === this.ticket) this.fail(error, view, { anchor, becomes, remember });
+    } finally {
+      clearTimeout(busy);
+    }
+  }
+
+  /** Opens the way to a module or node, selects it and brings it into view. */
+  async reveal(name: string, tell = true): Promise<void> {
+    const found = await this.host.engine.reveal(this.part, this.view, name);
+    if (!found) {
+      this.say(`${name || "The model"} is not in this graph`);
+      return;
+    }
+    const isThere = this.drawing?.boxes.some((box) => box.id === found.id) || this.drawing?.clusters.some((cluster) => `module:${cluster.id}` === found.id);
+    if (!isThere || found.view.root !== this.view.root) await this.show(found.view);
+    await this.choose([found.id], tell);
+    this.canvas.bringIntoView(found.id);
+  }
+
+  /** Selects the modules of these names where they can be seen; nothing is opened, nobody is told. */
+  async chooseNames(names: readonly string[]): Promise<void> {
+    const ids = names.length ? await this.host.engine.boxesOf(this.part, this.view, [...names]) : [];
+    await this.choose(ids, false);
+    if (ids[0]) this.canvas.bringIntoView(ids[0]);
+  }
+
+  /** Opens and closes what another pane did. */
+  async follow(view: View): Promise<void> {
+    if (JSON.stringify(view) === JSON.stringify(this.view)) return;
+    this.following = true;
+    await this.show({ ...view, around: "" }).finally(() => (this.following = false));
+  }
+
+  dispose(): void {
+    this.ticket++;
+    this.layouter.dispose();
+    this.canvas.dispose();
+  }
+
+  // -- drawing
+
+  private async layout(drawing: Drawing, seconds: number): Promise<string> {
+    try {
+      return await this.layouter.layout(drawing.dot, seconds * 1000);
+    } catch (error) {
+      if (!(error instanceof TooSlow)) throw error;
+      return this.layouter.layout(drawing.compact, seconds * 1000);
+    }
+  }
+
+  /** Gives the elements their names, roles and marks. */
+  private dress(): void {
+    let number = 0;
+    for (const part of this.canvas.picture!.parts.values()) {
+      const { element } = part;
+      element.id = `${this.uid}-${number++}`;
+      element.setAttribute("role", "treeitem");
+      element.setAttribute("aria-label", part.title);
+      if (part.box === null || part.box.kind === "module" || part.box.kind === "fold") element.setAttribute("aria-expanded", String(part.box === null));
+      const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
+      title.textContent = part.title;
+      element.append(title);
+    }
+    this.mark();
+  }
+
+  private mark(): void {
+    const { picture } = this.canvas;
+    if (!picture || !this.drawing) return;
+    marksOf(picture, { chosen: this.chosen, active: this.active, filter: this.filter, hits: this.visibleHits, traced: this.traced }, (id) => this.canvas.rect(id));
+    const active = picture.parts.get(this.active);
+    if (active) this.canvas.element.setAttribute("aria-activedescendant", active.element.id);
+    else this.canvas.element.removeAttribute("aria-activedescendant");
+  }
+
+  private offer(view: View, size: number, draw: Draw): void {
+    const choices: [string, () => void][] = [];
+    if (size <= HARD_LIMIT) choices.push([`Draw all ${size}`, () => void this.show(view, { ...draw, limit: HARD_LIMIT, seconds: PATIENT })]);
+    this.offerMessage(`This view has ${size} boxes; more than ${this.host.options.limit ?? LIMIT} are hard to read and slow to draw.`, [...choices, ...this.smaller(view)]);
+  }
+
+  private fail(error: unknown, view: View, draw: Draw): void {
+    const text = error instanceof Error ? error.message : String(error);
+    const again: [string, () => void][] = error instanceof TooSlow ? [[`Try for ${PATIENT} s`, () => void this.show(view, { ...draw, limit: HARD_LIMIT, seconds: PATIENT })]] : [];
+    this.offerMessage(text, [...again, ...this.smaller(view)]);
+  }
+
+  private smaller(view: View): [string, () => void][] {
+    const choices: [string, () => void][] = [];
+    if (this.active && !view.around) choices.push(["Only around the selection", () => void this.show({ ...view, around: this.active })]);
+    choices.push(["First view", () => void this.show({ ...FIRST_VIEW })]);
+    if (this.drawing) choices.push(["Keep what is shown", () => this.hideMessage()]);
+    return choices;
+  }
+
+  private offerMessage(text: string, choices: [string, () => void][]): void {
+    this.message.replaceChildren(make("p", {}, text), make("div", { class: "pbd-actions" }, ...choices.map(([name, act]) => make("button", { type: "button", click: () => (this.hideMessage(), act()) }, name))));
+    this.message.hidden = false;
+  }
+
+  private sayBusy(): void {
+    this.offerMessage("Drawing …", this.drawing ? [["Cancel", () => this.cancel()]] : []);
+  }
+
+  private cancel(): void {
+    this.ticket++;
+    this.layouter.cancel();
+    this.hideMessage();
+  }
+
+  private hideMessage(): void {
+    this.message.hidden = true;
+    this.message.replaceChildren();
+  }
+
+  private say(text: string): void {
+    this.status.textContent = text;
+    setTimeout(() => this.status.textContent === text && (this.status.textContent = ""), 4000);
+  }
+
+  // -- bar, legend, side
+
+  private bar(): HTMLElement {
+    const small = (name: string, sign: string, act: () => void): HTMLButtonElement => button(name, sign, act, "pbd-icon");
+    const menu = make(
+      "details",
+      { class: "pbd-menu" },
+      make("summary", { title: "Save the picture", "aria-label": "save the picture" }, "⤓"),
+      make(
+        "div",
+        { class: "pbd-menu-list" },
+        make("button", { type: "button", click: () => (menu.removeAttribute("open"), this.save("svg")) }, "Save as SVG"),
+        make("button", { type: "button", click: () => (menu.removeAttribute("open"), this.save("png")) }, "Save as PNG"),
+        ...(this.host.assets.page ? [make("button", { type: "button", click: () => (menu.removeAttribute("open"), this.save("html")) }, "Save as HTML")] : []),
+      ),
+    );
+    return make(
+      "div",
+      { class: "pbd-bar", role: "toolbar", "aria-label": "diagram" },
+      this.levels,
+      this.search,
+      this.count,
+      small("Previous found (Shift+Enter)", "‹", () => void this.nextHit(-1)),
+      small("Next found (Enter)", "›", () => void this.nextHit(1)),
+      this.status,
+      make("span", { class: "pbd-grow" }),
+      this.overlays,
+      small("Undo (U)", "↶", () => void this.undo()),
+      small("Open one level more (O)", "⊞", () => void this.openMore(1)),
+      small("Close all modules (X)", "⊟", () => void this.closeAll()),
+      small("Zoom out (−)", "−", () => this.canvas.zoomOut()),
+      small("Zoom in (+)", "+", () => this.canvas.zoomIn()),
+      small("Fit (0)", "⤢", () => this.canvas.fit()),
+      menu,
+      small("Keys (?)", "?", () => this.help()),
+    );
+  }
+
+  private fillBar(): void {
+    const { documents, overlays } = this.host.summary;
+    const current = documents[this.part]!;
+    if (this.switchable.length > 1) {
+      this.levels.replaceChildren(make("strong", {}, current.model), " ", ...this.switchable.map((part) => make("button", { type: "button", "aria-pressed": part === this.part, click: () => void this.switchTo(part) }, documents[part]!.title)));
+    } else this.levels.replaceChildren(make("strong", {}, current.model), make("span", { class: "pbd-dim" }, ` ${current.title}`));
+    this.overlays.hidden = !overlays.length;
+    this.overlays.replaceChildren(make("option", { value: "" }, "No overlay"), ...overlays.map((name) => make("option", { value: name, selected: name === this.overlay }, name)));
+    this.overlays.value = this.overlay;
+  }
+
+  private showLegend(): void {
+    const drawing = this.drawing!;
+    const entries: [string, number][] = [...drawing.counts];
+    const reused = drawing.boxes.filter((box) => box.calls).length;
+    if (reused) entries.push(["reused", reused]);
+    for (const change of Object.keys(palette.changes)) {
+      const changed = drawing.boxes.filter((box) => box.change === change).length;
+      if (changed) entries.push([change, changed]);
+    }
+    const rows = entries.map(([status, count]) => {
+      const { glyph, word } = MARKS[status]!;
+      return make("button", { type: "button", class: `pbd-key pbd-is-${status}`, "aria-pressed": this.filter.has(status), title: `Show ${word} only`, click: () => this.toggleFilter(status) }, make("b", {}, glyph), ` ${count} ${word}`);
+    });
+    const swatches = drawing.legend.map((swatch) => make("span", { class: "pbd-swatch" }, make("i", { class: swatch.style }), swatch.text));
+    const overlay = swatches.length ? [make("span", { class: "pbd-scale", title: drawing.rule }, make("b", {}, this.overlay), ...swatches, make("span", { class: "pbd-dim" }, drawing.rule))] : [];
+    this.legend.replaceChildren(...rows, ...overlay);
+  }
+
+  private toggleFilter(status: string): void {
+    if (!this.filter.delete(status)) this.filter.add(status);
+    this.showLegend();
+    this.mark();
+    this.legend.querySelector<HTMLElement>(`.pbd-is-${status}`)?.focus();
+  }
+
+  private showCrumbs(): void {
+    const { root, around } = this.view;
+    const parts: (Node | string)[] = [];
+    if (root || around) {
+      parts.push(make("button", { type: "button", class: "pbd-link", click: () => void this.backToAll() }, this.drawing!.boxes.length ? this.host.summary.documents[this.part]!.model : "all"));
+      const names = root ? root.split(".") : [];
+      names.forEach((name, i) => {
+        const group = names.slice(0, i + 1).join(".");
+        parts.push(" › ", make("button", { type: "button", class: "pbd-link", "aria-current": i === names.length - 1, click: () => void this.show({ ...this.view, root: group, around: "" }) }, name));
+      });
+      if (around) parts.push(` › around the selection, ${this.view.hops} steps `, make("button", { type: "button", "aria-label": "fewer steps", click: () => void this.hops(-1) }, "−"), make("button", { type: "button", "aria-label": "more steps", click: () => void this.hops(1) }, "+"));
+    }
+    this.crumbs.hidden = !parts.length;
+    this.crumbs.replaceChildren(...parts);
+  }
+
+  private showSide(): void {
+    const actions: SideActions = {
+      reveal: (id) => void this.reveal(id).then(() => this.canvas.element.focus({ preventScroll: true })),
+      toggle: (id) => void this.toggle(id),
+      focusOn: (group) => void this.show({ ...this.view, root: group, around: "" }),
+      openSource: this.host.options.openSource,
+      say: (text) => this.say(text),
+    };
+    const open = new Set(this.drawing?.open ?? []);
+    this.side.classList.toggle("pbd-quiet", !this.details.length && !this.troubles.length);
+    this.side.replaceChildren(...(this.details.length ? detailsOf(this.details, (group) => open.has(group), actions) : troubleList(this.troubles, actions)));
+  }
+
+  private help(): void {
+    if (this.element.querySelector(".pbd-help")) return;
+    const panel = helpPanel(() => {
+      panel.remove();
+      this.canvas.element.focus({ preventScroll: true });
+    });
+    this.canvas.frame.append(panel);
+  }
+
+  private async save(kind: "svg" | "png" | "html"): Promise<void> {
+    const { picture } = this.canvas;
+    const name = this.host.summary.documents[this.part]!.model.replace(/[^\w.-]+/g, "_") || "model";
+    const legend = [...this.legend.querySelectorAll(".pbd-key")].map((row) => row.textContent).join("   ");
+    try {
+      if (kind === "html") download(`${name}.html`, new Blob([await this.host.assets.page!(await this.host.engine.text())], { type: "text/html" }));
+      else if (picture) await (kind === "svg" ? saveSvg : savePng)(picture, this.element, legend, name);
+      this.say(`Saved ${name}.${kind}`);
+    } catch (error) {
+      this.say(`Could not save: ${error instanceof Error ? error.message : String(error)}`);
+    }
+  }
+
+  // -- selection
+
+  private click(event: MouseEvent, twice: boolean): void {
+    const { picture } = this.canvas;
+    const element = (event.target as Element).closest("g.node, g.cluster");
+    const part = element && picture ? [...picture.parts.values()].find((each) => each.element === element) : undefined;
+    this.canvas.element.focus({ preventScroll: true });
+    if (!part) {
+      if (!twice && !element) void this.choose([]);
+      return;
+    }
+    if (part.box?.kind === "reference") void this.followReference(part.id);
+    else if (twice) void this.toggle(part.id);
+    else void this.choose(event.shiftKey || event.ctrlKey || event.metaKey ? this.withToggled(part.id) : [part.id]);
+  }
+
+  private withToggled(id: string): string[] {
+    return this.chosen.includes(id) ? this.chosen.filter((other) => other !== id) : [...this.chosen, id];
+  }
+
+  private async choose(ids: string[], tell = true): Promise<void> {
+    this.chosen = ids;
+    this.active = ids[ids.length - 1] ?? "";
+    this.mark();
+    this.details = await this.host.engine.details(this.part, ids);
+    this.showSide();
+    this.mark();
+    if (tell) this.host.selected(this, this.names);
+  }
+
+  /** A reference leads to the box of its value. */
+  private async followReference(id: string): Promise<void> {
+    const target = this.drawing!.edges.find(([from]) => from === id)?.[1] ?? "";
+    const source = id.startsWith("ref:") ? id.slice(4, id.length - target.length - 1) : id.slice(id.indexOf(":") + 1);
+    if (id.startsWith("to:")) return;
+    await this.reveal(source);
+  }
+
+  // -- views
+
+  private async toggle(id: string): Promise<void> {
+    const box = this.drawing?.boxes.find((each) => each.id === id);
+    if (box?.kind === "reference") return this.followReference(id);
+    const view = await this.host.engine.toggle(this.part, this.view, id);
+    if (view === this.view) return;
+    const group = id.startsWith("fold:") ? id.slice(5) : id.startsWith("module:") ? id.slice(7) : (this.details.find((each) => each.id === id)?.fqn ?? "");
+    const becomes = id.startsWith("fold:") ? `module:${group}` : id;
+    await this.show(view, { anchor: id, becomes });
+    const now = this.canvas.rect(becomes) ? becomes : await this.boxOf(id);
+    if (now) await this.choose([now]);
+    this.showSide();
+  }
+
+  private async boxOf(id: string): Promise<string> {
+    return (await this.host.engine.visibleOf(this.part, this.view, [id]))[0] ?? "";
+  }
+
+  private async openMore(levels: number): Promise<void> {
+    await this.show(await this.host.engine.openMore(this.part, this.view, levels > 1 ? this.active : "", levels, this.host.options.limit ?? LIMIT));
+  }
+
+  private async closeAll(): Promise<void> {
+    await this.show({ ...this.view, open: [], depth: 0, unfolded: [] });
+  }
+
+  private async undo(): Promise<void> {
+    const before = this.history.pop();
+    if (before) await this.show(before, { remember: false });
+    else this.say("Nothing to undo");
+  }
+
+  private async hops(step: number): Promise<void> {
+    await this.show({ ...this.view, hops: Math.max(1, Math.min(9, this.view.hops + step)) });
+  }
+
+  private async backToAll(): Promise<void> {
+    if (this.view.root || this.view.around) await this.show({ ...this.view, root: "", around: "" });
+  }
+
+  /** Another level of the same model; what was selected stays selected by name. */
+  private async switchTo(part: number): Promise<void> {
+    if (part === this.part) return;
+    const names = this.names;
+    this.part = part;
+    this.history = [];
+    this.canvas.clear();
+    this.drawing = null;
+    this.fillBar();
+    this.troubles = await this.host.engine.troubles(part);
+    await this.show(this.view, { remember: false });
+    await this.choose([]);
+    if (names[0] !== undefined) await this.reveal(names[0]);
+    await this.find();
+    this.canvas.element.focus({ preventScroll: true });
+  }
+
+  // -- search
+
+  private async find(): Promise<void> {
+    const ticket = ++this.searchTicket;
+    const query = this.search.value;
+    const hits = query.trim() ? await this.host.engine.search(this.part, query) : [];
+    if (ticket !== this.searchTicket) return;
+    this.hits = hits;
+    this.hit = -1;
+    this.count.textContent = query.trim() ? `${hits.length} found` : "";
+    await this.markHits();
+  }
+
+  private async markHits(): Promise<void> {
+    const ids = this.hits.length ? await this.host.engine.visibleOf(this.part, this.view, this.hits.map((hit) => hit.id)) : [];
+    this.visibleHits = new Set(ids);
+    this.mark();
+  }
+
+  private async nextHit(step: number): Promise<void> {
+    if (!this.hits.length) return;
+    this.hit = this.hit < 0 && step < 0 ? this.hits.length - 1 : (this.hit + step + this.hits.length) % this.hits.length;
+    this.count.textContent = `${this.hit + 1} of ${this.hits.length}`;
+    await this.reveal(this.hits[this.hit]!.id);
+  }
+
+  private searchKey(event: KeyboardEvent): void {
+    if (event.key === "Enter") void this.nextHit(event.shiftKey ? -1 : 1);
+    else if (event.key === "Escape") {
+      this.search.value = "";
+      void this.find();
+      this.canvas.element.focus({ preventScroll: true });
+    } else return;
+    event.preventDefault();
+  }
+
+  private async nextTrouble(status: string): Promise<void> {
+    const ids = this.troubles.filter((trouble) => trouble.status === status).map((trouble) => trouble.id || trouble.fqn);
+    if (!ids.length) return this.say(`Nothing here is ${MARKS[status]!.word}`);
+    const at = ids.findIndex((id) => id === this.active);
+    await this.reveal(ids[(at + 1) % ids.length]!);
+  }
+
+  // -- keys
+
+  private key(event: KeyboardEvent): void {
+    const commands = event.ctrlKey || event.metaKey || event.altKey;
+    if (!commands) event.stopPropagation(); // the page's shortcuts must not run while the diagram has the focus
+    const target = event.target as Element;
+    if (target instanceof HTMLInputElement || target instanceof HTMLSelectElement || target.closest(".pbd-help, summary")) return;
+    if (target instanceof HTMLButtonElement && (event.key === "Enter" || event.key === " " || event.key === "Escape")) return;
+    const undo = commands && (event.key === "z" || event.key === "Z");
+    if (commands && !undo) return;
+    const act = undo ? (): void => void this.undo() : this.action(event);
+    if (!act) return;
+    event.preventDefault();
+    event.stopPropagation();
+    act();
+  }
+
+  private action(event: KeyboardEvent): (() => void) | undefined {
+    const { key, shiftKey } = event;
+    const arrow = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" }[key] as "up" | "down" | "left" | "right" | undefined;
+    if (arrow) return () => this.move(arrow, shiftKey);
+    if (/^[1-9]$/.test(key)) return () => void this.host.engine.toDepth(this.part, this.view, Number(key)).then((view) => this.show(view));
+    const focus = this.active;
+    const actions: Record<string, () => void> = {
+      Enter: () => focus && void this.toggle(focus),
+      " ": () => focus && void this.choose(this.withToggled(focus)),
+      Home: () => this.moveTo(this.ordered()[0]),
+      End: () => this.moveTo(this.ordered().at(-1)),
+      "/": () => this.search.focus(),
+      "?": () => this.help(),
+      f: () => void this.nextTrouble("failed"),
+      l: () => void this.nextTrouble("leaf"),
+      o: () => void this.openMore(1),
+      a: () => void this.openMore(99),
+      x: () => void this.closeAll(),
+      r: () => focus && void this.host.engine.unfold(this.part, this.view, focus).then((view) => this.show(view)),
+      ".": () => this.details[0]?.group && void this.show({ ...this.view, root: this.details[0].group, around: "" }),
+      n: () => focus && void this.show({ ...this.view, around: focus }),
+      h: () => ((this.traced = !this.traced), this.mark()),
+      b: () => void this.backToAll(),
+      u: () => void this.undo(),
+      v: () => this.nextOverlay(),
+      g: () => this.switchable.length > 1 && void this.switchTo(this.switchable[(this.switchable.indexOf(this.part) + 1) % this.switchable.length]!),
+      c: () => void this.copyNames(),
+      s: () => this.openSource(),
+      m: () => ((this.canvas.mapWanted = !this.canvas.mapWanted), this.canvas.drawMap()),
+      "+": () => this.canvas.zoomIn(),
+      "=": () => this.canvas.zoomIn(),
+      "-": () => this.canvas.zoomOut(),
+      "0": () => this.canvas.fit(),
+      Escape: () => this.clear(),
+    };
+    return actions[key.length === 1 ? key.toLowerCase() : key];
+  }
+
+  private clear(): void {
+    this.search.value = "";
+    this.filter.clear();
+    this.traced = false;
+    if (this.drawing) this.showLegend();
+    void this.find();
+    void this.choose([]);
+  }
+
+  private ordered(): string[] {
+    return (this.drawing?.boxes ?? []).filter((box) => box.kind !== "reference").map((box) => box.id);
+  }
+
+  private moveTo(id: string | undefined): void {
+    if (id === undefined) return;
+    void this.choose([id]);
+    this.canvas.bringIntoView(id);
+  }
+
+  private move(direction: "up" | "down" | "left" | "right", alongData: boolean): void {
+    const { picture } = this.canvas;
+    if (!picture) return;
+    if (!this.active || !picture.parts.has(this.active)) return this.moveTo(this.ordered()[0]);
+    if (alongData && (direction === "up" || direction === "down")) {
+      const edge = picture.edges.find(({ from, to }) => (direction === "down" ? from : to) === this.active);
+      const next = edge && (direction === "down" ? edge.to : edge.from);
+      return next?.startsWith("ref:") ? void this.followReference(next) : this.moveTo(next);
+    }
+    const found = nearest(picture.parts.values(), (id) => this.canvas.rect(id), this.active, direction);
+    this.moveTo(found ?? undefined);
+  }
+
+  private openSource(): void {
+    const source = this.details[0]?.source;
+    if (source) this.host.options.openSource?.(source.file, source.line, source.code);
+  }
+
+  private nextOverlay(): void {
+    const names = ["", ...this.host.summary.overlays];
+    if (names.length > 1) this.host.overlaid(names[(names.indexOf(this.overlay) + 1) % names.length]!);
+  }
+
+  private async copyNames(): Promise<void> {
+    if (!this.names.length) return;
+    await copyText(this.names.join("\n"));
+    this.say(`Copied ${this.names.length > 1 ? `${this.names.length} names` : this.names[0] || "the name"}`);
+  }
+}

@@ -1,0 +1,146 @@
+/** Documents from outside: unpacked, checked against the schema and for modules that hold each other. */
+
+import type { DiagramDocument, GraphCollectionDocument } from "../generated/document";
+import schema from "../generated/schema.json";
+import type { Source } from "./api";
+
+export const VERSION = "1.1";
+
+/** A document that cannot be shown; the message says what is wrong with it, where, and what to do. */
+export class DocumentError extends Error {}
+
+interface Schema {
+  $ref?: string;
+  anyOf?: Schema[];
+  enum?: unknown[];
+  type?: string;
+  items?: Schema;
+  properties?: Record<string, Schema>;
+}
+
+const DEFINITIONS = schema.$defs as Record<string, Schema>;
+const AGAIN = "Trace the model again and save it anew.";
+
+/** Reads what a file, an output or a widget holds; a collection becomes a diagram with one document. */
+export async function read(source: Source): Promise<DiagramDocument> {
+  return check(await parsed(source));
+}
+
+async function parsed(source: Source): Promise<unknown> {
+  if (source instanceof Uint8Array) return parse(await unzip(source));
+  if (typeof source === "string") return parsed(parse(source) as object);
+  const packed = (source as { gzip?: unknown } | null)?.gzip;
+  if (typeof packed !== "string") return source;
+  return parse(await unzip(bytes(packed)));
+}
+
+function bytes(base64: string): Uint8Array {
+  try {
+    return Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+  } catch {
+    throw new DocumentError(`The packed document is no base64 text. ${AGAIN}`);
+  }
+}
+
+async function unzip(data: Uint8Array): Promise<string> {
+  try {
+    return await new Response(new Blob([data]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  } catch {
+    throw new DocumentError(`The packed document is damaged or cut off. ${AGAIN}`);
+  }
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    throw new DocumentError(`The document is no JSON, or it is cut off (${why}). ${AGAIN}`);
+  }
+}
+
+/** Checks a parsed document; every message names the place. */
+export function check(data: unknown): DiagramDocument {
+  if (typeof data !== "object" || data === null || Array.isArray(data)) throw new DocumentError("The document must be a JSON object.");
+  checkVersion((data as { version?: unknown }).version);
+  if ("documents" in data) {
+    validate(data, DEFINITIONS["DiagramDocument"]!, "document");
+    const diagram = data as DiagramDocument;
+    if (!diagram.documents.length) throw new DocumentError("The document holds no graphs: its list of documents is empty.");
+    diagram.documents.forEach(checkHierarchy);
+    return diagram;
+  }
+  validate(data, DEFINITIONS["GraphCollectionDocument"]!, "document");
+  const collection = data as GraphCollectionDocument;
+  checkHierarchy(collection);
+  return { documents: [collection], titles: [], arrangement: "levels", overlays: [], overlay: "", marks: [], version: VERSION };
+}
+
+function checkVersion(version: unknown): void {
+  const found = typeof version === "string" ? version : "none";
+  const [major = 0, minor = 0] = found.split(".").map(Number);
+  if (major === 1 && minor >= 1) return;
+  const newer = major > 1;
+  throw new DocumentError(
+    `This document has version ${found}; this diagram reads ${VERSION}. ` +
+      (newer ? "A newer prepbench wrote it: update prepbench, then reload the page." : `An older prepbench wrote it. ${AGAIN}`),
+  );
+}
+
+function validate(value: unknown, kind: Schema, path: string): void {
+  if (kind.$ref) return validate(value, DEFINITIONS[kind.$ref.slice(8)]!, path);
+  if (kind.anyOf) return value === null ? undefined : validate(value, kind.anyOf[0]!, path);
+  if (kind.enum) {
+    if (!kind.enum.includes(value)) throw new DocumentError(`${path} must be one of ${kind.enum.join(", ")}, got ${shown(value)}.`);
+    return;
+  }
+  if (kind.type === "array") {
+    if (!Array.isArray(value)) throw new DocumentError(`${path} must be a list, got ${shown(value)}.`);
+    for (let i = 0; i < value.length; i++) validate(value[i], kind.items!, `${path}[${i}]`);
+    return;
+  }
+  if (kind.type === "object") return validateObject(value, kind, path);
+  const fits = kind.type === "integer" ? Number.isInteger(value) : typeof value === kind.type;
+  if (!fits) throw new DocumentError(`${path} must be of type ${kind.type}, got ${shown(value)}.`);
+}
+
+function validateObject(value: unknown, kind: Schema, path: string): void {
+  if (typeof value !== "object" || value === null) throw new DocumentError(`${path} must be an object, got ${shown(value)}.`);
+  for (const name in kind.properties) {
+    if (!(name in value)) throw new DocumentError(`${path} lacks the field "${name}".`);
+    validate((value as Record<string, unknown>)[name], kind.properties[name]!, `${path}.${name}`);
+  }
+}
+
+function shown(value: unknown): string {
+  return (JSON.stringify(value) ?? "nothing").slice(0, 60);
+}
+
+/** Refuses groups that hold each other or that are not there. */
+export function checkHierarchy(document: GraphCollectionDocument): void {
+  const parents = new Map<string, string | null>();
+  for (const group of document.groups) {
+    if (parents.has(group.id)) throw new DocumentError(`The document has two groups "${group.id}"; each needs an id of its own.`);
+    parents.set(group.id, group.parent);
+  }
+  if (!parents.has("")) throw new DocumentError("The document lacks the group of the model itself (its id is empty).");
+  const safe = new Set<string>();
+  for (const group of document.groups) {
+    const chain: string[] = [];
+    for (let at: string | null = group.id; at !== null && !safe.has(at); at = parents.get(at)!) {
+      const before = chain.indexOf(at);
+      if (before >= 0) throw new DocumentError(`The modules of the document hold each other: ${[...chain.slice(before), at].map((name) => `"${name}"`).join(" in ")}.`);
+      if (!parents.has(at)) throw new DocumentError(`Group "${chain[chain.length - 1]}" lies in "${at}", which the document does not have.`);
+      chain.push(at);
+    }
+    for (const name of chain) safe.add(name);
+  }
+  const nodes = new Set<string>();
+  for (const graph of document.graphs) {
+    for (const node of graph.nodes) {
+      if (node.group !== null && !parents.has(node.group)) throw new DocumentError(`Node "${node.id}" lies in group "${node.group}", which the document does not have.`);
+      if (nodes.has(node.id)) throw new DocumentError(`The document has two nodes "${node.id}"; each needs an id of its own.`);
+      nodes.add(node.id);
+    }
+  }
+}

@@ -1,0 +1,411 @@
+/**
+ * Document and view in, visible boxes and edges out: what a diagram shows, before any layout.
+ *
+ * Python computes the same for pictures that are saved; golden files hold both to it.
+ */
+
+import type { Module, Node } from "../generated/document";
+import { type Item, lastName, type Lookup, push } from "./lookup";
+
+export const BOXES = 36; // what a first view shows at most, unless failures lie deeper
+const FORCED = 120; // and with the ways to failures opened
+const FAN_OUT = 8; // a value used more often is drawn as a reference at each use
+const SPAN = 12; // and one that is used so many ranks further on
+const UNVISITED = 6;
+const OUTSIDE = "outside:";
+
+/** What a person has chosen to see; ids of groups, and of the box whose neighbourhood is shown. */
+export interface View {
+  open: string[] | null;
+  unfolded: string[];
+  root: string;
+  around: string;
+  hops: number;
+  depth: number;
+}
+
+export const FIRST_VIEW: View = { open: null, unfolded: [], root: "", around: "", hops: 2, depth: 0 };
+
+export interface Box {
+  id: string;
+  kind: string;
+  title: string;
+  subtitle: string;
+  detail: string;
+  status: string;
+  fqn: string;
+  inside: [string, number][];
+  folded: string[];
+  calls: string;
+  change: string;
+}
+
+export interface Cluster {
+  id: string;
+  fqn: string;
+  title: string;
+  status: string;
+  members: (Box | Cluster)[];
+}
+
+export type Edge = [string, string];
+
+export interface Scene {
+  root: Cluster;
+  edges: Edge[];
+  counts: [string, number][];
+  expanded: string[];
+  title: string;
+}
+
+export type Marks = ReadonlyMap<string, string>;
+
+export function isCluster(member: Box | Cluster): member is Cluster {
+  return "members" in member;
+}
+
+export function* allBoxes(cluster: Cluster): Generator<Box> {
+  for (const member of cluster.members) {
+    if (isCluster(member)) yield* allBoxes(member);
+    else yield member;
+  }
+}
+
+/**
+ * The visible part of a document.
+ *
+ * @param marks changes ("added", "removed", "changed") by node or module
+ * @param distinct groups that are alike but get different texts here are not folded together
+ */
+export function makeScene(lookup: Lookup, view: View, marks: Marks = new Map(), distinct: (group: string) => string = () => ""): Scene {
+  return new Builder(lookup, view, marks, distinct).build();
+}
+
+class Builder {
+  private readonly root: string;
+  private readonly unfolded: Set<string>;
+  private readonly marked = new Map<string, number>();
+  private readonly drawn = new Map<string, string>(); // closed group -> its box
+  private open = new Set<string>();
+
+  constructor(private readonly lookup: Lookup, private readonly view: View, private readonly marks: Marks, private readonly distinct: (group: string) => string) {
+    this.root = lookup.groups.has(view.root) ? view.root : "";
+    this.unfolded = new Set(view.unfolded);
+    if (marks.size) {
+      for (const node of lookup.nodes.values()) {
+        if (marks.has(node.id)) for (const group of lookup.parents(node.group)) this.marked.set(group, (this.marked.get(group) ?? 0) + 1);
+      }
+    }
+  }
+
+  build(): Scene {
+    this.open = this.view.open === null ? this.defaultExpansion() : new Set(this.view.open);
+    for (const group of this.lookup.parents(this.root)) this.open.add(group);
+    let root = this.cluster(this.root);
+    const [found, ends] = this.edges();
+    let edges = found;
+    root = { ...root, members: [...root.members, ...ends] };
+    if (this.view.around) [root, edges] = neighbourhood(root, edges, this.view.around, this.view.hops);
+    [root, edges] = withReferences(root, edges);
+    return { root, edges, counts: this.counts(), expanded: [...this.open].sort(byCode), title: this.lookup.document.model_type };
+  }
+
+  private counts(): [string, number][] {
+    const modules = this.lookup.document.modules;
+    const counts = new Map<string, number>();
+    for (const module of modules) if (module.fqn || modules.length === 1) counts.set(module.status, (counts.get(module.status) ?? 0) + 1);
+    return ["failed", "leaf", "unvisited", "traced"].filter((s) => counts.has(s)).map((s) => [s, counts.get(s)!]);
+  }
+
+  // -- which groups are open
+
+  /** Open level by level while it stays readable; the ways to failures first, and further. */
+  private defaultExpansion(): Set<string> {
+    const wanted = this.wanted();
+    const opened = new Set([this.root]);
+    let depth = this.view.depth;
+    let visible = this.runs(this.root).length;
+    let level = [this.root];
+    while (level.length) {
+      depth -= 1;
+      if (this.view.depth && depth < 1) break;
+      const following: string[] = [];
+      const runs = level.flatMap((parent) => this.runs(parent).filter((run) => run[0]!.isGroup));
+      const ordered = [...runs.filter((run) => wanted.has(run[0]!.id)), ...runs.filter((run) => !wanted.has(run[0]!.id))];
+      for (const run of ordered) {
+        const group = run[0]!.id;
+        const more = this.runs(group).length - 1 + (run.length > 1 ? 1 : 0);
+        const budget = wanted.has(group) || this.view.depth ? FORCED : BOXES;
+        if (visible + more <= budget) {
+          opened.add(group);
+          visible += more;
+          following.push(group);
+        }
+      }
+      level = following;
+    }
+    return opened;
+  }
+
+  private wanted(): Set<string> {
+    const wanted = new Set<string>();
+    const troubled = (status: string): boolean => status === "failed" || status === "leaf";
+    for (const group of this.lookup.groups.values()) {
+      const status = this.status(group.fqn);
+      if (troubled(status) && group.id) for (const parent of this.lookup.parents(group.id).slice(1)) wanted.add(parent);
+      if (status === "failed") wanted.add(group.id);
+    }
+    for (const node of this.lookup.nodes.values()) if (troubled(node.status)) for (const parent of this.lookup.parents(node.group)) wanted.add(parent);
+    return wanted;
+  }
+
+  /** The members of a group; closed groups that are alike and follow each other are one run. */
+  private runs(group: string): Item[][] {
+    const runs: Item[][] = [];
+    let last: string | null = null;
+    for (const item of this.lookup.items.get(group)!) {
+      const key = item.isGroup && !this.open.has(item.id) ? this.foldKey(item.id) : null;
+      if (key !== null && key === last && !this.unfolded.has(group)) runs[runs.length - 1]!.push(item);
+      else runs.push([item]);
+      last = key;
+    }
+    return runs;
+  }
+
+  private foldKey(group: string): string | null {
+    const alike = this.lookup.groups.get(group)!.alike;
+    return alike ? `${alike} ${this.marked.get(group) ?? 0} ${this.distinct(group)}` : null;
+  }
+
+  // -- boxes
+
+  private cluster(group: string): Cluster {
+    const { fqn, call, parent } = this.lookup.groups.get(group)!;
+    const module = this.lookup.modules.get(fqn);
+    const members: (Box | Cluster)[] = [];
+    for (const run of this.runs(group)) {
+      const first = run[0]!;
+      if (!first.isGroup) members.push(this.nodeBox(this.lookup.nodes.get(first.id)!));
+      else if (this.open.has(first.id)) members.push(this.cluster(first.id));
+      else {
+        const groups = run.map((item) => item.id);
+        const box = groups.length > 1 ? this.foldBox(groups) : this.moduleBox(first.id);
+        members.push(box);
+        for (const id of groups) this.drawn.set(id, box.id);
+      }
+    }
+    members.push(...this.unvisited(group));
+    const status = this.status(fqn);
+    if (group === "" && status === "failed") members.unshift(box({ id: "module:", kind: "note", title: this.lookup.document.model_type, subtitle: "the model itself", detail: reason(module), status: "failed" }));
+    const name = this.relative(fqn, parent);
+    const title = module && name ? `${name} · ${module.type}` : name;
+    const calls = this.calls(fqn, call);
+    return { id: group, fqn, title: calls ? `${title} ↻ ${calls}` : title, status, members };
+  }
+
+  private nodeBox(node: Node): Box {
+    const standsForModule = node.op === "call_module" || node.fqn !== this.lookup.groups.get(node.group!)!.fqn;
+    const module = standsForModule ? this.lookup.modules.get(node.fqn) : undefined;
+    let detail = node.shapes.slice(0, 2).join(" ") + (node.shapes.length > 2 ? " …" : "");
+    if (node.status === "failed" || node.status === "leaf") detail = reason(this.lookup.modules.get(node.fqn)) || detail;
+    return box({
+      id: node.id,
+      kind: node.op === "placeholder" ? "input" : node.op === "output" ? "output" : "node",
+      title: (module && this.relative(module.fqn, node.group)) || node.label,
+      subtitle: module?.type ?? "",
+      detail,
+      status: node.status,
+      fqn: module ? module.fqn : node.fqn,
+      calls: module ? this.calls(module.fqn, node.call) : "",
+      change: this.marks.get(node.id) ?? "",
+    });
+  }
+
+  private moduleBox(group: string): Box {
+    const { fqn, call, parent } = this.lookup.groups.get(group)!;
+    const module = this.lookup.modules.get(fqn);
+    const status = this.status(fqn);
+    return box({
+      id: `module:${group}`,
+      kind: "module",
+      title: this.relative(fqn, parent),
+      subtitle: module?.type ?? "",
+      detail: status === "failed" || status === "leaf" ? reason(module) : counted(this.lookup.operations.get(group) ?? 0),
+      status,
+      fqn,
+      inside: [...(this.lookup.inside.get(fqn) ?? [])].sort((a, b) => byCode(a[0], b[0])),
+      calls: this.calls(fqn, call),
+      change: this.marked.get(group) ? "changed" : "",
+    });
+  }
+
+  private foldBox(run: string[]): Box {
+    const first = this.moduleBox(run[0]!);
+    const groups = run.map((group) => this.lookup.groups.get(group)!);
+    const names = groups.map((group) => this.relative(group.fqn, group.parent));
+    const title = new Set(names).size === 1 ? names[0]! : `${names[0]} … ${names[names.length - 1]}`;
+    const isReused = new Set(groups.map((group) => group.fqn)).size === 1;
+    const detail = `${isReused ? "↻" : "×"} ${run.length}, ${first.detail} each`;
+    return { ...first, id: `fold:${run[0]}`, kind: "fold", title, detail, folded: run, calls: "" };
+  }
+
+  /** Modules right here that were never called; at most a few, the others as a number. */
+  private unvisited(group: string): Box[] {
+    const { fqn: here, call } = this.lookup.groups.get(group)!;
+    if (call > 1) return [];
+    const missing = this.lookup.unvisited.get(here) ?? [];
+    const boxes = missing.slice(0, UNVISITED).map((fqn) => box({ id: `unvisited:${fqn}`, kind: "node", title: lastName(fqn), subtitle: this.lookup.modules.get(fqn)!.type, detail: "never called", status: "unvisited", fqn }));
+    if (missing.length > UNVISITED) boxes.push(box({ id: `note:${here}`, kind: "note", title: `+${missing.length - UNVISITED} unvisited`, status: "unvisited", fqn: here }));
+    return boxes;
+  }
+
+  /** A module's name inside the group that it is drawn in. */
+  private relative(fqn: string, around: string | null): string {
+    const outer = around === null ? "" : this.lookup.groups.get(around)!.fqn;
+    return outer && fqn.startsWith(`${outer}.`) ? fqn.slice(outer.length + 1) : fqn;
+  }
+
+  private status(fqn: string): string {
+    return this.lookup.modules.get(fqn)?.status ?? "traced";
+  }
+
+  private calls(fqn: string, call: number): string {
+    const module = this.lookup.modules.get(fqn);
+    return module && module.calls > 1 ? `${call}/${module.calls}` : "";
+  }
+
+  // -- edges
+
+  /**
+   * Edges between what is visible, each once, and a box for each value that comes from or goes to what lies outside.
+   * Sizes and other numbers are no data flow: what they are read from is not drawn.
+   */
+  private edges(): [Edge[], Box[]] {
+    const shown = new Map<string, string>();
+    for (const group of this.lookup.groups.keys()) shown.set(group, this.representative(group));
+    const where = new Map<string, string>();
+    for (const node of this.lookup.nodes.values()) where.set(node.id, shown.get(node.group!) || node.id);
+    const edges = new Map<string, Edge>();
+    const ends = new Map<string, Box>();
+    for (const node of this.lookup.nodes.values()) {
+      for (const source of node.inputs) {
+        let start = where.get(source);
+        let end = where.get(node.id)!;
+        if (start === undefined || start === end) continue;
+        if (start === OUTSIDE) start = this.end(ends, `from:${source}`, "◄", source);
+        if (end === OUTSIDE) end = this.end(ends, `to:${start}`, "►", node.id);
+        edges.set(`${start}\n${end}`, [start, end]);
+      }
+    }
+    return [[...edges.values()], [...ends.values()]];
+  }
+
+  private end(ends: Map<string, Box>, id: string, arrow: string, nodeId: string): string {
+    const node = this.lookup.nodes.get(nodeId)!;
+    if (!ends.has(id)) ends.set(id, box({ id, kind: "reference", title: `${arrow} ${node.fqn || node.label}`, fqn: node.fqn }));
+    return id;
+  }
+
+  /** The box that stands for what lies directly in a group; "" where that is drawn itself. */
+  private representative(group: string): string {
+    const around = this.lookup.parents(group);
+    const at = around.indexOf(this.root);
+    if (at < 0) return OUTSIDE;
+    for (let i = at - 1; i >= 0; i--) {
+      const drawn = this.drawn.get(around[i]!);
+      if (drawn !== undefined) return drawn;
+    }
+    return "";
+  }
+}
+
+function box(given: Partial<Box> & { id: string; kind: string; title: string }): Box {
+  return { subtitle: "", detail: "", status: "traced", fqn: "", inside: [], folded: [], calls: "", change: "", ...given };
+}
+
+/** Only what is at most `hops` edges away. */
+function neighbourhood(root: Cluster, edges: Edge[], centre: string, hops: number): [Cluster, Edge[]] {
+  const near = new Map<string, string[]>();
+  for (const [source, target] of edges) {
+    push(near, source, target);
+    push(near, target, source);
+  }
+  const kept = new Set([centre]);
+  let front = [centre];
+  for (let hop = 0; hop < hops; hop++) {
+    front = [...new Set(front.flatMap((at) => near.get(at) ?? []))].filter((id) => !kept.has(id));
+    for (const id of front) kept.add(id);
+  }
+  return [filtered(root, (id) => kept.has(id)), edges.filter(([source, target]) => kept.has(source) && kept.has(target))];
+}
+
+function filtered(cluster: Cluster, keep: (id: string) => boolean): Cluster {
+  const members = cluster.members.map((member) => (isCluster(member) ? filtered(member, keep) : member));
+  return { ...cluster, members: members.filter((member) => (isCluster(member) ? member.members.length > 0 : keep(member.id))) };
+}
+
+/** Replace a value that is used often and far away by a reference at each use: long edges are what makes layouts slow and unreadable. */
+function withReferences(root: Cluster, edges: Edge[]): [Cluster, Edge[]] {
+  const uses = new Map<string, number>();
+  for (const [source] of edges) uses.set(source, (uses.get(source) ?? 0) + 1);
+  const ranks = ranksOf(edges);
+  const titles = new Map<string, string>();
+  for (const each of allBoxes(root)) titles.set(each.id, each.title);
+  const chips = new Map<string, Box[]>();
+  const result = edges.map(([source, target]): Edge => {
+    const span = ranks.get(target)! - ranks.get(source)!;
+    if (span <= SPAN && (uses.get(source)! <= FAN_OUT || span <= 1)) return [source, target];
+    const chip = box({ id: `ref:${source}>${target}`, kind: "reference", title: `◄ ${titles.get(source) ?? source}` });
+    push(chips, target, chip);
+    return [chip.id, target];
+  });
+  return [chips.size ? withChips(root, chips) : root, result];
+}
+
+function withChips(cluster: Cluster, chips: Map<string, Box[]>): Cluster {
+  return { ...cluster, members: cluster.members.flatMap((member): (Box | Cluster)[] => (isCluster(member) ? [withChips(member, chips)] : [...(chips.get(member.id) ?? []), member])) };
+}
+
+/** The longest way to each box, without the edges that close a circle (found depth first). */
+function ranksOf(edges: Edge[]): Map<string, number> {
+  const inputs = new Map<string, string[]>();
+  for (const [source, target] of edges) {
+    push(inputs, target, source);
+    if (!inputs.has(source)) inputs.set(source, []);
+  }
+  const ranks = new Map<string, number>();
+  const entered = new Set<string>();
+  for (const start of inputs.keys()) {
+    const stack = [start];
+    while (stack.length) {
+      const at = stack[stack.length - 1]!;
+      if (ranks.has(at)) stack.pop();
+      else if (!entered.has(at)) {
+        entered.add(at);
+        stack.push(...inputs.get(at)!.filter((source) => !entered.has(source)));
+      } else {
+        ranks.set(at, inputs.get(at)!.reduce((most, source) => Math.max(most, (ranks.get(source) ?? -1) + 1), 0));
+        stack.pop();
+      }
+    }
+  }
+  return ranks;
+}
+
+/** The order of Python's strings: by code point. */
+export function byCode(a: string, b: string): number {
+  const [first, second] = [[...a], [...b]];
+  for (let i = 0; i < Math.min(first.length, second.length); i++) {
+    const difference = first[i]!.codePointAt(0)! - second[i]!.codePointAt(0)!;
+    if (difference) return difference;
+  }
+  return first.length - second.length;
+}
+
+function counted(operations: number): string {
+  return `${operations} operation${operations !== 1 ? "s" : ""}`;
+}
+
+function reason(module: Module | undefined): string {
+  return module?.failure?.kind ?? "";
+}

@@ -1,0 +1,113 @@
+/** The diagram in a notebook of any kind, joined to its Python object. */
+
+import engine from "engine-script";
+import type { Overlay } from "./generated/document";
+import { unzipped, workerOf } from "./blobs";
+import { type Assets, createDiagram, type DiagramView, type View } from "./render";
+
+interface State {
+  data: DataView;
+  selected: string[];
+  view: Partial<View>;
+  overlay: string;
+  overlays: Overlay[];
+  height: string;
+}
+
+interface Model {
+  get<K extends keyof State>(name: K): State[K];
+  set<K extends keyof State>(name: K, value: State[K]): void;
+  save_changes(): void;
+  on(event: string, callback: (...given: never[]) => void): void;
+  off(event: string, callback: (...given: never[]) => void): void;
+  send(content: Record<string, unknown>): void;
+}
+
+/** What the JupyterLab extension leaves for widgets in the same page. */
+interface Shared { assets?: Assets; adopt?: (view: DiagramView) => () => void; layout?: Promise<string>; }
+
+const PLACE = Symbol.for("prepbench");
+
+/** Looked up at each use: the extension may come after the first widget. */
+function sharedNow(): Shared {
+  return ((globalThis as Record<symbol, unknown>)[PLACE] ??= {}) as Shared;
+}
+
+/** Asks Python for something that comes as bytes. */
+function ask(model: Model, action: string, content: Record<string, unknown> = {}): Promise<Uint8Array> {
+  return new Promise((resolve, reject) => {
+    const answered = (message: { action?: string; error?: string }, buffers: DataView[]): void => {
+      if (message.action !== action) return;
+      clearTimeout(timer);
+      model.off("msg:custom", answered as never);
+      const data = buffers[0];
+      if (data) resolve(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
+      else reject(new Error(message.error ?? "Python sent no answer."));
+    };
+    const timer = setTimeout(() => {
+      model.off("msg:custom", answered as never);
+      reject(new Error("The kernel did not send the layout engine. Is it busy or gone? Run the cell again."));
+    }, 30_000);
+    model.on("msg:custom", answered as never);
+    model.send({ action, ...content });
+  });
+}
+
+function assetsOf(model: Model): Assets {
+  const shared = sharedNow();
+  const page = async (source: unknown): Promise<string> => new TextDecoder().decode(await ask(model, "page", { document: source }));
+  if (shared.assets) return { ...shared.assets, page };
+  return {
+    engine: () => workerOf(engine),
+    layout: async () => {
+      shared.layout ??= ask(model, "layout").then(unzipped);
+      shared.layout.catch(() => delete shared.layout);
+      return workerOf(await shared.layout);
+    },
+    page,
+  };
+}
+
+function same(a: unknown, b: unknown): boolean {
+  return JSON.stringify(a) === JSON.stringify(b);
+}
+
+function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
+  const diagram = createDiagram(assetsOf(model));
+  const leave = sharedNow().adopt?.(diagram);
+  el.classList.add("pbd-host");
+  el.style.height = model.get("height");
+  el.append(diagram.element);
+  const keep = <K extends "selected" | "view" | "overlay">(name: K, value: State[K]): void => {
+    if (same(model.get(name), value)) return;
+    model.set(name, value);
+    model.save_changes();
+  };
+  const listeners: [string, () => void][] = [
+    ["change:selected", () => same(model.get("selected"), diagram.selected) || void diagram.select(model.get("selected"))],
+    ["change:view", () => same(model.get("view"), diagram.view) || void diagram.show(model.get("view"))],
+    ["change:overlay", () => model.get("overlay") === diagram.overlay || void diagram.colourBy(model.get("overlay"))],
+    ["change:overlays", () => void diagram.setOverlays(model.get("overlays"), model.get("overlay"))],
+    ["change:height", () => { el.style.height = model.get("height"); }],
+  ];
+  diagram.onSelect((fqns) => keep("selected", [...fqns]));
+  diagram.onView(() => {
+    if (diagram.view) keep("view", diagram.view);
+    keep("overlay", diagram.overlay);
+  });
+  for (const [event, callback] of listeners) model.on(event, callback as never);
+  const data = model.get("data");
+  void diagram.load(new Uint8Array(data.buffer, data.byteOffset, data.byteLength)).then(async () => {
+    const view = model.get("view");
+    if (model.get("overlays").length) await diagram.setOverlays(model.get("overlays"), model.get("overlay"));
+    if (Object.keys(view).length && !same(view, diagram.view)) await diagram.show(view);
+    if (model.get("selected").length) await diagram.select(model.get("selected"));
+  });
+  return () => {
+    for (const [event, callback] of listeners) model.off(event, callback as never);
+    diagram.dispose();
+    leave?.();
+  };
+}
+
+export default { render };

@@ -1,0 +1,14 @@
+module.exports = {
+  module: {
+    // the scripts of the workers are whole already: ship them as files of their own
+    rules: [
+      {
+        test: /[\\/]lib[\\/]assets[\\/][^\\/]+\.(js|html|txt)$/,
+        type: "asset/resource",
+        generator: { filename: "[name].[contenthash][ext]" },
+      },
+    ],
+  },
+  optimization: { moduleIds: "named" },
+  performance: { hints: false },
+};

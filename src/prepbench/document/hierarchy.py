@@ -1,0 +1,236 @@
+"""Which operations are drawn, in which module, and which modules are alike: decided once, stored in the document."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from prepbench.document.model import Graph, GraphCollectionDocument, Group, Module, Node
+from prepbench.errors import DocumentError
+
+Calls = Mapping[str, Mapping[str, int]]
+"""For a node's id: which call of each module around it made it, by the module's FQN."""
+
+
+def grouped(document: GraphCollectionDocument, calls: Calls | None = None) -> GraphCollectionDocument:
+    """The document with its groups, and with each node's place in them.
+
+    Args:
+        document: graphs and modules; its own groups are replaced.
+        calls: tells calls of the same module apart; without it they share a group.
+    """
+    return _Grouping(document, calls or {}).result()
+
+
+def check_hierarchy(document: GraphCollectionDocument) -> None:
+    """Refuse groups that hold each other or that are not there, and ids that occur twice.
+
+    Raises:
+        DocumentError: names the group or the node.
+    """
+    parents: dict[str, str | None] = {}
+    for group in document.groups:
+        if group.id in parents:
+            raise DocumentError(f"The document has two groups {group.id!r}; each needs an id of its own.")
+        parents[group.id] = group.parent
+    safe: set[str] = set()
+    for group in document.groups:
+        chain: list[str] = []
+        at: str | None = group.id
+        while at is not None and at not in safe:
+            if at in chain:
+                circle = " in ".join(repr(name) for name in [*chain[chain.index(at) :], at])
+                raise DocumentError(f"The modules of the document hold each other: {circle}.")
+            if at not in parents:
+                raise DocumentError(f"Group {chain[-1]!r} lies in {at!r}, which the document does not have.")
+            chain.append(at)
+            at = parents[at]
+        safe.update(chain)
+    if document.groups and "" not in parents:
+        raise DocumentError("The document lacks the group of the model itself (its id is empty).")
+    nodes: set[str] = set()
+    for graph in document.graphs:
+        for node in graph.nodes:
+            if node.id in nodes:
+                raise DocumentError(f"The document has two nodes {node.id!r}; each needs an id of its own.")
+            nodes.add(node.id)
+            if node.group is not None and node.group not in parents:
+                raise DocumentError(f"Node {node.id!r} lies in group {node.group!r}, which the document does not have.")
+
+
+@dataclass
+class _Place:
+    group: Group
+    nodes: list[Node] = field(default_factory=list)
+    places: list[_Place] = field(default_factory=list)
+
+
+class _Grouping:
+    def __init__(self, document: GraphCollectionDocument, calls: Calls) -> None:
+        self._document = document
+        self._modules = {module.fqn: module for module in document.modules}
+        self._calls = calls
+        self._places: dict[str, _Place] = {"": _Place(Group("", None, ""))}
+        self._counts: dict[str, dict[int, int]] = defaultdict(dict)  # calls as numbered in traces -> 1, 2, …
+
+    def result(self) -> GraphCollectionDocument:
+        hidden = _hidden_nodes(self._document.graphs)
+        owners = {prefix for graph in self._document.graphs if graph.fqn for prefix in prefixes(graph.fqn)[:-1]}
+        where: dict[str, tuple[str, int]] = {}
+        for graph in self._document.graphs:
+            for node in graph.nodes:
+                if node.id not in hidden:
+                    where[node.id] = self._insert(node, owners)
+        position = {node: i for i, node in enumerate(where)}
+        self._dissolve(self._places[""], where, position)
+        self._lift_single_operations(self._places[""], where)
+        order: list[_Place] = []
+        _walk(self._places[""], order)
+        alike = _alike(order, self._document, self._modules, {node: group for node, (group, _) in where.items()})
+        groups = tuple(replace(place.group, alike=alike.get(place.group.id, 0)) for place in order)
+        graphs = tuple(
+            Graph(graph.id, graph.fqn, tuple(_placed(node, where.get(node.id)) for node in graph.nodes))
+            for graph in self._document.graphs
+        )
+        return replace(self._document, graphs=graphs, groups=groups)
+
+    def _insert(self, node: Node, owners: set[str]) -> tuple[str, int]:
+        """Put a node under the modules around it; a module call lies beside what was captured inside the module, if
+        anything was.
+        """
+        calls = self._calls.get(node.id, {})
+        owner = node.fqn
+        if node.op == "call_module" and owner not in owners:
+            owner = owner.rpartition(".")[0]
+        place, number = self._places[""], 1
+        for fqn in prefixes(owner):
+            number = self._number(fqn, calls[fqn]) if fqn in calls else number
+            name = fqn if number == 1 else f"{fqn}@{number}"
+            inner = self._places.get(name)
+            if inner is None:
+                inner = self._places[name] = _Place(Group(name, place.group.id, fqn, number))
+                place.places.append(inner)
+            place = inner
+        place.nodes.append(node)
+        own = self._number(node.fqn, calls[node.fqn]) if node.fqn in calls else number
+        return place.group.id, own
+
+    def _number(self, fqn: str, call: int) -> int:
+        """Calls count from 1 in the order in which they are seen here."""
+        known = self._counts[fqn]
+        return known.setdefault(call, len(known) + 1)
+
+    def _dissolve(self, place: _Place, where: dict[str, tuple[str, int]], position: dict[str, int]) -> list[int]:
+        """A container that is never called itself, and between whose members others run, is no frame: its members
+        stand in its place. Returns the positions of all operations inside.
+        """
+        places, nodes = [], list(place.nodes)
+        inside = [position[node.id] for node in nodes]
+        for child in place.places:
+            held = self._dissolve(child, where, position)
+            inside += held
+            module = self._modules.get(child.group.fqn)
+            if module is None or module.calls or max(held) - min(held) + 1 == len(held):
+                places.append(child)
+                continue
+            for inner in child.places:
+                inner.group = replace(inner.group, parent=place.group.id)
+                places.append(inner)
+            for node in child.nodes:
+                where[node.id] = (place.group.id, where[node.id][1])
+                nodes.append(node)
+        place.places, place.nodes = places, nodes
+        return inside
+
+    def _lift_single_operations(self, place: _Place, where: dict[str, tuple[str, int]]) -> None:
+        """A module that is one operation is one box with the module's name, not a frame around a box."""
+        kept = []
+        for child in place.places:
+            self._lift_single_operations(child, where)
+            if len(child.nodes) == 1 and not child.places and child.nodes[0].op.startswith("call"):
+                node = child.nodes[0]
+                place.nodes.append(node)
+                where[node.id] = (place.group.id, child.group.call)
+            else:
+                kept.append(child)
+        place.places = kept
+
+
+def _placed(node: Node, where: tuple[str, int] | None) -> Node:
+    return replace(node, group=None) if where is None else replace(node, group=where[0], call=where[1])
+
+
+def _walk(place: _Place, order: list[_Place]) -> None:
+    order.append(place)
+    for child in place.places:
+        _walk(child, order)
+
+
+def _alike(
+    order: list[_Place], document: GraphCollectionDocument, modules: Mapping[str, Module], where: Mapping[str, str]
+) -> dict[str, int]:
+    """A number for each group that has the same content as another: types, wiring, shapes, status, bottom up."""
+    nodes = [node for graph in document.graphs for node in graph.nodes if node.id in where]
+    parents = {place.group.id: place.group.parent for place in order}
+    members: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        at: str | None = where[node.id]
+        while at is not None:
+            members[at].append(node)
+            at = parents[at]
+    troubled = [(module.fqn, module.status) for module in modules.values() if module.status != "traced"]
+    numbers: dict[object, int] = {}
+    content = {
+        place.group.id: numbers.setdefault(
+            _content(place.group, members[place.group.id], modules.get(place.group.fqn), troubled), len(numbers) + 1
+        )
+        for place in order
+        if place.group.id
+    }
+    often = Counter(content.values())
+    renumbered: dict[int, int] = {}
+    return {
+        group: renumbered.setdefault(number, len(renumbered) + 1)
+        for group, number in content.items()
+        if often[number] > 1
+    }
+
+
+def _content(group: Group, nodes: Iterable[Node], module: Module | None, troubled: Sequence[tuple[str, str]]) -> object:
+    at: dict[str, int] = {}
+    outside: dict[str, int] = {}
+    described = []
+    for node in nodes:
+        wiring = tuple(
+            ("in", at[source]) if source in at else ("out", outside.setdefault(source, len(outside)))
+            for source in node.inputs
+        )
+        at[node.id] = len(at)
+        inner = node.fqn.removeprefix(group.fqn) if node.fqn != group.fqn else ""
+        described.append((inner, node.op, node.type or node.label, node.status, node.shapes, node.dtypes, wiring))
+    prefix = group.fqn + "."
+    kinds = (module.type, module.status, module.parameters) if module else ()
+    inside = tuple((fqn.removeprefix(prefix), status) for fqn, status in troubled if fqn.startswith(prefix))
+    return kinds, inside, tuple(described)
+
+
+def _hidden_nodes(graphs: tuple[Graph, ...]) -> frozenset[str]:
+    """Parameters, sizes and other values that are no tensors, and the inputs and outputs of graphs inside failed
+    modules.
+    """
+    hidden = set()
+    for graph in graphs:
+        knows_shapes = any(node.shapes for node in graph.nodes)
+        for node in graph.nodes:
+            is_number = knows_shapes and not node.shapes and node.op in ("call_function", "call_method")
+            inner_border = graph.fqn != "" and node.op in ("placeholder", "output")
+            if node.op == "get_attr" or is_number or inner_border:
+                hidden.add(node.id)
+    return frozenset(hidden)
+
+
+def prefixes(fqn: str) -> tuple[str, ...]:
+    """``"a.b.c"`` gives ``("a", "a.b", "a.b.c")``."""
+    parts = fqn.split(".") if fqn else []
+    return tuple(".".join(parts[: i + 1]) for i in range(len(parts)))

@@ -1,0 +1,79 @@
+"""A diagram as one HTML file that needs no network, and the scripts that pages and widgets run."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from prepbench.document.codec import to_json
+from prepbench.document.model import DiagramDocument, GraphCollectionDocument
+from prepbench.views.scene import scene
+from prepbench.views.text import to_text
+
+STATIC = Path(__file__).parents[1] / "static"
+"""Where the built front end lies."""
+
+
+def script(name: str) -> str:
+    """The text of a file of the built front end."""
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+def packed(text: str) -> bytes:
+    """Gzipped text; equal texts give equal bytes."""
+    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
+
+
+def page(document: GraphCollectionDocument | DiagramDocument) -> str:
+    """The HTML of a page with the interactive diagram; where scripts do not run, it shows the text of the diagram."""
+    first = document.documents[0] if isinstance(document, DiagramDocument) else document
+    parts = {
+        "title": html.escape(first.model_type),
+        "style": script("diagram.css"),
+        "still": f"<pre>{html.escape(to_text(first, scene(first).expanded))}</pre>",
+        "document": _base64(to_json(document)),
+        "layout": _base64(script("layout.js")),
+        "script": script("page.js").replace("</script", "<\\/script"),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], script("page.html"))
+
+
+def write_page(document: GraphCollectionDocument | DiagramDocument, path: str | os.PathLike[str]) -> Path:
+    """Write :func:`page` to a file, whole or not at all.
+
+    Returns:
+        The path, for a link.
+    """
+    return _write(page(document), Path(path))
+
+
+def write_document(document: GraphCollectionDocument | DiagramDocument, path: str | os.PathLike[str]) -> Path:
+    """Write a document as JSON, whole or not at all.
+
+    Returns:
+        The path.
+    """
+    return _write(to_json(document), Path(path))
+
+
+def _write(text: str, target: Path) -> Path:
+    prefix = f".{target.name}."
+    with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=prefix, delete=False, encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, target)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+    return target
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(packed(text)).decode()
