@@ -24,4 +24,5 @@ const diagram = createDiagram({
   page: pageWith,
 });
 document.getElementById("diagram")!.append(diagram.element);
+Object.assign(globalThis, { prepbenchDiagram: diagram }); // for scripts of the page
 void diagram.load(fromBase64(data("document")));

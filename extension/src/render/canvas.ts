@@ -1,14 +1,12 @@
 /** The area that shows a picture: zoom, panning, the small map, and keeping what was clicked in its place. */
 
 import { make } from "./dom";
-import type { Part, Picture } from "./picture";
+import type { Part, Picture, Rect } from "./picture";
 
 const STEP = 1.25;
 const MAP = { width: 148, height: 190 };
-const ANIMATED = 300;
+const ANIMATED = 150; // boxes; more would cost the page too much time
 const POINTS = 96 / 72; // pixels
-
-interface Rect { x: number; y: number; width: number; height: number; }
 
 export class Canvas {
   readonly element = make("div", { class: "pbd-canvas", tabindex: 0, role: "tree" });
@@ -118,10 +116,7 @@ export class Canvas {
 
   private measure(): void {
     this.boxes = new Map();
-    for (const part of this.picture!.parts.values()) {
-      const { x, y, width, height } = part.element.getBBox();
-      this.boxes.set(part.id, { x, y, width, height });
-    }
+    for (const part of this.picture!.parts.values()) this.boxes.set(part.id, part.rect);
   }
 
   private firstZoom(): void {

@@ -1,6 +1,6 @@
 /** What is selected, found, filtered and connected, shown on the elements of a picture. */
 
-import type { Part, Picture } from "./picture";
+import type { Part, Picture, Rect } from "./picture";
 
 export interface Marked {
   chosen: readonly string[];
@@ -11,8 +11,6 @@ export interface Marked {
   /** Whether everything before and after the selection is shown, not only its neighbours. */
   traced: boolean;
 }
-
-interface Rect { x: number; y: number; width: number; height: number; }
 
 const SVG = "http://www.w3.org/2000/svg";
 

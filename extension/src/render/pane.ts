@@ -8,15 +8,17 @@ import type { Drawing, Summary, Trouble } from "./engine";
 import { savePng, saveSvg } from "./exports";
 import { helpPanel } from "./help";
 import { marksOf } from "./marks";
-import { makePicture } from "./picture";
+import { makePicture, pause } from "./picture";
 import { FIRST_VIEW, type View } from "./scene";
 import type { Hit } from "./search";
+import type { SvgElement } from "./svgtree";
 import { detailsOf, type SideActions, troubleList } from "./side";
 import { Cancelled, type EngineClient, Layouter, TooSlow } from "./workers";
 import palette from "../generated/palette.json";
 
 const LIMIT = 300;
 const HARD_LIMIT = 1500;
+const COARSE = 600; // boxes above which edges may wobble for the sake of time
 const SECONDS = 2;
 const PATIENT = 20;
 const BUSY_AFTER = 200;
@@ -117,7 +119,9 @@ export class Pane {
       }
       const svg = await this.layout(drawing, seconds);
       if (ticket !== this.ticket) return;
-      const picture = makePicture(svg, drawing, `${this.host.summary.documents[this.part]!.model}, ${drawing.size} boxes`);
+      const picture = await makePicture(svg, drawing, `${this.host.summary.documents[this.part]!.model}, ${drawing.size} boxes`);
+      await pause(); // the page may react between building and showing
+      if (ticket !== this.ticket) return;
       if (remember) this.history.push(before);
       this.views[this.part] = { ...view, open: view.open ?? null };
       this.drawing = drawing;
@@ -171,9 +175,9 @@ export class Pane {
 
   // -- drawing
 
-  private async layout(drawing: Drawing, seconds: number): Promise<string> {
+  private async layout(drawing: Drawing, seconds: number): Promise<SvgElement> {
     try {
-      return await this.layouter.layout(drawing.dot, seconds * 1000);
+      return await this.layouter.layout(drawing.size > COARSE ? drawing.compact : drawing.dot, seconds * 1000);
     } catch (error) {
       if (!(error instanceof TooSlow)) throw error;
       return this.layouter.layout(drawing.compact, seconds * 1000);

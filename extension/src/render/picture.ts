@@ -1,16 +1,27 @@
-/** The SVG that Graphviz made, as elements of the page: checked, coloured by classes, joined to the boxes of the scene. */
+/** What Graphviz drew, as elements of the page: only drawing, coloured by classes, joined to the boxes of the scene. */
 
 import type { Drawing } from "./engine";
 import type { Box } from "./scene";
+import type { SvgElement } from "./svgtree";
 import palette from "../generated/palette.json";
 
 const SVG = "http://www.w3.org/2000/svg";
-const DRAWING = new Set(["svg", "g", "path", "polygon", "polyline", "ellipse", "text"]);
+const DRAWING = new Set(["g", "path", "polygon", "polyline", "ellipse", "text"]);
 const GEOMETRY = new Set(["d", "points", "cx", "cy", "rx", "ry", "x", "y", "transform", "viewBox", "width", "height", "class", "text-anchor", "font-family", "font-size", "font-weight", "fill", "stroke", "stroke-width", "stroke-dasharray", "text-decoration"]);
 const SHAPES = ["path", "polygon", "polyline", "ellipse"];
 const WORDS = palette.status as Record<string, { word: string }>;
 
-export interface Part { id: string; element: SVGGElement; title: string; status: string; box: Box | null; }
+export interface Rect { x: number; y: number; width: number; height: number; }
+
+export interface Part {
+  id: string;
+  element: SVGGElement;
+  title: string;
+  status: string;
+  box: Box | null;
+  /** Where it lies, in the picture's units. */
+  rect: Rect;
+}
 
 export interface Picture {
   svg: SVGSVGElement;
@@ -22,59 +33,79 @@ export interface Picture {
   edges: { from: string; to: string; element: SVGGElement }[];
 }
 
-/** Builds the elements of a drawing; everything that is no drawing is left out. */
-export function makePicture(text: string, drawing: Drawing, label: string): Picture {
-  const parsed = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
-  if (parsed.nodeName !== "svg") throw new Error("Graphviz gave no picture.");
+const SLICE = 12; // milliseconds of work before the page may react
+
+/** Makes the elements of a drawing bit by bit; everything that is no drawing is left out. */
+export async function makePicture(source: SvgElement, drawing: Drawing, label: string): Promise<Picture> {
   const picture: Picture = { svg: document.createElementNS(SVG, "svg"), width: 0, height: 0, parts: new Map(), edges: [] };
   const clusters = new Map(drawing.clusters.map((cluster) => [cluster.name, cluster]));
-  copy(parsed, picture.svg, (name, group) => {
+  const take = (name: string, group: SVGGElement): void => {
     const kind = group.classList[0];
     if (kind === "node") {
       const box = drawing.boxes[Number(name.slice(1))];
-      if (box) picture.parts.set(box.id, { id: box.id, element: group, title: describe(box), status: box.status, box });
+      if (box) picture.parts.set(box.id, { id: box.id, element: group, title: describe(box), status: box.status, box, rect: rectOf(group) });
     } else if (kind === "cluster") {
       const cluster = clusters.get(name);
-      if (cluster) picture.parts.set(`module:${cluster.id}`, { id: `module:${cluster.id}`, element: group, title: `${cluster.fqn}, open module`, status: "", box: null });
+      if (cluster) picture.parts.set(`module:${cluster.id}`, { id: `module:${cluster.id}`, element: group, title: `${cluster.fqn}, open module`, status: "", box: null, rect: rectOf(group) });
     } else if (kind === "edge") {
       const [from, to] = name.split("->").map((end) => drawing.boxes[Number(end.slice(1))]?.id ?? "");
       if (from && to) picture.edges.push({ from, to, element: group });
     }
-  });
+  };
   const scale = 96 / 72;
-  picture.width = parseFloat(parsed.getAttribute("width") ?? "0") * scale;
-  picture.height = parseFloat(parsed.getAttribute("height") ?? "0") * scale;
+  setAttributes(picture.svg, source);
+  picture.width = parseFloat(source.attributes["width"] ?? "0") * scale;
+  picture.height = parseFloat(source.attributes["height"] ?? "0") * scale;
   picture.svg.classList.add("pb-diagram");
   picture.svg.setAttribute("aria-label", label);
   const style = document.createElementNS(SVG, "style");
   style.textContent = RULES;
-  picture.svg.prepend(style);
+  picture.svg.append(style);
+  let last = performance.now();
+  for (const top of source.children.filter((child) => child.name === "g")) {
+    const group = picture.svg.appendChild(document.createElementNS(SVG, "g"));
+    setAttributes(group, top);
+    for (const child of drawn(top)) {
+      group.append(elementOf(child, take));
+      if (performance.now() - last > SLICE) {
+        await pause();
+        last = performance.now();
+      }
+    }
+  }
   return picture;
 }
 
-function copy(from: Element, to: SVGElement, seen: (name: string, group: SVGGElement) => void): void {
-  for (const attribute of from.attributes) if (GEOMETRY.has(attribute.name)) to.setAttribute(attribute.name, attribute.value);
-  let name = "";
-  for (const child of from.children) {
-    if (child.nodeName === "title") name = child.textContent ?? "";
-    else if (child.nodeName === "a" || (child.nodeName === "g" && child.id.startsWith("a_"))) copyInto(child, to, seen);
-    else if (DRAWING.has(child.nodeName)) {
-      const made = document.createElementNS(SVG, child.nodeName) as SVGElement;
-      to.append(made);
-      copy(child, made, seen);
-      if (child.nodeName === "text") made.textContent = child.textContent;
-    }
-  }
-  if (to.classList[0] === "node") centreLines(to);
-  if (name && to.nodeName === "g") seen(name, to as SVGGElement);
+/** Lets the page react. */
+export function pause(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve));
+}
+
+function elementOf(source: SvgElement, seen: (name: string, group: SVGGElement) => void): SVGElement {
+  const made = document.createElementNS(SVG, source.name) as SVGElement;
+  setAttributes(made, source);
+  for (const child of drawn(source)) made.append(elementOf(child, seen));
+  if (source.name === "text") made.textContent = source.text;
+  if (made.classList[0] === "node") centreLines(made);
+  const name = source.children.find((child) => child.name === "title")?.text;
+  if (name && source.name === "g") seen(name, made as SVGGElement);
+  return made;
+}
+
+/** The children that draw something; links carry only tooltips, so what is in them is taken out. */
+function drawn(source: SvgElement): SvgElement[] {
+  return source.children.flatMap((child) => (child.name === "a" || (child.name === "g" && child.attributes["id"]?.startsWith("a_")) ? drawn(child) : DRAWING.has(child.name) ? [child] : []));
+}
+
+function setAttributes(element: SVGElement, source: SvgElement): void {
+  for (const [name, value] of Object.entries(source.attributes)) if (GEOMETRY.has(name)) element.setAttribute(name, value);
 }
 
 /** Lines of text start where Graphviz thought they would; fonts differ, so they are put in the middle of their box. */
 function centreLines(node: SVGElement): void {
   const lines = [...node.children].filter((child) => child.nodeName === "text");
-  const xs = [...node.children].flatMap((child) => xsOf(child));
-  if (!xs.length) return;
-  const middle = (Math.min(...xs) + Math.max(...xs)) / 2;
+  const { x, width } = rectOf(node);
+  const middle = x + width / 2;
   lines.forEach((line, i) => {
     line.setAttribute("text-anchor", "middle");
     line.setAttribute("x", String(middle));
@@ -82,17 +113,21 @@ function centreLines(node: SVGElement): void {
   });
 }
 
-function xsOf(shape: Element): number[] {
-  if (shape.nodeName === "ellipse") return [Number(shape.getAttribute("cx"))];
-  const points = shape.getAttribute("points") ?? shape.getAttribute("d") ?? "";
-  return [...points.matchAll(/(-?[\d.]+),-?[\d.]+/g)].map((match) => Number(match[1]));
-}
-
-/** Links carry only tooltips: what is in them is taken out. */
-function copyInto(from: Element, to: SVGElement, seen: (name: string, group: SVGGElement) => void): void {
-  const inner = document.createElementNS(SVG, "g") as SVGGElement;
-  copy(from, inner, seen);
-  to.append(...inner.childNodes);
+/** What the shapes of a group cover, from their numbers: asking the browser would make it lay out the page each time. */
+function rectOf(group: SVGElement): Rect {
+  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+  const take = (x: number, y: number): void => {
+    [left, top, right, bottom] = [Math.min(left, x), Math.min(top, y), Math.max(right, x), Math.max(bottom, y)];
+  };
+  for (const shape of group.children) {
+    if (shape.nodeName === "ellipse") {
+      const [cx = 0, cy = 0, rx = 0, ry = 0] = ["cx", "cy", "rx", "ry"].map((name) => Number(shape.getAttribute(name)));
+      take(cx - rx, cy - ry);
+      take(cx + rx, cy + ry);
+    } else if (shape.nodeName === "text" && left === Infinity) take(Number(shape.getAttribute("x")), Number(shape.getAttribute("y")));
+    else for (const point of (shape.getAttribute("points") ?? shape.getAttribute("d") ?? "").matchAll(/(-?[\d.]+),(-?[\d.]+)/g)) take(Number(point[1]), Number(point[2]));
+  }
+  return left === Infinity ? { x: 0, y: 0, width: 0, height: 0 } : { x: left, y: top, width: right - left, height: bottom - top };
 }
 
 function describe(box: Box): string {

@@ -5,6 +5,7 @@ import type { Details } from "./details";
 import type { Drawing, Engine, Summary, Trouble } from "./engine";
 import type { View } from "./scene";
 import type { Hit } from "./search";
+import type { SvgElement } from "./svgtree";
 import type { Overlay } from "../generated/document";
 
 interface Reply { id: number; result?: unknown; error?: string; }
@@ -97,11 +98,11 @@ export class Layouter {
     return this.caller;
   }
 
-  /** SVG text of a DOT source; cancels a layout that is still running. */
-  async layout(dot: string, milliseconds: number): Promise<string> {
+  /** The picture of a DOT source; cancels a layout that is still running. */
+  async layout(dot: string, milliseconds: number): Promise<SvgElement> {
     this.cancel();
     const caller = await this.start();
-    return new Promise<string>((resolve, reject) => {
+    return new Promise<SvgElement>((resolve, reject) => {
       const timer = setTimeout(() => fail(new TooSlow(`The layout took longer than ${milliseconds / 1000} s and was stopped.`)), milliseconds);
       const done = (act: () => void): void => {
         clearTimeout(timer);
@@ -115,7 +116,7 @@ export class Layouter {
         reject(error);
       });
       this.running = fail;
-      caller.call({ dot }).then((svg) => done(() => resolve(svg as string)), (error: Error) => done(() => reject(error)));
+      caller.call({ dot }).then((svg) => done(() => resolve(svg as SvgElement)), (error: Error) => done(() => reject(error)));
     });
   }
 
