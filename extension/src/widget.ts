@@ -90,11 +90,10 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     ["change:overlays", () => void diagram.setOverlays(model.get("overlays"), model.get("overlay"))],
     ["change:height", () => { el.style.height = model.get("height"); }],
   ];
-  diagram.onSelect((fqns) => keep("selected", [...fqns]));
-  diagram.onView(() => {
+  const tell = (): void => {
     if (diagram.view) keep("view", diagram.view);
     keep("overlay", diagram.overlay);
-  });
+  };
   for (const [event, callback] of listeners) model.on(event, callback as never);
   const data = model.get("data");
   void diagram.load(new Uint8Array(data.buffer, data.byteOffset, data.byteLength)).then(async () => {
@@ -102,6 +101,9 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     if (model.get("overlays").length) await diagram.setOverlays(model.get("overlays"), model.get("overlay"));
     if (Object.keys(view).length && !same(view, diagram.view)) await diagram.show(view);
     if (model.get("selected").length) await diagram.select(model.get("selected"));
+    diagram.onSelect((fqns) => keep("selected", [...fqns])); // only now: what Python has set comes first
+    diagram.onView(tell);
+    tell();
   });
   return () => {
     for (const [event, callback] of listeners) model.off(event, callback as never);

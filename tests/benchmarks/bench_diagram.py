@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
@@ -34,7 +33,8 @@ ROUNDS = 5
 LOAD = """async (data) => {
   const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
   window.longest = 0;
-  new PerformanceObserver(list => { for (const e of list.getEntries()) window.longest = Math.max(window.longest, e.duration); }).observe({type: 'longtask'});
+  const note = entries => { for (const e of entries) window.longest = Math.max(window.longest, e.duration); };
+  new PerformanceObserver(list => note(list.getEntries())).observe({type: 'longtask'});
   await new Promise(r => setTimeout(r, 300));
   window.longest = 0;
   const start = performance.now();
@@ -82,7 +82,9 @@ def language_model(layers: int, width: int, masked: bool = True) -> GraphCollect
 def _operation(name: str, label: str, part: str, inputs: tuple[str, ...], line: int) -> Node:
     source = SourceLine("transformers/models/decoder/modeling_decoder.py", 100 + line, f"hidden = self.{label}(hidden)")
     target = f"aten.{label}.Tensor"
-    return Node(name, "call_function", label, target, part, label, "traced", ("B×S×4096",), ("float32",), inputs, source)
+    return Node(
+        name, "call_function", label, target, part, label, "traced", ("B×S×4096",), ("float32",), inputs, source
+    )
 
 
 def flat_transformer(boxes: int) -> GraphCollectionDocument:
@@ -127,7 +129,9 @@ def _load(tab: Page, document: GraphCollectionDocument) -> float:
     return float(tab.evaluate(LOAD, base64.b64encode(packed(to_json(document))).decode()))
 
 
-def _first(tab: Page, name: str, document: GraphCollectionDocument, limit: float) -> list[tuple[str, float, float, str]]:
+def _first(
+    tab: Page, name: str, document: GraphCollectionDocument, limit: float
+) -> list[tuple[str, float, float, str]]:
     seconds, blocked = [], []
     for _ in range(ROUNDS):
         seconds.append(_load(tab, document))
@@ -186,11 +190,6 @@ def _sizes(document: GraphCollectionDocument) -> list[tuple[str, float, float, s
         ("front end of the widget", (STATIC / "diagram.js").stat().st_size / 1000, 100, "kB"),
         ("wheel", wheel / 1000, 4000, "kB"),
     ]
-
-
-def results() -> Any:
-    """For ``make bench``."""
-    return main()
 
 
 if __name__ == "__main__":

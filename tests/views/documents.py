@@ -131,3 +131,14 @@ def troubled(blocks: int = 6) -> GraphCollectionDocument:
     ]
     modules += [Module(f"unused{i}", "Dropout", "unvisited") for i in range(8)]
     return replace(document, modules=tuple(modules), failures=(failure,))
+
+
+def flat(operations: int = 200) -> GraphCollectionDocument:
+    """Many operations of one module, every fifth of which uses the first."""
+    nodes = [Node(":x", "placeholder", "x", "x", shapes=("B",))]
+    for i in range(operations):
+        inputs = (f":n{i - 1}" if i else ":x", *((":n0",) if i % 5 == 0 and i else ()))
+        nodes.append(Node(f":n{i}", "call_function", f"n{i}", f"n{i}", inputs=inputs, shapes=("B",)))
+    return GraphCollectionDocument(
+        "Flat", "module", (Graph("graph:", "", tuple(nodes)),), (Module("", "Flat", "traced"),)
+    )

@@ -52,6 +52,7 @@ export interface Group {
   fqn: string;
   call: number;
   alike: number;
+  label: string;
 }
 
 export interface Mark {

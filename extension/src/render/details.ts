@@ -40,12 +40,13 @@ export function details(lookup: Lookup, id: string, overlays: readonly OverlayVa
   const fqn = node ? node.fqn : group !== null ? lookup.groups.get(group)!.fqn : id.startsWith("unvisited:") ? id.slice(10) : null;
   if (fqn === null) return null;
   const module = node ? (moduleOf(lookup, node) ? lookup.modules.get(fqn) : undefined) : lookup.modules.get(fqn);
+  const part = group === null ? "" : lookup.groups.get(group)!.label;
   const failure = module?.failure ?? null;
   const source = failure?.source ?? node?.source ?? (group !== null ? firstSource(lookup, group) : null);
   return {
     id,
     fqn,
-    title: (module ? fqn : node?.label) || lookup.document.model_type,
+    title: part || (module ? fqn : node?.label) || lookup.document.model_type,
     rows: [...moduleRows(module, group === null ? undefined : lookup.operations.get(group)), ...nodeRows(node, module), ...overlayRows(overlays, fqn, module !== undefined), ...(note ? [["change", note] as [string, string]] : [])].filter(([, value]) => value !== ""),
     source,
     frame: failure?.frame || "",

@@ -97,7 +97,7 @@ export class Engine {
       dot: toDot(scene, { painted: painted.boxes }),
       compact: toDot(scene, { painted: painted.boxes, compact: true }),
       boxes,
-      clusters: [...clusterNames(scene.root)].map(([name, cluster]) => ({ name, id: cluster.id, fqn: cluster.fqn, title: cluster.title })),
+      clusters: [...clusterNames(scene.root)].map(([name, cluster]) => ({ name, id: cluster.id, fqn: cluster.fqn, title: lookup.groups.get(cluster.id)!.label ? `${cluster.fqn} ${cluster.title}`.trim() : cluster.fqn })),
       edges: scene.edges,
       counts: scene.counts,
       open: scene.expanded,
@@ -143,7 +143,15 @@ export class Engine {
     if (group === null) group = lookup.nodes.get(id)?.group ?? null;
     if (group === null || group === "") return view;
     if (open.has(group)) return { ...view, open: [...open].filter((other) => !lookup.parents(other).includes(group)) };
-    return { ...view, open: [...open, group] };
+    for (let inner: string | undefined = group; inner !== undefined; inner = this.onlyGroup(lookup, inner)) open.add(inner);
+    return { ...view, open: [...open] };
+  }
+
+  /** The first group in a group that holds nothing but groups that are alike: opening it should show more than one box. */
+  private onlyGroup(lookup: Lookup, group: string): string | undefined {
+    const items = lookup.items.get(group)!;
+    const alike = new Set(items.map((item) => (item.isGroup ? lookup.groups.get(item.id)!.alike : -1)));
+    return items[0]?.isGroup && (items.length === 1 || (alike.size === 1 && !alike.has(0))) ? items[0].id : undefined;
   }
 
   /** Shows groups that are alike one by one, or together again. */
@@ -168,10 +176,11 @@ export class Engine {
       const inner = closed.filter((group): group is string => group !== null && lookup.parents(group).includes(within));
       if (!inner.length) break;
       for (const group of inner) {
-        const wider: View = { ...now, open: [...now.open!, group] };
         const grown = size + (lookup.items.get(group)!.length - 1);
         if (grown > limit) continue;
-        now = wider;
+        const opened = [...now.open!];
+        for (let at: string | undefined = group; at !== undefined; at = this.onlyGroup(lookup, at)) opened.push(at);
+        now = { ...now, open: opened };
         size = grown;
       }
     }

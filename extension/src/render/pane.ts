@@ -69,11 +69,12 @@ export class Pane {
   private following = false;
   private ticket = 0;
   private searchTicket = 0;
+  private finding = Promise.resolve();
 
   constructor(private readonly host: PaneHost, public part: number, private readonly switchable: readonly number[]) {
     this.layouter = new Layouter(host.assets);
     this.views = host.summary.documents.map(() => ({ ...FIRST_VIEW, depth: host.options.depth ?? 0 }));
-    this.search = make("input", { type: "search", placeholder: "Find a layer  ( / )", "aria-label": "find by name, type, operator or status", input: () => void this.find(), keydown: (event: KeyboardEvent) => this.searchKey(event) });
+    this.search = make("input", { type: "search", placeholder: "Find a layer  ( / )", "aria-label": "find by name, type, operator or status", input: () => { this.finding = this.find(); }, keydown: (event: KeyboardEvent) => this.searchKey(event) });
     this.message.hidden = true;
     this.element = make("section", { class: "pbd-pane" }, this.bar(), this.crumbs, make("div", { class: "pbd-body" }, this.canvas.frame, this.side), this.legend);
     this.canvas.frame.append(this.message);
@@ -89,7 +90,7 @@ export class Pane {
 
   /** Names of the modules that are selected. */
   get names(): string[] {
-    return [...new Set(this.details.map((details) => details.fqn))];
+    return [...new Set(this.details.flatMap((details) => this.foldedIn(details.id) ?? [details.fqn]))];
   }
 
   async start(): Promise<void> {
@@ -176,8 +177,9 @@ export class Pane {
   // -- drawing
 
   private async layout(drawing: Drawing, seconds: number): Promise<SvgElement> {
+    if (drawing.size > COARSE) return this.layouter.layout(drawing.compact, seconds * 1000);
     try {
-      return await this.layouter.layout(drawing.size > COARSE ? drawing.compact : drawing.dot, seconds * 1000);
+      return await this.layouter.layout(drawing.dot, seconds * 1000);
     } catch (error) {
       if (!(error instanceof TooSlow)) throw error;
       return this.layouter.layout(drawing.compact, seconds * 1000);
@@ -403,10 +405,24 @@ export class Pane {
     this.chosen = ids;
     this.active = ids[ids.length - 1] ?? "";
     this.mark();
-    this.details = await this.host.engine.details(this.part, ids);
+    this.details = (await this.host.engine.details(this.part, ids)).map((details) => this.ofAll(details));
     this.showSide();
     this.mark();
     if (tell) this.host.selected(this, this.names);
+  }
+
+  /** Names of the modules that a box folds together. */
+  private foldedIn(id: string): string[] | undefined {
+    const folded = this.drawing?.boxes.find((box) => box.id === id && box.kind === "fold")?.folded;
+    return folded && [...new Set(folded.map((group) => group.replace(/@\d+$/, "")))];
+  }
+
+  /** Several that are alike are described by the first, and say so. */
+  private ofAll(details: Details): Details {
+    const box = this.drawing?.boxes.find((each) => each.id === details.id && each.kind === "fold");
+    if (!box) return details;
+    const around = details.fqn.slice(0, details.fqn.length - (box.title.split(" … ")[0] ?? "").length);
+    return { ...details, title: `${around}${box.title}`, rows: [["alike", `${box.folded.length}, each as follows`], ...details.rows] };
   }
 
   /** A reference leads to the box of its value. */
@@ -495,6 +511,7 @@ export class Pane {
   }
 
   private async nextHit(step: number): Promise<void> {
+    await this.finding; // Enter may be faster than the search
     if (!this.hits.length) return;
     this.hit = this.hit < 0 && step < 0 ? this.hits.length - 1 : (this.hit + step + this.hits.length) % this.hits.length;
     this.count.textContent = `${this.hit + 1} of ${this.hits.length}`;
@@ -616,8 +633,9 @@ export class Pane {
   }
 
   private async copyNames(): Promise<void> {
-    if (!this.names.length) return;
-    await copyText(this.names.join("\n"));
-    this.say(`Copied ${this.names.length > 1 ? `${this.names.length} names` : this.names[0] || "the name"}`);
+    const names = this.names.filter(Boolean);
+    if (!names.length) return this.say(this.chosen.length ? "It belongs to no module: there is no name to copy" : "Nothing is selected");
+    await copyText(names.join("\n"));
+    this.say(`Copied ${names.length > 1 ? `${names.length} names` : names[0]}`);
   }
 }

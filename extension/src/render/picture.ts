@@ -46,7 +46,7 @@ export async function makePicture(source: SvgElement, drawing: Drawing, label: s
       if (box) picture.parts.set(box.id, { id: box.id, element: group, title: describe(box), status: box.status, box, rect: rectOf(group) });
     } else if (kind === "cluster") {
       const cluster = clusters.get(name);
-      if (cluster) picture.parts.set(`module:${cluster.id}`, { id: `module:${cluster.id}`, element: group, title: `${cluster.fqn}, open module`, status: "", box: null, rect: rectOf(group) });
+      if (cluster) picture.parts.set(`module:${cluster.id}`, { id: `module:${cluster.id}`, element: group, title: `${cluster.title}, open module`, status: "", box: null, rect: rectOf(group) });
     } else if (kind === "edge") {
       const [from, to] = name.split("->").map((end) => drawing.boxes[Number(end.slice(1))]?.id ?? "");
       if (from && to) picture.edges.push({ from, to, element: group });

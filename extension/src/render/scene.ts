@@ -151,7 +151,7 @@ class Builder {
     const wanted = new Set<string>();
     const troubled = (status: string): boolean => status === "failed" || status === "leaf";
     for (const group of this.lookup.groups.values()) {
-      const status = this.status(group.fqn);
+      const status = group.label ? "traced" : this.status(group.fqn);
       if (troubled(status) && group.id) for (const parent of this.lookup.parents(group.id).slice(1)) wanted.add(parent);
       if (status === "failed") wanted.add(group.id);
     }
@@ -180,8 +180,8 @@ class Builder {
   // -- boxes
 
   private cluster(group: string): Cluster {
-    const { fqn, call, parent } = this.lookup.groups.get(group)!;
-    const module = this.lookup.modules.get(fqn);
+    const { fqn, call, label } = this.lookup.groups.get(group)!;
+    const module = label ? undefined : this.lookup.modules.get(fqn);
     const members: (Box | Cluster)[] = [];
     for (const run of this.runs(group)) {
       const first = run[0]!;
@@ -195,11 +195,11 @@ class Builder {
       }
     }
     members.push(...this.unvisited(group));
-    const status = this.status(fqn);
+    const status = label ? "traced" : this.status(fqn);
     if (group === "" && status === "failed") members.unshift(box({ id: "module:", kind: "note", title: this.lookup.document.model_type, subtitle: "the model itself", detail: reason(module), status: "failed" }));
-    const name = this.relative(fqn, parent);
+    const name = this.name(group);
     const title = module && name ? `${name} · ${module.type}` : name;
-    const calls = this.calls(fqn, call);
+    const calls = label ? "" : this.calls(fqn, call);
     return { id: group, fqn, title: calls ? `${title} ↻ ${calls}` : title, status, members };
   }
 
@@ -222,19 +222,19 @@ class Builder {
   }
 
   private moduleBox(group: string): Box {
-    const { fqn, call, parent } = this.lookup.groups.get(group)!;
-    const module = this.lookup.modules.get(fqn);
-    const status = this.status(fqn);
+    const { fqn, call, label } = this.lookup.groups.get(group)!;
+    const module = label ? undefined : this.lookup.modules.get(fqn);
+    const status = module?.status ?? "traced";
     return box({
       id: `module:${group}`,
       kind: "module",
-      title: this.relative(fqn, parent),
+      title: this.name(group),
       subtitle: module?.type ?? "",
       detail: status === "failed" || status === "leaf" ? reason(module) : counted(this.lookup.operations.get(group) ?? 0),
       status,
       fqn,
-      inside: [...(this.lookup.inside.get(fqn) ?? [])].sort((a, b) => byCode(a[0], b[0])),
-      calls: this.calls(fqn, call),
+      inside: module ? [...(this.lookup.inside.get(fqn) ?? [])].sort((a, b) => byCode(a[0], b[0])) : [],
+      calls: module ? this.calls(fqn, call) : "",
       change: this.marked.get(group) ? "changed" : "",
     });
   }
@@ -242,17 +242,22 @@ class Builder {
   private foldBox(run: string[]): Box {
     const first = this.moduleBox(run[0]!);
     const groups = run.map((group) => this.lookup.groups.get(group)!);
-    const names = groups.map((group) => this.relative(group.fqn, group.parent));
+    const names = groups.map((group) => this.name(group.id));
     const title = new Set(names).size === 1 ? names[0]! : `${names[0]} … ${names[names.length - 1]}`;
     const isReused = new Set(groups.map((group) => group.fqn)).size === 1;
     const detail = `${isReused ? "↻" : "×"} ${run.length}, ${first.detail} each`;
     return { ...first, id: `fold:${run[0]}`, kind: "fold", title, detail, folded: run, calls: "" };
   }
 
+  private name(group: string): string {
+    const { fqn, parent, label } = this.lookup.groups.get(group)!;
+    return label || this.relative(fqn, parent);
+  }
+
   /** Modules right here that were never called; at most a few, the others as a number. */
   private unvisited(group: string): Box[] {
-    const { fqn: here, call } = this.lookup.groups.get(group)!;
-    if (call > 1) return [];
+    const { fqn: here, call, label } = this.lookup.groups.get(group)!;
+    if (call > 1 || label) return [];
     const missing = this.lookup.unvisited.get(here) ?? [];
     const boxes = missing.slice(0, UNVISITED).map((fqn) => box({ id: `unvisited:${fqn}`, kind: "node", title: lastName(fqn), subtitle: this.lookup.modules.get(fqn)!.type, detail: "never called", status: "unvisited", fqn }));
     if (missing.length > UNVISITED) boxes.push(box({ id: `note:${here}`, kind: "note", title: `+${missing.length - UNVISITED} unvisited`, status: "unvisited", fqn: here }));

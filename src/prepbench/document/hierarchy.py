@@ -59,6 +59,10 @@ def check_hierarchy(document: GraphCollectionDocument) -> None:
                 raise DocumentError(f"Node {node.id!r} lies in group {node.group!r}, which the document does not have.")
 
 
+_MANY = 80  # members of one module that can be looked at
+_PART = 40
+
+
 @dataclass
 class _Place:
     group: Group
@@ -85,6 +89,7 @@ class _Grouping:
         position = {node: i for i, node in enumerate(where)}
         self._dissolve(self._places[""], where, position)
         self._lift_single_operations(self._places[""], where)
+        self._split(self._places[""], where, position)
         order: list[_Place] = []
         _walk(self._places[""], order)
         alike = _alike(order, self._document, self._modules, {node: group for node, (group, _) in where.items()})
@@ -143,6 +148,23 @@ class _Grouping:
         place.places, place.nodes = places, nodes
         return inside
 
+    def _split(self, place: _Place, where: dict[str, tuple[str, int]], position: dict[str, int]) -> int:
+        """A module with very many members is cut into parts, and these into larger ones, until it can be looked at.
+        Returns where it begins.
+        """
+        begin = {child.group.id: self._split(child, where, position) for child in place.places}
+        members: list[tuple[int, Node | _Place]] = [(position[node.id], node) for node in place.nodes]
+        members += [(begin[child.group.id], child) for child in place.places]
+        members.sort(key=lambda member: member[0])
+        level = 0
+        while len(members) > _MANY:
+            level += 1
+            parts = [members[i : i + _PART] for i in range(0, len(members), _PART)]
+            members = [(part[0][0], _part(place, level, i, part, where)) for i, part in enumerate(parts)]
+        place.nodes = [member for _, member in members if isinstance(member, Node)]
+        place.places = [member for _, member in members if isinstance(member, _Place)]
+        return members[0][0] if members else 0
+
     def _lift_single_operations(self, place: _Place, where: dict[str, tuple[str, int]]) -> None:
         """A module that is one operation is one box with the module's name, not a frame around a box."""
         kept = []
@@ -155,6 +177,23 @@ class _Grouping:
             else:
                 kept.append(child)
         place.places = kept
+
+
+def _part(
+    place: _Place, level: int, number: int, members: list[tuple[int, Node | _Place]], where: dict[str, tuple[str, int]]
+) -> _Place:
+    group = place.group
+    size = _PART**level
+    label = f"part {number * size + 1} … {(number + 1) * size}"
+    made = _Place(Group(f"{group.id}#{level}.{number + 1}", group.id, group.fqn, group.call, label=label))
+    for _, member in members:
+        if isinstance(member, _Place):
+            member.group = replace(member.group, parent=made.group.id)
+            made.places.append(member)
+        else:
+            where[member.id] = (made.group.id, where[member.id][1])
+            made.nodes.append(member)
+    return made
 
 
 def _placed(node: Node, where: tuple[str, int] | None) -> Node:

@@ -171,6 +171,7 @@ class Group:
         call: which call it is, from 1.
         alike: groups with the same number hold the same operations, wired alike, with the same shapes and status; 0
             when there is no other like it.
+        label: for a part of a module with very many operations, its name, e.g. ``"operations 1 … 40"``.
     """
 
     id: str
@@ -178,6 +179,7 @@ class Group:
     fqn: str
     call: int = 1
     alike: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True)

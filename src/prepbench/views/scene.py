@@ -146,10 +146,10 @@ class _Builder:
         wanted = {
             parent
             for group in groups.values()
-            if self._status(group.fqn) in ("failed", "leaf") and group.id
+            if self._status(group.fqn) in ("failed", "leaf") and group.id and not group.label
             for parent in self._index.parents(group.id)[1:]
         }
-        wanted |= {group.id for group in groups.values() if self._status(group.fqn) == "failed"}
+        wanted |= {g.id for g in groups.values() if self._status(g.fqn) == "failed" and not g.label}
         wanted |= {
             parent
             for node in self._index.nodes.values()
@@ -202,8 +202,8 @@ class _Builder:
     # -- boxes
 
     def _cluster(self, group: str) -> Cluster:
-        fqn = self._index.groups[group].fqn
-        module = self._index.modules.get(fqn)
+        fqn, label = self._index.groups[group].fqn, self._index.groups[group].label
+        module = None if label else self._index.modules.get(fqn)
         members: list[Box | Cluster] = []
         for run in self._runs(group):
             first = run[0]
@@ -217,13 +217,13 @@ class _Builder:
                 members.append(box)
                 self._drawn.update(dict.fromkeys(groups, box.id))
         members += self._unvisited(group)
-        status = self._status(fqn)
+        status = "traced" if label else self._status(fqn)
         if group == "" and status == "failed":
             name = self._index.document.model_type
             members.insert(0, Box("module:", "note", name, "the model itself", _reason(module), "failed"))
-        name = self._relative(fqn, self._index.groups[group].parent)
+        name = self._name(group)
         title = f"{name} · {module.type}" if module and name else name
-        calls = self._calls(fqn, self._index.groups[group].call)
+        calls = "" if label else self._calls(fqn, self._index.groups[group].call)
         return Cluster(group, fqn, f"{title} ↻ {calls}" if calls else title, status, tuple(members))
 
     def _node_box(self, node: Node) -> Box:
@@ -249,33 +249,37 @@ class _Builder:
 
     def _module_box(self, group: str) -> Box:
         fqn, call = self._index.groups[group].fqn, self._index.groups[group].call
-        module = self._index.modules.get(fqn)
-        status = self._status(fqn)
+        module = None if self._index.groups[group].label else self._index.modules.get(fqn)
+        status = module.status if module else "traced"
         return Box(
             f"module:{group}",
             "module",
-            self._relative(fqn, self._index.groups[group].parent),
+            self._name(group),
             module.type if module else "",
             _reason(module) if status in ("failed", "leaf") else _counted(self._index.operations[group]),
             status,
             fqn,
-            tuple(sorted(self._index.inside[fqn].items())),
-            calls=self._calls(fqn, call),
+            tuple(sorted(self._index.inside[fqn].items())) if module else (),
+            calls=self._calls(fqn, call) if module else "",
             change="changed" if self._marked[group] else "",
         )
 
     def _fold_box(self, run: list[str]) -> Box:
         first = self._module_box(run[0])
         groups = [self._index.groups[group] for group in run]
-        names = [self._relative(group.fqn, group.parent) for group in groups]
+        names = [self._name(group.id) for group in groups]
         title = names[0] if len(set(names)) == 1 else f"{names[0]} … {names[-1]}"
         is_reused = len({group.fqn for group in groups}) == 1
         detail = f"{'↻' if is_reused else '×'} {len(run)}, {first.detail} each"
         return replace(first, id=f"fold:{run[0]}", kind="fold", title=title, detail=detail, folded=tuple(run), calls="")
 
+    def _name(self, group: str) -> str:
+        found = self._index.groups[group]
+        return found.label or self._relative(found.fqn, found.parent)
+
     def _unvisited(self, group: str) -> list[Box]:
         """Modules right here that were never called; at most a few, the others as a number."""
-        if self._index.groups[group].call > 1:
+        if self._index.groups[group].call > 1 or self._index.groups[group].label:
             return []
         here = self._index.groups[group].fqn
         missing = self._index.unvisited[here]
