@@ -2,7 +2,7 @@
 #   make demo   set up, run the quickstart notebook on real data, print the comparison, say where the HTML lies
 #   make lab    open JupyterLab on the notebooks
 #   make check  format, lint, types, import layers, fresh generated files
-#   make test   everything: make check, unit tests, the zoo, notebooks, the browser
+#   make test   everything: make check, the front end, unit tests, the zoo, notebooks, the browser
 #   make bench  ratios against the peers, in an environment of its own
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
@@ -12,8 +12,9 @@ INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
 AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy networkx psutil pybind11 tqdm
 PYTEST := $(BIN)/python -m pytest
+IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab check format test test-unit test-notebooks test-browser bench notebooks frontend clean system
+.PHONY: demo lab check format test test-unit test-frontend test-notebooks test-browser bench notebooks frontend clean system
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,11 +43,16 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m prepbench.document.schema --check
+	$(BIN)/python extension/generate.py --check
 
-test: system $(INSTALLED) check test-unit test-notebooks test-browser
+test: system $(INSTALLED) check test-frontend test-unit test-notebooks test-browser
 
 test-unit: $(INSTALLED)
 	$(PYTEST) tests -m "not browser"
+
+test-frontend: extension/node_modules/.installed
+	$(IN_EXTENSION) npm run --silent check
+	$(IN_EXTENSION) npm run --silent test
 
 test-notebooks: $(INSTALLED)
 	$(PYTEST) --nbval notebooks --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
@@ -57,12 +63,17 @@ test-browser: system $(INSTALLED)
 notebooks: $(INSTALLED)
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
-# needs Node >= 20.19; what it builds is committed, so that nobody else does
-frontend: $(INSTALLED)
+# what the front end is built to is committed, so that installing needs no Node
+frontend: extension/node_modules/.installed
 	$(BIN)/python extension/generate.py --write
-	cd extension && npm install --no-audit --no-fund --ignore-scripts && npm run check && npm run build
-	cd extension && PATH="$(CURDIR)/$(BIN):$$PATH" npm run build:lab
+	$(IN_EXTENSION) npm run --silent check
+	$(IN_EXTENSION) npm run --silent build
+	$(IN_EXTENSION) npm run --silent build:lab
 	$(BIN)/pip install --quiet --no-deps --editable .
+
+extension/node_modules/.installed: extension/package.json extension/package-lock.json $(INSTALLED)
+	$(IN_EXTENSION) npm install --no-audit --no-fund --ignore-scripts --loglevel=error
+	touch $@
 
 $(BENCH)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)
@@ -77,4 +88,4 @@ bench: system $(BENCH)/.installed
 	$(BENCH)/bin/python -m tests.benchmarks
 
 clean:
-	rm -rf $(VENV) $(BENCH) build dist demo-output
+	rm -rf $(VENV) $(BENCH) build dist demo-output extension/node_modules extension/lib

@@ -67,6 +67,20 @@ def test_the_built_extension_is_for_release() -> None:
         assert not re.search(r"https?://registry\.", text), name
 
 
+@pytest.mark.parametrize(
+    ("built", "script"),
+    [
+        ("layout.*.js", "layout.js"),
+        ("page.*.js", "page.js"),
+        ("page.*.html", "page.html"),
+        ("style.*.txt", "diagram.css"),
+    ],
+)
+def test_the_built_extension_has_the_scripts_of_now(built: str, script: str) -> None:
+    (file,) = (BUILT / "static").glob(built)
+    assert file.read_text() == (STATIC / script).read_text(), "The built extension is stale: make frontend"
+
+
 def test_jupyterlab_has_the_extension_enabled() -> None:
     done = subprocess.run([sys.executable, "-m", "jupyterlab.labextensions", "list"], capture_output=True, text=True)
     plain = re.sub(r"\x1b\[\d+m", "", done.stdout + done.stderr)

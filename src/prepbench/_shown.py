@@ -30,6 +30,16 @@ class Drawn:
         """
         return view("views.diagrams", "diagram", self, *others)
 
+    def to_text(self, expanded: Iterable[str] | None = None) -> str:
+        """The same as the diagram in plain text: an indented tree.
+
+        Args:
+            expanded: ids of the open modules; None for the first view.
+        """
+        opened = None if expanded is None else frozenset(expanded)
+        text: str = view("views.text", "to_text", self.document(), opened)  # type: ignore[attr-defined]
+        return text
+
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the interactive diagram to one HTML file that needs no network; returns its path."""
         written: Path = view("views.page", "write_page", view("views.diagrams", "combined", self), path)

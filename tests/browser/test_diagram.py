@@ -6,10 +6,12 @@ import json
 import random
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import nbformat
 import pytest
 import torch
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -21,6 +23,11 @@ from prepbench.views.diagrams import combined
 from prepbench.views.overlays import make_overlay
 from prepbench.views.page import write_page
 from tests.views.documents import failing, reused
+
+READY = """() => {
+  const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
+  return context?.session?.kernel?.connectionStatus === 'connected';
+}"""
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -330,12 +337,15 @@ def test_pictures_and_pages_are_saved(page: Page, lab: Any, document: DiagramDoc
     expect(View(page).box("stem")).to_be_visible(timeout=30_000)
 
 
+_IN_MODEL, _IN_ITSELF = '"id": "block", "parent": ""', '"id": "block", "parent": "block"'
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         ("newer", to_json(reused()).replace('"version": "1.1"', '"version": "2.0"'), "newer prepbench"),
         ("cut", to_json(reused())[:700], "cut off"),
-        ("circle", to_json(reused()).replace('"id": "block", "parent": ""', '"id": "block", "parent": "block"'), "hold each other"),
+        ("circle", to_json(reused()).replace(_IN_MODEL, _IN_ITSELF), "hold each other"),
         ("other", '{"cells": [], "version": "1.1"}', "lacks the field"),
     ],
 )  # fmt: skip
@@ -350,14 +360,11 @@ def test_bad_files_give_a_message(page: Page, lab: Any, name: str, text: str, wo
 def test_pages_without_network_with_names_that_are_markup(browser: Browser, tmp_path: Path) -> None:
     evil = '<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>'
     document = failing()
-    modules = tuple(
-        Module(m.fqn, evil if m.fqn == "gate" else m.type, m.status, m.parameters, m.calls, m.failure)
-        for m in document.modules
-    )
+    modules = tuple(replace(m, type=evil) if m.fqn == "gate" else m for m in document.modules)
     nodes = tuple(
-        Node(n.id, n.op, n.label, evil if n.op == "call_method" else n.target, n.fqn, n.type, n.status, (evil,), n.dtypes, n.inputs)
-        for n in document.graphs[0].nodes
-    )  # fmt: skip
+        replace(node, target=evil if node.op == "call_method" else node.target, shapes=(evil,))
+        for node in document.graphs[0].nodes
+    )
     graphs = (Graph("graph:", "", nodes),)
     hostile = GraphCollectionDocument(evil, "module", graphs, modules, document.failures)
     path = write_page(combined(hostile), tmp_path / "evil.html")
@@ -377,7 +384,7 @@ def test_pages_without_network_with_names_that_are_markup(browser: Browser, tmp_
 
 
 def test_a_layout_that_takes_too_long_is_stopped(browser: Browser, tmp_path: Path) -> None:
-    """Layers with random edges between them have no good layout; the page must stay usable and offer something smaller."""
+    """Layers with random edges between them have no good layout; the page stays usable and offers something smaller."""
     chance = random.Random(0)
     nodes = [Node(f":n0_{i}", "placeholder", f"n{i}", f"n{i}", shapes=("B",)) for i in range(60)]
     for layer in range(1, 40):
@@ -410,22 +417,18 @@ def test_the_widget_and_python_know_the_same(page: Page, lab: Any) -> None:
     problems, outside = watch(page, lab.url)
     cells = [
         "import torch, prepbench as pb\n"
-        "model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 2))).eval()\n"
+        "inner = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 2))\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(4, 4), inner).eval()\n"
         "diagram = pb.recursive_trace(model, inputs=torch.randn(3, 4)).diagram()\n"
         "diagram.overlay({'0': 8, '1.1': 4}, name='bits')",
         "print('selected', diagram.selected, diagram.overlay, sorted(diagram.view['open'] or ['auto']))",
         "diagram.selected = ['1.1']; diagram.overlay = ''",
     ]
-    notebook = {
-        "cells": [{"cell_type": "code", "id": f"c{i}", "source": c, "metadata": {}, "outputs": [], "execution_count": None} for i, c in enumerate(cells)],
-        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}, "nbformat": 4, "nbformat_minor": 5,
-    }  # fmt: skip
-    (lab.folder / "widget.ipynb").write_text(json.dumps(notebook))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, lab.folder / "widget.ipynb")
     page.goto(f"{lab.url}/lab/tree/widget.ipynb?reset")
-    page.wait_for_function(
-        "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.connectionStatus === 'connected'",
-        timeout=90_000,
-    )
+    page.wait_for_function(READY, timeout=90_000)
     run(page, 0)
     view = View(page)
     expect(view.box("0, Linear")).to_have_class(re.compile("pb-precision-int8"), timeout=60_000)

@@ -135,6 +135,11 @@ export class Engine {
     }));
   }
 
+  /** What the graph takes for granted, one sentence each. */
+  findings(part: number): string[] {
+    return this.part(part).lookup.document.findings.map(({ fqn, message, remedy }) => [fqn ? `${fqn}: ${message}` : message, remedy].filter(Boolean).join(" "));
+  }
+
   /** Opens or closes what a box stands for. An operation closes its module; several alike open the first of them. */
   toggle(part: number, view: View, id: string): View {
     const { lookup } = this.part(part);

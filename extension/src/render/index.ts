@@ -43,7 +43,9 @@ export class Diagram implements DiagramView {
       if (ticket !== this.ticket) return;
       this.summary = summary;
       this.build(summary);
-      await Promise.all(this.panes.map((pane) => pane.start()));
+      const [first, ...others] = this.panes;
+      await first!.start();
+      await Promise.all(others.map((pane) => pane.start(first!.open))); // side by side, the same modules are open
       if (ticket === this.ticket) for (const listener of this.loadListeners) listener();
     } catch (error) {
       if (ticket === this.ticket) this.refuse(error);

@@ -58,6 +58,7 @@ export class Pane {
   private history: View[] = [];
   private drawing: Drawing | null = null;
   private troubles: Trouble[] = [];
+  private findings: string[] = [];
   private details: Details[] = [];
   private chosen: string[] = [];
   private active = "";
@@ -93,12 +94,22 @@ export class Pane {
     return [...new Set(this.details.flatMap((details) => this.foldedIn(details.id) ?? [details.fqn]))];
   }
 
-  async start(): Promise<void> {
+  /** Ids of the modules that are open. */
+  get open(): string[] {
+    return this.drawing?.open ?? [];
+  }
+
+  /** Draws for the first time; with the given modules open, or as the diagram chooses. */
+  async start(open: string[] | null = null): Promise<void> {
     this.fillBar();
     this.layouter.start().catch(() => undefined); // told when the first layout waits for it
-    this.troubles = await this.host.engine.troubles(this.part);
+    await this.learn();
     this.showSide();
-    await this.show(this.view, { remember: false });
+    await this.show({ ...this.view, open }, { remember: false });
+  }
+
+  private async learn(): Promise<void> {
+    [this.troubles, this.findings] = await Promise.all([this.host.engine.troubles(this.part), this.host.engine.findings(this.part)]);
   }
 
   /** Draws the view again, e.g. with another overlay. */
@@ -259,7 +270,7 @@ export class Pane {
   // -- bar, legend, side
 
   private bar(): HTMLElement {
-    const small = (name: string, sign: string, act: () => void): HTMLButtonElement => button(name, sign, act, "pbd-icon");
+    const small = (name: string, sign: string, act: () => void, kind = ""): HTMLButtonElement => button(name, sign, act, `pbd-icon ${kind}`);
     const menu = make(
       "details",
       { class: "pbd-menu" },
@@ -278,16 +289,16 @@ export class Pane {
       this.levels,
       this.search,
       this.count,
-      small("Previous found (Shift+Enter)", "‹", () => void this.nextHit(-1)),
-      small("Next found (Enter)", "›", () => void this.nextHit(1)),
+      small("Previous found (Shift+Enter)", "‹", () => void this.nextHit(-1), "pbd-wide"),
+      small("Next found (Enter)", "›", () => void this.nextHit(1), "pbd-wide"),
       this.status,
       make("span", { class: "pbd-grow" }),
       this.overlays,
       small("Undo (U)", "↶", () => void this.undo()),
       small("Open one level more (O)", "⊞", () => void this.openMore(1)),
       small("Close all modules (X)", "⊟", () => void this.closeAll()),
-      small("Zoom out (−)", "−", () => this.canvas.zoomOut()),
-      small("Zoom in (+)", "+", () => this.canvas.zoomIn()),
+      small("Zoom out (−)", "−", () => this.canvas.zoomOut(), "pbd-wide"),
+      small("Zoom in (+)", "+", () => this.canvas.zoomIn(), "pbd-wide"),
       small("Fit (0)", "⤢", () => this.canvas.fit()),
       menu,
       small("Keys (?)", "?", () => this.help()),
@@ -356,7 +367,7 @@ export class Pane {
     };
     const open = new Set(this.drawing?.open ?? []);
     this.side.classList.toggle("pbd-quiet", !this.details.length && !this.troubles.length);
-    this.side.replaceChildren(...(this.details.length ? detailsOf(this.details, (group) => open.has(group), actions) : troubleList(this.troubles, actions)));
+    this.side.replaceChildren(...(this.details.length ? detailsOf(this.details, (group) => open.has(group), actions) : troubleList(this.troubles, this.findings, actions)));
   }
 
   private help(): void {
@@ -483,7 +494,7 @@ export class Pane {
     this.canvas.clear();
     this.drawing = null;
     this.fillBar();
-    this.troubles = await this.host.engine.troubles(part);
+    await this.learn();
     await this.show(this.view, { remember: false });
     await this.choose([]);
     if (names[0] !== undefined) await this.reveal(names[0]);

@@ -17,9 +17,10 @@ export interface SideActions {
 }
 
 /** The list of what failed or was wrapped, with reasons; each row leads to its module. */
-export function troubleList(troubles: Trouble[], actions: SideActions): Node[] {
+export function troubleList(troubles: Trouble[], findings: string[], actions: SideActions): Node[] {
   const hint = make("p", { class: "pbd-dim" }, "Click a box for details. Double-click, or Enter, opens and closes modules. ? shows all keys.");
-  if (!troubles.length) return [hint];
+  const notes = findings.length ? [make("h4", {}, "Takes for granted"), make("ul", { class: "pbd-list pbd-dim" }, ...findings.slice(0, SHOWN).map((text) => make("li", {}, text)))] : [];
+  if (!troubles.length) return [...notes, hint];
   const rows = troubles.slice(0, SHOWN).map((trouble) =>
     make(
       "li",
@@ -34,7 +35,7 @@ export function troubleList(troubles: Trouble[], actions: SideActions): Node[] {
     ),
   );
   const more = troubles.length > SHOWN ? [make("p", { class: "pbd-dim" }, `and ${troubles.length - SHOWN} more: search for “failed”`)] : [];
-  return [make("h4", {}, "Not captured as a graph"), make("ul", { class: "pbd-troubles" }, ...rows), ...more, hint];
+  return [make("h4", {}, "Not captured as a graph"), make("ul", { class: "pbd-troubles" }, ...rows), ...more, ...notes, hint];
 }
 
 /** Details of one box, or a list of several. */

@@ -61,6 +61,7 @@ export class EngineClient {
   search(part: number, query: string): Promise<Hit[]> { return this.ask("search", part, query); }
   tree(part: number): Promise<TreeRow[]> { return this.ask("tree", part); }
   troubles(part: number): Promise<Trouble[]> { return this.ask("troubles", part); }
+  findings(part: number): Promise<string[]> { return this.ask("findings", part); }
   toggle(part: number, view: View, id: string): Promise<View> { return this.ask("toggle", part, view, id); }
   unfold(part: number, view: View, id: string): Promise<View> { return this.ask("unfold", part, view, id); }
   openMore(part: number, view: View, below: string, levels: number, limit: number): Promise<View> { return this.ask("openMore", part, view, below, levels, limit); }

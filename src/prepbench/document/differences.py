@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 
 from prepbench.document.model import GraphCollectionDocument, Mark, Node
@@ -12,7 +12,8 @@ def differences(before: GraphCollectionDocument, after: GraphCollectionDocument)
     """Marks at the nodes of both documents that the other one does not have.
 
     Nodes are the same if module, operation and occurrence are. What is left is paired by what it does and where, e.g.
-    a function with the module that took its place; these are changed, the others removed or added.
+    a function with the module that took its place, and last, where a module has as many left before as after, in
+    turn; these are changed, the others removed or added.
     """
     old = [node for graph in before.graphs for node in graph.nodes if node.group is not None]
     new = [node for graph in after.graphs for node in graph.nodes if node.group is not None]
@@ -20,8 +21,11 @@ def differences(before: GraphCollectionDocument, after: GraphCollectionDocument)
     _, old, new = _matched(old, new, lambda node: (node.fqn, node.op, node.type or node.label))
     same_name, old, new = _matched(old, new, lambda node: (node.fqn, node.op) if node.op == "call_module" else None)
     moved, old, new = _matched(old, new, lambda node: (_owner(node), _operation(node)))
+    before_by_owner, after_by_owner = Counter(map(_owner, old)), Counter(map(_owner, new))
+    even = {owner for owner, count in before_by_owner.items() if after_by_owner[owner] == count}
+    in_turn, old, new = _matched(old, new, lambda node: _owner(node) if _owner(node) in even else None)
     marks = []
-    for first, second in (*same_name, *moved):
+    for first, second in (*same_name, *moved, *in_turn):
         note = f"{_words(first)} became {_words(second)}"
         marks += [Mark(0, first.id, "changed", note), Mark(1, second.id, "changed", note)]
     marks += [Mark(0, node.id, "removed", "is not in the other graph") for node in old]

@@ -150,16 +150,24 @@ def _bundle(document: GraphCollectionDocument, failures: tuple[Failure, ...], te
 
 
 def _with_document(bundle: dict[str, Any], document: GraphCollectionDocument | DiagramDocument) -> dict[str, Any]:
-    """The bundle with the document for the live diagram: readable when small, packed when larger. What would make a
-    saved notebook heavy is left out, with a word on how to see it.
+    """The bundle with the document for the live diagram. What would make a saved notebook heavy is left out, with a
+    word on how to see it.
     """
-    text = to_json(document)
-    if len(text.encode()) <= _READABLE:
-        return {**bundle, MIME_TYPE: json.loads(text)}
-    small = {"version": VERSION, "gzip": base64.b64encode(packed(text)).decode()}
-    if sum(len(str(value)) for value in bundle.values()) + len(small["gzip"]) < LIMIT:
-        return {**bundle, MIME_TYPE: small}
+    room = LIMIT - sum(len(str(value).encode()) for value in bundle.values())
+    data = document_data(document, room)
+    if data is not None:
+        return {**bundle, MIME_TYPE: data}
     return {**bundle, "text/html": f"{bundle['text/html']}<p>{html.escape(_TOO_LARGE)}</p>"}
+
+
+def document_data(document: GraphCollectionDocument | DiagramDocument, room: int = LIMIT) -> dict[str, Any] | None:
+    """What a saved output holds of a document: readable when small, packed when larger, None beyond ``room`` bytes."""
+    text = to_json(document)
+    if len(text.encode()) <= min(_READABLE, room):
+        data: dict[str, Any] = json.loads(text)
+        return data
+    small = {"version": VERSION, "gzip": base64.b64encode(packed(text)).decode()}
+    return small if len(small["gzip"]) < room else None
 
 
 def _page(document: GraphCollectionDocument, view: Scene, failures: tuple[Failure, ...], kind: str) -> str:

@@ -10,8 +10,9 @@ import anywidget
 import traitlets
 
 from prepbench.document.codec import from_json, to_json
-from prepbench.document.model import DiagramDocument, GraphCollectionDocument, Overlay
+from prepbench.document.model import MIME_TYPE, DiagramDocument, GraphCollectionDocument, Overlay
 from prepbench.errors import InputError, PrepbenchError
+from prepbench.views.display import document_data
 from prepbench.views.overlays import make_overlay
 from prepbench.views.page import STATIC, packed, page, script, write_page
 from prepbench.views.text import to_text
@@ -145,11 +146,13 @@ class DiagramWidget(anywidget.AnyWidget):
                 self.send({"action": "page"}, [page(document).encode()])
 
     def _repr_mimebundle_(self, **keywords: Any) -> Any:
+        """The widget; for notebooks that are not trusted or have no kernel, the document and a text too."""
         bundle = super()._repr_mimebundle_(**keywords)
-        text = "\n\n".join(to_text(document) for document in self._document.documents)
-        if isinstance(bundle, tuple):
-            return ({**bundle[0], "text/plain": text}, *bundle[1:])
-        return bundle
+        still: dict[str, Any] = {"text/plain": "\n\n".join(map(to_text, self._document.documents))}
+        data = document_data(self.document)
+        if data is not None:
+            still[MIME_TYPE] = data
+        return ({**bundle[0], **still}, *bundle[1:]) if isinstance(bundle, tuple) else still
 
 
 def diagram(document: GraphCollectionDocument | DiagramDocument) -> DiagramWidget:

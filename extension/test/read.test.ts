@@ -1,0 +1,58 @@
+/** Documents that cannot be shown are refused with what is wrong, where, and what to do. */
+
+import { gzipSync } from "node:zlib";
+import { readFileSync } from "node:fs";
+import { expect, it } from "vitest";
+import { check, read } from "../src/render/read";
+
+const text = readFileSync(new URL("../../tests/golden/reused.graph.json", import.meta.url), "utf8");
+const data = (): Record<string, any> => JSON.parse(text);
+const changed = (change: (d: Record<string, any>) => void): Record<string, any> => {
+  const made = data();
+  change(made);
+  return made;
+};
+
+it("reads text, gzip, base64 in an envelope, and parsed documents alike", async () => {
+  const plain = await read(text);
+  const zipped = gzipSync(text);
+  expect(await read(new Uint8Array(zipped))).toEqual(plain);
+  expect(await read({ version: "1.1", gzip: zipped.toString("base64") })).toEqual(plain);
+  expect(await read(JSON.stringify({ version: "1.1", gzip: zipped.toString("base64") }))).toEqual(plain);
+  expect(await read(data())).toEqual(plain);
+  expect(plain.documents[0]!.model_type).toBe("Net");
+});
+
+it.each([
+  ["cut off", text.slice(0, 500), /cut off.*Trace the model again/],
+  ["no object", "[1]", /must be a JSON object/],
+  ["nothing", "null", /must be a JSON object/],
+  ["no base64", { version: "1.1", gzip: "§" }, /no base64/],
+  ["damaged gzip", { version: "1.1", gzip: gzipSync(text).subarray(0, 200).toString("base64") }, /damaged or cut off/],
+  ["newer", changed((d) => (d.version = "2.0")), /version 2\.0.*newer prepbench/],
+  ["older", changed((d) => (d.version = "1.0")), /older prepbench/],
+  ["no version", changed((d) => delete d.version), /version none/],
+  ["missing field", changed((d) => delete d.graphs[0].nodes[1].fqn), /document\.graphs\[0\]\.nodes\[1\] lacks the field "fqn"/],
+  ["wrong type", changed((d) => (d.modules[0].parameters = "many")), /document\.modules\[0\]\.parameters must be of type integer/],
+  ["wrong choice", changed((d) => (d.modules[0].status = "fine")), /document\.modules\[0\]\.status must be one of/],
+  ["no list", changed((d) => (d.groups = {})), /document\.groups must be a list/],
+  ["circle", changed((d) => ((d.groups[1].parent = "block@2"), (d.groups[2].parent = "block"))), /hold each other: "block" in "block@2" in "block"/],
+  ["itself", changed((d) => (d.groups[1].parent = "block")), /hold each other/],
+  ["group missing", changed((d) => (d.groups[1].parent = "nowhere")), /lies in "nowhere"/],
+  ["no root", changed((d) => d.groups.shift()), /the model itself/],
+  ["group twice", changed((d) => d.groups.push(d.groups[1])), /two groups "block"/],
+  ["node twice", changed((d) => d.graphs[0].nodes.push(d.graphs[0].nodes[0])), /two nodes ":x"/],
+  ["node nowhere", changed((d) => (d.graphs[0].nodes[1].group = "nowhere")), /Node ":block_linear_0" lies in group "nowhere"/],
+  ["no documents", { version: "1.1", documents: [], titles: [], arrangement: "levels", overlays: [], overlay: "", marks: [] }, /list of documents is empty/],
+])("refuses: %s", async (_, source, words) => {
+  await expect(read(source as object)).rejects.toThrow(words);
+});
+
+it("checks a large document quickly", () => {
+  const made = data();
+  const node = made.graphs[0].nodes[1];
+  made.graphs[0].nodes = Array.from({ length: 20_000 }, (_, i) => ({ ...node, id: `:n${i}` }));
+  const start = performance.now();
+  check(made);
+  expect(performance.now() - start).toBeLessThan(1000);
+});
