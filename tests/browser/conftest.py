@@ -51,6 +51,19 @@ def browser_context_args(browser_context_args: dict[str, Any]) -> dict[str, Any]
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
+    yield from _running(tmp_path)
+
+
+@pytest.fixture
+def lab_without_extension(tmp_path: Path) -> Iterator[Lab]:
+    """A JupyterLab in which prepbench's extension is off: like any other notebook that shows widgets."""
+    pages = tmp_path / "config" / "labconfig" / "page_config.json"
+    pages.parent.mkdir(parents=True)
+    pages.write_text(json.dumps({"disabledExtensions": {"prepbench-lab": True}}))
+    yield from _running(tmp_path, JUPYTER_CONFIG_DIR=str(tmp_path / "config"))
+
+
+def _running(tmp_path: Path, **environment: str) -> Iterator[Lab]:
     folder = tmp_path / "notebooks"
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     _write_settings(tmp_path / "settings")
@@ -62,7 +75,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
          "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
          f"--ServerApp.root_dir={folder}"],
-        stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings")},
+        stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"), **environment},
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:

@@ -168,6 +168,10 @@ def test_every_interaction_by_mouse(page: Page, lab: Any, document: DiagramDocum
     assert abs(now["x"] - at["x"]) < 60
     assert abs(now["y"] - at["y"]) < 60
     assert view.drawn(lambda: view.root.get_by_role("button", name="Undo").click()) == closed
+    page.wait_for_timeout(400)
+    view.drawn(lambda: blocks.locator(".pbd-handle").click())  # one click does it too
+    expect(view.box("blocks, open module")).to_be_attached()
+    view.drawn(lambda: view.box("blocks, open module").locator(".pbd-handle").click())
     assert view.drawn(lambda: view.root.get_by_role("button", name="Open one level more").click()) >= count
 
     # 4: search counts while typing, goes through what was found
@@ -251,7 +255,9 @@ def test_every_interaction_by_keyboard(page: Page, lab: Any, document: DiagramDo
     expect(view.side.locator("h4")).to_have_text("stem")
     view.key("ArrowDown")
     expect(view.side.locator("h4")).to_have_text("act")
-    view.key(" ")
+    view.key(" ", "ArrowUp")
+    expect(view.side).to_contain_text("2 selected")
+    view.key(" ", "Escape")
     expect(view.side).to_contain_text("Click a box")
     view.key("Home")
     view.key("c")
@@ -265,6 +271,7 @@ def test_every_interaction_by_keyboard(page: Page, lab: Any, document: DiagramDo
     page.keyboard.type("blocks.3.fc")
     page.keyboard.press("Enter")
     expect(view.side.locator("h4")).to_have_text("blocks.3.fc")
+    expect(view.root.locator(".pbd-crumbs")).to_have_text("Net › blocks › 3 › fc")
     view.canvas.focus()
     view.key("c")
     assert page.evaluate("() => navigator.clipboard.readText()") == "blocks.3.fc"
@@ -282,11 +289,11 @@ def test_every_interaction_by_keyboard(page: Page, lab: Any, document: DiagramDo
     view.box("blocks.3").click()
     around = view.drawn(lambda: view.key("n"))
     assert around < folded + 5
-    expect(view.root.locator(".pbd-crumbs")).to_contain_text("around the selection")
+    expect(view.root.locator(".pbd-crumbs")).to_contain_text("only around the selection")
     view.drawn(lambda: view.key("b"))
     view.box("blocks.3").click()
     only = view.drawn(lambda: view.key("."))
-    expect(view.root.locator(".pbd-crumbs")).to_contain_text("blocks › 3")
+    expect(view.root.locator(".pbd-crumbs")).to_contain_text("blocks › 3 only")
     assert only < folded + 5
     view.drawn(lambda: view.root.locator(".pbd-crumbs").get_by_role("button", name="Net").click())
 
@@ -414,6 +421,16 @@ def test_a_layout_that_takes_too_long_is_stopped(browser: Browser, tmp_path: Pat
 
 
 def test_the_widget_and_python_know_the_same(page: Page, lab: Any) -> None:
+    check_widget(page, lab)
+
+
+def test_the_widget_needs_no_extension(page: Page, lab_without_extension: Any) -> None:
+    check_widget(page, lab_without_extension)
+    assert page.evaluate("() => window[Symbol.for('prepbench')].assets === undefined")
+
+
+def check_widget(page: Page, lab: Any) -> None:
+    """Selection, overlay and view travel both ways between the page and the kernel."""
     problems, outside = watch(page, lab.url)
     cells = [
         "import torch, prepbench as pb\n"
@@ -441,6 +458,34 @@ def test_the_widget_and_python_know_the_same(page: Page, lab: Any) -> None:
     expect(view.legend).not_to_contain_text("int8")
     assert not problems
     assert not outside
+
+
+def test_two_graphs_side_by_side_are_linked(page: Page, lab: Any) -> None:
+    problems, _ = watch(page, lab.url)
+    model = Net().eval()
+    model.gate = torch.nn.Identity()
+    samples = [torch.randn(3, 8), torch.randn(5, 8)]
+    prepared = pb.prepare_model(model, inputs=samples)
+    pair = combined(
+        pb.recursive_trace(model, inputs=samples), pb.recursive_trace(prepared, inputs=samples), compare=True
+    )
+    (lab.folder / "pair.graph.json").write_text(to_json(pair))
+    page.goto(f"{lab.url}/lab/tree/pair.graph.json?reset")
+    before, after = page.locator(".pbd-pane").nth(0), page.locator(".pbd-pane").nth(1)
+    item = '[role="treeitem"][aria-label^="{}"]'
+    expect(after.locator(item.format("stem"))).to_be_visible(timeout=60_000)
+    expect(after.locator(".pbd-legend")).to_contain_text("changed")
+    before.locator(item.format("stem")).click()
+    expect(after.locator(item.format("stem"))).to_have_class(re.compile("pbd-chosen"))
+    before.get_by_role("button", name="Close all modules").click()
+    expect(after.locator(item.format("blocks,"))).to_be_attached()
+    expect(after.locator(item.format("blocks, open"))).to_have_count(0)
+    before.locator(item.format("blocks")).locator(".pbd-handle").click()
+    expect(after.locator(item.format("blocks, open"))).to_be_attached()
+    changed = before.locator("g.node.changed").first
+    changed.click()
+    expect(before.locator(".pbd-side")).to_contain_text("became")
+    assert not problems
 
 
 def run(page: Page, cell: int) -> None:

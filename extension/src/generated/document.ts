@@ -1,3 +1,9 @@
+export interface CodeFrame {
+  file: string;
+  line: number;
+  text: string;
+}
+
 export interface DiagramDocument {
   documents: GraphCollectionDocument[];
   titles: string[];
@@ -43,6 +49,7 @@ export interface GraphCollectionDocument {
   failures: Failure[];
   findings: Finding[];
   groups: Group[];
+  frames: CodeFrame[];
   version: string;
 }
 

@@ -49,7 +49,7 @@ export function details(lookup: Lookup, id: string, overlays: readonly OverlayVa
     title: part || (module ? fqn : node?.label) || lookup.document.model_type,
     rows: [...moduleRows(module, group === null ? undefined : lookup.operations.get(group)), ...nodeRows(node, module), ...overlayRows(overlays, fqn, module !== undefined), ...(note ? [["change", note] as [string, string]] : [])].filter(([, value]) => value !== ""),
     source,
-    frame: failure?.frame || "",
+    frame: (failure?.source ? failure.frame : "") || lookup.frameOf(source),
     failure: failure ? reasons(failure) : null,
     findings: lookup.document.findings.filter((finding) => finding.fqn === fqn && module).map(found),
     ...neighbours(lookup, node, group),

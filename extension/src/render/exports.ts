@@ -9,7 +9,7 @@ const LEGEND = 26;
 /** SVG text that needs nothing else: colours written out, the legend below. */
 export function svgText(picture: Picture, host: HTMLElement, legend: string): string {
   const copy = picture.svg.cloneNode(true) as SVGSVGElement;
-  for (const ring of copy.querySelectorAll(".pbd-ring")) ring.remove();
+  for (const ring of copy.querySelectorAll(".pbd-ring, .pbd-handle")) ring.remove();
   for (const element of copy.querySelectorAll("[id],[role],[aria-label],[aria-selected],[aria-expanded],[aria-level]")) for (const name of ["id", "role", "aria-label", "aria-selected", "aria-expanded", "aria-level"]) element.removeAttribute(name);
   const [width, height] = [picture.width, picture.height + LEGEND];
   copy.setAttribute("xmlns", SVG);

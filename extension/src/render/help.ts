@@ -6,7 +6,7 @@ export const KEYS: [string, string][] = [
   ["↑ ↓ ← →", "next box in that direction"],
   ["Shift + ↑ ↓", "along the data: to what it comes from, or goes to"],
   ["Enter", "open or close the module"],
-  ["Space", "add to the selection, or take away"],
+  ["Space", "keep the box selected while going on to others"],
   ["/", "search; Enter and Shift+Enter go through what was found"],
   ["F · L", "next failed · next leaf-wrapped module"],
   ["O · A", "open one level more · open all below the selection"],

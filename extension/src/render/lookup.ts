@@ -1,6 +1,6 @@
 /** A document prepared for drawing: what lies in which group, in the order in which it runs. */
 
-import type { GraphCollectionDocument, Group, Module, Node } from "../generated/document";
+import type { GraphCollectionDocument, Group, Module, Node, SourceLine } from "../generated/document";
 
 export interface Item {
   id: string;
@@ -42,6 +42,11 @@ export class Lookup {
     const found: string[] = [];
     for (let at = group; at !== null; at = this.groups.get(at)!.parent) found.push(at);
     return found;
+  }
+
+  /** The lines around one of the user's; "" where they are not known. */
+  frameOf(source: SourceLine | null): string {
+    return (source && this.document.frames.find((frame) => frame.file === source.file && frame.line === source.line && frame.text.includes(source.code))?.text) ?? "";
   }
 
   /** Ids of the drawn nodes that use a node's value. */

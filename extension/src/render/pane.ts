@@ -8,7 +8,7 @@ import type { Drawing, Summary, Trouble } from "./engine";
 import { savePng, saveSvg } from "./exports";
 import { helpPanel } from "./help";
 import { marksOf } from "./marks";
-import { makePicture, pause } from "./picture";
+import { makePicture, type Part, pause } from "./picture";
 import { FIRST_VIEW, type View } from "./scene";
 import type { Hit } from "./search";
 import type { SvgElement } from "./svgtree";
@@ -17,6 +17,7 @@ import { Cancelled, type EngineClient, Layouter, TooSlow } from "./workers";
 import palette from "../generated/palette.json";
 
 const LIMIT = 300;
+const SVG = "http://www.w3.org/2000/svg";
 const HARD_LIMIT = 1500;
 const COARSE = 600; // boxes above which edges may wobble for the sake of time
 const SECONDS = 2;
@@ -25,6 +26,23 @@ const BUSY_AFTER = 200;
 const MARKS = { ...palette.status, reused: palette.reused, ...palette.changes } as Record<string, { glyph: string; word: string }>;
 
 let panes = 0;
+
+/** A small button in the corner of a module: one click opens or closes it. */
+function handleOf(part: Part): SVGGElement {
+  const { x, y, width } = part.rect;
+  const open = part.box === null;
+  const size = 11;
+  const group = document.createElementNS(SVG, "g");
+  group.setAttribute("class", "pbd-handle");
+  const square = document.createElementNS(SVG, "rect");
+  const [left, top] = [x + width - 0.6 * size, y - 0.4 * size];
+  for (const [name, value] of Object.entries({ x: left, y: top, width: size, height: size, rx: 2.5 })) square.setAttribute(name, String(value));
+  const sign = document.createElementNS(SVG, "path");
+  const [middle, centre] = [left + size / 2, top + size / 2];
+  sign.setAttribute("d", `M${middle - 3} ${centre}h6${open ? "" : `M${middle} ${centre - 3}v6`}`);
+  group.append(square, sign);
+  return group;
+}
 
 /** What a pane asks of the diagram that holds it. */
 export interface PaneHost {
@@ -63,6 +81,7 @@ export class Pane {
   private chosen: string[] = [];
   private active = "";
   private readonly filter = new Set<string>();
+  private readonly pinned = new Set<string>();
   private hits: Hit[] = [];
   private visibleHits = new Set<string>();
   private hit = -1;
@@ -81,7 +100,7 @@ export class Pane {
     this.canvas.frame.append(this.message);
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.canvas.element.addEventListener("click", (event) => this.click(event, false));
-    this.canvas.element.addEventListener("dblclick", (event) => this.click(event, true));
+    this.canvas.element.addEventListener("dblclick", (event) => (event.target as Element).closest(".pbd-handle") || this.click(event, true));
     this.canvas.element.id = `${this.uid}-canvas`;
   }
 
@@ -206,9 +225,10 @@ export class Pane {
       element.setAttribute("role", "treeitem");
       element.setAttribute("aria-label", part.title);
       if (part.box === null || part.box.kind === "module" || part.box.kind === "fold") element.setAttribute("aria-expanded", String(part.box === null));
-      const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
+      const title = document.createElementNS(SVG, "title");
       title.textContent = part.title;
       element.append(title);
+      if (element.hasAttribute("aria-expanded")) element.append(handleOf(part));
     }
     this.mark();
   }
@@ -341,19 +361,21 @@ export class Pane {
     this.legend.querySelector<HTMLElement>(`.pbd-is-${status}`)?.focus();
   }
 
+  /** Where the shown part or, in the whole model, the selection lies. */
   private showCrumbs(): void {
     const { root, around } = this.view;
-    const parts: (Node | string)[] = [];
-    if (root || around) {
-      parts.push(make("button", { type: "button", class: "pbd-link", click: () => void this.backToAll() }, this.drawing!.boxes.length ? this.host.summary.documents[this.part]!.model : "all"));
-      const names = root ? root.split(".") : [];
-      names.forEach((name, i) => {
-        const group = names.slice(0, i + 1).join(".");
-        parts.push(" › ", make("button", { type: "button", class: "pbd-link", "aria-current": i === names.length - 1, click: () => void this.show({ ...this.view, root: group, around: "" }) }, name));
-      });
-      if (around) parts.push(` › around the selection, ${this.view.hops} steps `, make("button", { type: "button", "aria-label": "fewer steps", click: () => void this.hops(-1) }, "−"), make("button", { type: "button", "aria-label": "more steps", click: () => void this.hops(1) }, "+"));
-    }
-    this.crumbs.hidden = !parts.length;
+    const only = root !== "" || around !== "";
+    const path = only ? root : (this.details[0]?.fqn ?? "");
+    const names = path.replace(/#.*$/, "").split(".").filter(Boolean);
+    const { model } = this.host.summary.documents[this.part]!;
+    const parts: (Node | string)[] = [make("button", { type: "button", class: "pbd-link", title: only ? "Back to the whole model (B)" : "", click: () => void (only ? this.backToAll() : this.choose([])) }, model)];
+    names.forEach((name, i) => {
+      const group = names.slice(0, i + 1).join(".");
+      const go = (): void => void (only ? this.show({ ...this.view, root: group, around: "" }) : this.reveal(group));
+      parts.push(" › ", make("button", { type: "button", class: "pbd-link", "aria-current": i === names.length - 1, click: go }, name));
+    });
+    if (only) parts.push(make("span", { class: "pbd-dim" }, around ? ` only around the selection, ${this.view.hops} steps ` : " only"));
+    if (around) parts.push(make("button", { type: "button", "aria-label": "fewer steps", click: () => void this.hops(-1) }, "−"), make("button", { type: "button", "aria-label": "more steps", click: () => void this.hops(1) }, "+"));
     this.crumbs.replaceChildren(...parts);
   }
 
@@ -399,12 +421,13 @@ export class Pane {
     const element = (event.target as Element).closest("g.node, g.cluster");
     const part = element && picture ? [...picture.parts.values()].find((each) => each.element === element) : undefined;
     this.canvas.element.focus({ preventScroll: true });
+    this.pinned.clear();
     if (!part) {
       if (!twice && !element) void this.choose([]);
       return;
     }
     if (part.box?.kind === "reference") void this.followReference(part.id);
-    else if (twice) void this.toggle(part.id);
+    else if (twice || (event.target as Element).closest(".pbd-handle")) void this.toggle(part.id);
     else void this.choose(event.shiftKey || event.ctrlKey || event.metaKey ? this.withToggled(part.id) : [part.id]);
   }
 
@@ -418,6 +441,7 @@ export class Pane {
     this.mark();
     this.details = (await this.host.engine.details(this.part, ids)).map((details) => this.ofAll(details));
     this.showSide();
+    this.showCrumbs();
     this.mark();
     if (tell) this.host.selected(this, this.names);
   }
@@ -571,7 +595,7 @@ export class Pane {
     const focus = this.active;
     const actions: Record<string, () => void> = {
       Enter: () => focus && void this.toggle(focus),
-      " ": () => focus && void this.choose(this.withToggled(focus)),
+      " ": () => this.pin(focus),
       Home: () => this.moveTo(this.ordered()[0]),
       End: () => this.moveTo(this.ordered().at(-1)),
       "/": () => this.search.focus(),
@@ -601,7 +625,16 @@ export class Pane {
     return actions[key.length === 1 ? key.toLowerCase() : key];
   }
 
+  /** Keeps a box selected while others are gone to, or lets it go. */
+  private pin(id: string): void {
+    if (!id) return;
+    const kept = this.pinned.delete(id);
+    if (!kept) this.pinned.add(id);
+    this.say(kept ? "Not kept any more" : "Kept selected: go on to add more");
+  }
+
   private clear(): void {
+    this.pinned.clear();
     this.search.value = "";
     this.filter.clear();
     this.traced = false;
@@ -616,7 +649,7 @@ export class Pane {
 
   private moveTo(id: string | undefined): void {
     if (id === undefined) return;
-    void this.choose([id]);
+    void this.choose([...new Set([...this.pinned, id])]);
     this.canvas.bringIntoView(id);
   }
 

@@ -375,8 +375,20 @@ def _innermost(lines: Iterable[tuple[str, int, bool]]) -> tuple[str, int] | None
     return found
 
 
+_FILES: dict[SourceLine, str] = {}
+"""Where the lines that were named lie: people know files by shorter names."""
+
+
 def source_line(file: str, line: int) -> SourceLine:
-    return SourceLine(_readable(file), line, linecache.getline(file, line).strip())
+    found = SourceLine(_readable(file), line, linecache.getline(file, line).strip())
+    _FILES[found] = file
+    return found
+
+
+def frame_of(source: SourceLine) -> str:
+    """The lines around one that :func:`source_line` made, as :func:`code_frame` shows them; "" for others."""
+    file = _FILES.get(source)
+    return "" if file is None else code_frame(file, source.line)
 
 
 _AROUND = 2

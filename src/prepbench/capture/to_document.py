@@ -13,10 +13,21 @@ from torch import fx
 from prepbench.capture import structures
 from prepbench.capture.leaf_operator import is_leaf_operator
 from prepbench.capture.operations import is_method
+from prepbench.capture.reasons import frame_of, place_in_stack_trace, source_line
 from prepbench.capture.structures import collect
 from prepbench.capture.trace_result import ValueTrace
 from prepbench.document.hierarchy import grouped, prefixes
-from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, Status
+from prepbench.document.model import (
+    CodeFrame,
+    Failure,
+    Finding,
+    Graph,
+    GraphCollectionDocument,
+    Module,
+    Node,
+    SourceLine,
+    Status,
+)
 
 if TYPE_CHECKING:
     from prepbench.capture.collection import GraphCollection
@@ -24,19 +35,26 @@ if TYPE_CHECKING:
 SHAPE_OUTPUTS = 8
 """Outputs of one node whose shapes are written down; caches have hundreds."""
 
+FRAMES = 500
+"""Lines of code whose surroundings are written down."""
+
 
 def document_of_collection(collection: GraphCollection, traces: Mapping[str, ValueTrace]) -> GraphCollectionDocument:
     """The module-level document of a collection."""
     model = collection.model
     graphs = tuple(_graph(fqn, traces[fqn].graph, _size_names(traces[fqn]), model) for fqn in collection.graphs)
+    frames = _frames(node for graph in graphs for node in graph.nodes)
     failures = collection.failures
     if not isinstance(model, torch.nn.Module):
         name = getattr(model, "__name__", type(model).__name__)
-        return grouped(GraphCollectionDocument(name, "module", graphs, (), failures, collection.findings))
+        return grouped(
+            GraphCollectionDocument(name, "module", graphs, (), failures, collection.findings, frames=frames)
+        )
     calls = [node for graph in graphs for node in graph.nodes if node.op == "call_module"]
     leaves = {node.fqn for node in calls if node.status == "leaf"}
     modules = _modules(model, failures, leaves, collection)
-    document = GraphCollectionDocument(type(model).__name__, "module", graphs, modules, failures, collection.findings)
+    name = type(model).__name__
+    document = GraphCollectionDocument(name, "module", graphs, modules, failures, collection.findings, frames=frames)
     return grouped(document, {key: value for fqn in collection.graphs for key, value in _calls(fqn, traces[fqn].graph)})
 
 
@@ -85,8 +103,10 @@ def document_of_program(
         )
         for fqn, module in model.named_modules(remove_duplicate=False)
     )
-    name = title or type(model).__name__
-    document = GraphCollectionDocument(name, "aten", (Graph("graph:", "", nodes),), modules, failures, tuple(findings))
+    graph = Graph("graph:", "", nodes)
+    document = GraphCollectionDocument(
+        title or type(model).__name__, "aten", (graph,), modules, failures, tuple(findings), frames=_frames(nodes)
+    )
     return grouped(document, calls)
 
 
@@ -219,7 +239,20 @@ def _aten_node(node: fx.Node, hidden: set[str], size_names: Mapping[str, str]) -
         shapes=shapes,
         dtypes=dtypes,
         inputs=tuple(f":{source.name}" for source in node.all_input_nodes if source.name not in hidden),
+        source=_source_in_stack_trace(node),
     )
+
+
+def _source_in_stack_trace(node: fx.Node) -> SourceLine | None:
+    place = place_in_stack_trace(node.meta.get("stack_trace")) if node.op == "call_function" else None
+    return source_line(*place) if place else None
+
+
+def _frames(nodes: Iterable[Node]) -> tuple[CodeFrame, ...]:
+    """The surroundings of every line that made an operation; not of all lines of a program without end."""
+    sources = list(dict.fromkeys(node.source for node in nodes if node.source is not None))[:FRAMES]
+    made = ((source, frame_of(source)) for source in sources)
+    return tuple(CodeFrame(source.file, source.line, text) for source, text in made if text)
 
 
 def _clean(path: str) -> str:

@@ -161,6 +161,15 @@ class Module:
 
 
 @dataclass(frozen=True)
+class CodeFrame:
+    """The lines around a line of the user's code, with their numbers, the line itself marked with ``>``."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Group:
     """A module as the diagram nests it: one call with what happened in it.
 
@@ -186,7 +195,8 @@ class Group:
 class GraphCollectionDocument:
     """Everything captured of one model at one level.
 
-    ``groups`` come in the order in which their first operation runs, parents before what they hold.
+    ``groups`` come in the order in which their first operation runs, parents before what they hold. ``frames`` has the
+    surroundings of the lines that nodes name, each once.
     """
 
     model_type: str
@@ -196,6 +206,7 @@ class GraphCollectionDocument:
     failures: tuple[Failure, ...] = ()
     findings: tuple[Finding, ...] = ()
     groups: tuple[Group, ...] = ()
+    frames: tuple[CodeFrame, ...] = ()
     version: str = VERSION
 
 

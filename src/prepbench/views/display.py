@@ -25,6 +25,7 @@ from prepbench.views.svg import HINT, description, render
 from prepbench.views.text import to_text
 
 LIMIT = 300_000  # bytes of one saved output
+_SMALL = 40_000  # characters of a picture that is saved a second time, for those who take no HTML
 _READABLE = 60_000  # bytes of a document that is saved as it is
 _TOO_LARGE = (
     "This graph is too large to be saved in the notebook with its operations. It is live with .diagram(), and in a "
@@ -106,7 +107,8 @@ def before_after_bundle(pair: Any) -> dict[str, Any]:
     for i, (title, collection) in enumerate((("before", pair.before), ("after", pair.after))):
         marks = {mark.id: str(mark.change) for mark in both.marks if mark.document == i}
         document = both.documents[i]
-        page = _page(document, scene(document, marks=marks), collection.failures, f"module graph {title}")
+        view = scene(document, marks=marks)
+        page = _page(document, view, collection.failures, f"module graph {title}", render(view))
         parts.append(f'<div style="flex:1 1 320px;min-width:0;overflow:auto">{page}</div>')
     page = f'<div style="display:flex;gap:16px;align-items:flex-start;flex-wrap:wrap">{"".join(parts)}</div>'
     return _with_document({"text/plain": repr(pair), "text/html": page}, both)
@@ -145,8 +147,12 @@ def axes_bundle(axes: Any) -> dict[str, Any]:
 
 
 def _bundle(document: GraphCollectionDocument, failures: tuple[Failure, ...], text: str, kind: str) -> dict[str, Any]:
-    page = _page(document, scene(document), failures, kind)
-    return _with_document({"text/plain": text, "text/html": page}, document)
+    view = scene(document)
+    svg = render(view)
+    bundle = {"text/plain": text, "text/html": _page(document, view, failures, kind, svg)}
+    if svg is not None and len(svg) < _SMALL:
+        bundle["image/svg+xml"] = svg
+    return _with_document(bundle, document)
 
 
 def _with_document(bundle: dict[str, Any], document: GraphCollectionDocument | DiagramDocument) -> dict[str, Any]:
@@ -170,7 +176,9 @@ def document_data(document: GraphCollectionDocument | DiagramDocument, room: int
     return small if len(small["gzip"]) < room else None
 
 
-def _page(document: GraphCollectionDocument, view: Scene, failures: tuple[Failure, ...], kind: str) -> str:
+def _page(
+    document: GraphCollectionDocument, view: Scene, failures: tuple[Failure, ...], kind: str, svg: str | None
+) -> str:
     legend = " &nbsp; ".join(
         f"{STATUS[status].glyph}&nbsp;{count}&nbsp;{STATUS[status].word}" for status, count in view.counts
     )
@@ -179,12 +187,11 @@ def _page(document: GraphCollectionDocument, view: Scene, failures: tuple[Failur
     name = html.escape(document.model_type)
     headline = f"<p><b>{name}</b> &nbsp; {kind}, {graphs}{operations} operations &nbsp;&nbsp; {legend}</p>"
     notes = findings_html(document.findings)
-    return f"{_STYLE}\n{headline}\n{_picture(document, view)}\n{failures_html(failures)}{notes}"
+    return f"{_STYLE}\n{headline}\n{_picture(document, view, svg)}\n{failures_html(failures)}{notes}"
 
 
-def _picture(document: GraphCollectionDocument, view: Scene) -> str:
+def _picture(document: GraphCollectionDocument, view: Scene, svg: str | None) -> str:
     """The diagram as an image; an indented tree where it cannot be laid out."""
-    svg = render(view)
     if svg is None:
         return f"<pre>{html.escape(to_text(document, view.expanded))}</pre><p>{html.escape(HINT)}</p>"
     data = base64.b64encode(svg.encode()).decode()
