@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { beforeEach, describe, expect, it } from "vitest";
 import { Engine } from "../src/render/engine";
-import { FIRST_VIEW, type View } from "../src/render/scene";
+import { FIRST_VIEW, type View } from "../src/render/boxes";
 import type { GraphCollectionDocument, Overlay } from "../src/generated/document";
 
 const golden = (name: string): GraphCollectionDocument => JSON.parse(readFileSync(new URL(`../../tests/golden/${name}.graph.json`, import.meta.url), "utf8"));

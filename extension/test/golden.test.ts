@@ -5,7 +5,8 @@ import { describe, expect, it } from "vitest";
 import { toDot } from "../src/render/dot";
 import { Lookup } from "../src/render/lookup";
 import { read } from "../src/render/read";
-import { makeScene, type Scene, type View } from "../src/render/scene";
+import { type Scene, type View } from "../src/render/boxes";
+import { makeScene } from "../src/render/scene";
 
 const FOLDER = new URL("../../tests/golden/", import.meta.url);
 

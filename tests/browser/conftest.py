@@ -75,7 +75,8 @@ def _running(tmp_path: Path, **environment: str) -> Iterator[Lab]:
         [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
          "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
          f"--ServerApp.root_dir={folder}"],
-        stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"), **environment},
+        stdout=log, stderr=subprocess.STDOUT,
+        env={**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"), **environment},
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:

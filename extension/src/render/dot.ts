@@ -1,7 +1,7 @@
 /** Scene to DOT: boxes with a bold name, a quiet type and shapes; modules as clusters. All text is escaped. */
 
 import palette from "../generated/palette.json";
-import { allBoxes, type Box, type Cluster, isCluster, type Scene } from "./scene";
+import { allBoxes, type Box, type Cluster, isCluster, type Scene } from "./boxes";
 
 const FONT = "Helvetica,Arial,DejaVu Sans,sans-serif";
 const LONGEST = 34;

@@ -7,7 +7,8 @@ import { clusterNames, type Painted, toDot } from "./dot";
 import { Lookup } from "./lookup";
 import { OverlayValues, paint, type Swatch } from "./overlay";
 import { read } from "./read";
-import { allBoxes, type Box, type Edge, FIRST_VIEW, isCluster, makeScene, type Cluster, type Scene, type View } from "./scene";
+import { allBoxes, type Box, type Edge, FIRST_VIEW, isCluster, type Cluster, type Scene, type View } from "./boxes";
+import { makeScene } from "./scene";
 import { type Hit, search } from "./search";
 
 /** What a document is, before anything is drawn. */

@@ -5,11 +5,11 @@ import type { Assets, DiagramView, Options, Source, TreeRow } from "./api";
 import { make } from "./dom";
 import type { Summary } from "./engine";
 import { Pane } from "./pane";
-import type { View } from "./scene";
+import type { View } from "./boxes";
 import { EngineClient } from "./workers";
 
 export type { Assets, DiagramView, Options, Source, TreeRow } from "./api";
-export type { View } from "./scene";
+export type { View } from "./boxes";
 
 /** A diagram that shows nothing until `load` is called. */
 export function createDiagram(assets: Assets, options: Options = {}): Diagram {

@@ -4,7 +4,7 @@ import palette from "../generated/palette.json";
 import type { Overlay } from "../generated/document";
 import type { Painted } from "./dot";
 import type { Lookup } from "./lookup";
-import { allBoxes, type Box, type Scene } from "./scene";
+import { allBoxes, type Box, type Scene } from "./boxes";
 
 /** A row of the overlay's legend: the class that colours it, and its text. */
 export interface Swatch { style: string; text: string; }

@@ -1,48 +1,30 @@
 /** One diagram with its bar, legend and details: turns what a person does into views, and views into pictures. */
 
 import type { Assets, Options } from "./api";
+import { type Bar, crumbsOf, fillBar, legendOf, makeBar, type SaveKind, wordOf } from "./bar";
 import { Canvas, nearest } from "./canvas";
 import type { Details } from "./details";
-import { button, copyText, download, make } from "./dom";
+import { copyText, download, make } from "./dom";
+import { dress } from "./dress";
 import type { Drawing, Summary, Trouble } from "./engine";
 import { savePng, saveSvg } from "./exports";
 import { helpPanel } from "./help";
 import { marksOf } from "./marks";
-import { makePicture, type Part, pause } from "./picture";
-import { FIRST_VIEW, type View } from "./scene";
+import { makePicture, pause } from "./picture";
+import { FIRST_VIEW, type View } from "./boxes";
 import type { Hit } from "./search";
 import type { SvgElement } from "./svgtree";
 import { detailsOf, type SideActions, troubleList } from "./side";
 import { Cancelled, type EngineClient, Layouter, TooSlow } from "./workers";
-import palette from "../generated/palette.json";
 
 const LIMIT = 300;
-const SVG = "http://www.w3.org/2000/svg";
 const HARD_LIMIT = 1500;
 const COARSE = 600; // boxes above which edges may wobble for the sake of time
 const SECONDS = 2;
 const PATIENT = 20;
 const BUSY_AFTER = 200;
-const MARKS = { ...palette.status, reused: palette.reused, ...palette.changes } as Record<string, { glyph: string; word: string }>;
 
 let panes = 0;
-
-/** A small button in the corner of a module: one click opens or closes it. */
-function handleOf(part: Part): SVGGElement {
-  const { x, y, width } = part.rect;
-  const open = part.box === null;
-  const size = 11;
-  const group = document.createElementNS(SVG, "g");
-  group.setAttribute("class", "pbd-handle");
-  const square = document.createElementNS(SVG, "rect");
-  const [left, top] = [x + width - 0.6 * size, y - 0.4 * size];
-  for (const [name, value] of Object.entries({ x: left, y: top, width: size, height: size, rx: 2.5 })) square.setAttribute(name, String(value));
-  const sign = document.createElementNS(SVG, "path");
-  const [middle, centre] = [left + size / 2, top + size / 2];
-  sign.setAttribute("d", `M${middle - 3} ${centre}h6${open ? "" : `M${middle} ${centre - 3}v6`}`);
-  group.append(square, sign);
-  return group;
-}
 
 /** What a pane asks of the diagram that holds it. */
 export interface PaneHost {
@@ -67,11 +49,7 @@ export class Pane {
   private readonly legend = make("div", { class: "pbd-legend", role: "group", "aria-label": "legend and filter" });
   private readonly crumbs = make("nav", { class: "pbd-crumbs", "aria-label": "shown part" });
   private readonly message = make("div", { class: "pbd-message", role: "alert" });
-  private readonly status = make("span", { class: "pbd-status", role: "status" });
-  private readonly count = make("span", { class: "pbd-count", role: "status" });
-  private readonly search: HTMLInputElement;
-  private readonly overlays = make("select", { "aria-label": "colour by", title: "Colour by (V)", change: () => this.host.overlaid(this.overlays.value) });
-  private readonly levels = make("span", { class: "pbd-levels", role: "group", "aria-label": "level" });
+  private readonly bar: Bar;
   private readonly views: View[];
   private history: View[] = [];
   private drawing: Drawing | null = null;
@@ -94,9 +72,22 @@ export class Pane {
   constructor(private readonly host: PaneHost, public part: number, private readonly switchable: readonly number[]) {
     this.layouter = new Layouter(host.assets);
     this.views = host.summary.documents.map(() => ({ ...FIRST_VIEW, depth: host.options.depth ?? 0 }));
-    this.search = make("input", { type: "search", placeholder: "Find a layer  ( / )", "aria-label": "find by name, type, operator or status", input: () => { this.finding = this.find(); }, keydown: (event: KeyboardEvent) => this.searchKey(event) });
+    this.bar = makeBar({
+      find: () => { this.finding = this.find(); },
+      searchKey: (event) => this.searchKey(event),
+      nextHit: (step) => void this.nextHit(step),
+      overlaid: (name) => this.host.overlaid(name),
+      undo: () => void this.undo(),
+      openMore: () => void this.openMore(1),
+      closeAll: () => void this.closeAll(),
+      zoomIn: () => this.canvas.zoomIn(),
+      zoomOut: () => this.canvas.zoomOut(),
+      fit: () => this.canvas.fit(),
+      help: () => this.help(),
+      save: (kind) => void this.save(kind),
+    }, this.host.assets.page !== undefined);
     this.message.hidden = true;
-    this.element = make("section", { class: "pbd-pane" }, this.bar(), this.crumbs, make("div", { class: "pbd-body" }, this.canvas.frame, this.side), this.legend);
+    this.element = make("section", { class: "pbd-pane" }, this.bar.element, this.crumbs, make("div", { class: "pbd-body" }, this.canvas.frame, this.side), this.legend);
     this.canvas.frame.append(this.message);
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.canvas.element.addEventListener("click", (event) => this.click(event, false));
@@ -159,7 +150,8 @@ export class Pane {
       this.hideMessage();
       if (anchor !== becomes && this.canvas.rect(anchor)) this.canvas.rename(anchor, becomes);
       this.canvas.show(picture, becomes);
-      this.dress();
+      dress(picture, this.uid);
+      this.mark();
       this.showLegend();
       this.showCrumbs();
       await this.markHits();
@@ -216,23 +208,6 @@ export class Pane {
     }
   }
 
-  /** Gives the elements their names, roles and marks. */
-  private dress(): void {
-    let number = 0;
-    for (const part of this.canvas.picture!.parts.values()) {
-      const { element } = part;
-      element.id = `${this.uid}-${number++}`;
-      element.setAttribute("role", "treeitem");
-      element.setAttribute("aria-label", part.title);
-      if (part.box === null || part.box.kind === "module" || part.box.kind === "fold") element.setAttribute("aria-expanded", String(part.box === null));
-      const title = document.createElementNS(SVG, "title");
-      title.textContent = part.title;
-      element.append(title);
-      if (element.hasAttribute("aria-expanded")) element.append(handleOf(part));
-    }
-    this.mark();
-  }
-
   private mark(): void {
     const { picture } = this.canvas;
     if (!picture || !this.drawing) return;
@@ -283,75 +258,18 @@ export class Pane {
   }
 
   private say(text: string): void {
-    this.status.textContent = text;
-    setTimeout(() => this.status.textContent === text && (this.status.textContent = ""), 4000);
+    this.bar.status.textContent = text;
+    setTimeout(() => this.bar.status.textContent === text && (this.bar.status.textContent = ""), 4000);
   }
 
   // -- bar, legend, side
 
-  private bar(): HTMLElement {
-    const small = (name: string, sign: string, act: () => void, kind = ""): HTMLButtonElement => button(name, sign, act, `pbd-icon ${kind}`);
-    const menu = make(
-      "details",
-      { class: "pbd-menu" },
-      make("summary", { title: "Save the picture", "aria-label": "save the picture" }, "⤓"),
-      make(
-        "div",
-        { class: "pbd-menu-list" },
-        make("button", { type: "button", click: () => (menu.removeAttribute("open"), this.save("svg")) }, "Save as SVG"),
-        make("button", { type: "button", click: () => (menu.removeAttribute("open"), this.save("png")) }, "Save as PNG"),
-        ...(this.host.assets.page ? [make("button", { type: "button", click: () => (menu.removeAttribute("open"), this.save("html")) }, "Save as HTML")] : []),
-      ),
-    );
-    return make(
-      "div",
-      { class: "pbd-bar", role: "toolbar", "aria-label": "diagram" },
-      this.levels,
-      this.search,
-      this.count,
-      small("Previous found (Shift+Enter)", "‹", () => void this.nextHit(-1), "pbd-wide"),
-      small("Next found (Enter)", "›", () => void this.nextHit(1), "pbd-wide"),
-      this.status,
-      make("span", { class: "pbd-grow" }),
-      this.overlays,
-      small("Undo (U)", "↶", () => void this.undo()),
-      small("Open one level more (O)", "⊞", () => void this.openMore(1)),
-      small("Close all modules (X)", "⊟", () => void this.closeAll()),
-      small("Zoom out (−)", "−", () => this.canvas.zoomOut(), "pbd-wide"),
-      small("Zoom in (+)", "+", () => this.canvas.zoomIn(), "pbd-wide"),
-      small("Fit (0)", "⤢", () => this.canvas.fit()),
-      menu,
-      small("Keys (?)", "?", () => this.help()),
-    );
-  }
-
   private fillBar(): void {
-    const { documents, overlays } = this.host.summary;
-    const current = documents[this.part]!;
-    if (this.switchable.length > 1) {
-      this.levels.replaceChildren(make("strong", {}, current.model), " ", ...this.switchable.map((part) => make("button", { type: "button", "aria-pressed": part === this.part, click: () => void this.switchTo(part) }, documents[part]!.title)));
-    } else this.levels.replaceChildren(make("strong", {}, current.model), make("span", { class: "pbd-dim" }, ` ${current.title}`));
-    this.overlays.hidden = !overlays.length;
-    this.overlays.replaceChildren(make("option", { value: "" }, "No overlay"), ...overlays.map((name) => make("option", { value: name, selected: name === this.overlay }, name)));
-    this.overlays.value = this.overlay;
+    fillBar(this.bar, this.host.summary, this.part, this.switchable, this.overlay, (part) => void this.switchTo(part));
   }
 
   private showLegend(): void {
-    const drawing = this.drawing!;
-    const entries: [string, number][] = [...drawing.counts];
-    const reused = drawing.boxes.filter((box) => box.calls).length;
-    if (reused) entries.push(["reused", reused]);
-    for (const change of Object.keys(palette.changes)) {
-      const changed = drawing.boxes.filter((box) => box.change === change).length;
-      if (changed) entries.push([change, changed]);
-    }
-    const rows = entries.map(([status, count]) => {
-      const { glyph, word } = MARKS[status]!;
-      return make("button", { type: "button", class: `pbd-key pbd-is-${status}`, "aria-pressed": this.filter.has(status), title: `Show ${word} only`, click: () => this.toggleFilter(status) }, make("b", {}, glyph), ` ${count} ${word}`);
-    });
-    const swatches = drawing.legend.map((swatch) => make("span", { class: "pbd-swatch" }, make("i", { class: swatch.style }), swatch.text));
-    const overlay = swatches.length ? [make("span", { class: "pbd-scale", title: drawing.rule }, make("b", {}, this.overlay), ...swatches, make("span", { class: "pbd-dim" }, drawing.rule))] : [];
-    this.legend.replaceChildren(...rows, ...overlay);
+    this.legend.replaceChildren(...legendOf(this.drawing!, this.filter, this.overlay, (status) => this.toggleFilter(status)));
   }
 
   private toggleFilter(status: string): void {
@@ -361,22 +279,16 @@ export class Pane {
     this.legend.querySelector<HTMLElement>(`.pbd-is-${status}`)?.focus();
   }
 
-  /** Where the shown part or, in the whole model, the selection lies. */
   private showCrumbs(): void {
-    const { root, around } = this.view;
-    const only = root !== "" || around !== "";
-    const path = only ? root : (this.details[0]?.fqn ?? "");
-    const names = path.replace(/#.*$/, "").split(".").filter(Boolean);
     const { model } = this.host.summary.documents[this.part]!;
-    const parts: (Node | string)[] = [make("button", { type: "button", class: "pbd-link", title: only ? "Back to the whole model (B)" : "", click: () => void (only ? this.backToAll() : this.choose([])) }, model)];
-    names.forEach((name, i) => {
-      const group = names.slice(0, i + 1).join(".");
-      const go = (): void => void (only ? this.show({ ...this.view, root: group, around: "" }) : this.reveal(group));
-      parts.push(" › ", make("button", { type: "button", class: "pbd-link", "aria-current": i === names.length - 1, click: go }, name));
-    });
-    if (only) parts.push(make("span", { class: "pbd-dim" }, around ? ` only around the selection, ${this.view.hops} steps ` : " only"));
-    if (around) parts.push(make("button", { type: "button", "aria-label": "fewer steps", click: () => void this.hops(-1) }, "−"), make("button", { type: "button", "aria-label": "more steps", click: () => void this.hops(1) }, "+"));
-    this.crumbs.replaceChildren(...parts);
+    this.crumbs.replaceChildren(
+      ...crumbsOf(model, this.view, this.details[0]?.fqn ?? "", {
+        all: () => void (this.view.root || this.view.around ? this.backToAll() : this.choose([])),
+        root: (group) => void this.show({ ...this.view, root: group, around: "" }),
+        reveal: (group) => void this.reveal(group),
+        hops: (step) => void this.hops(step),
+      }),
+    );
   }
 
   private showSide(): void {
@@ -401,7 +313,7 @@ export class Pane {
     this.canvas.frame.append(panel);
   }
 
-  private async save(kind: "svg" | "png" | "html"): Promise<void> {
+  private async save(kind: SaveKind): Promise<void> {
     const { picture } = this.canvas;
     const name = this.host.summary.documents[this.part]!.model.replace(/[^\w.-]+/g, "_") || "model";
     const legend = [...this.legend.querySelectorAll(".pbd-key")].map((row) => row.textContent).join("   ");
@@ -530,12 +442,12 @@ export class Pane {
 
   private async find(): Promise<void> {
     const ticket = ++this.searchTicket;
-    const query = this.search.value;
+    const query = this.bar.search.value;
     const hits = query.trim() ? await this.host.engine.search(this.part, query) : [];
     if (ticket !== this.searchTicket) return;
     this.hits = hits;
     this.hit = -1;
-    this.count.textContent = query.trim() ? `${hits.length} found` : "";
+    this.bar.count.textContent = query.trim() ? `${hits.length} found` : "";
     await this.markHits();
   }
 
@@ -549,14 +461,14 @@ export class Pane {
     await this.finding; // Enter may be faster than the search
     if (!this.hits.length) return;
     this.hit = this.hit < 0 && step < 0 ? this.hits.length - 1 : (this.hit + step + this.hits.length) % this.hits.length;
-    this.count.textContent = `${this.hit + 1} of ${this.hits.length}`;
+    this.bar.count.textContent = `${this.hit + 1} of ${this.hits.length}`;
     await this.reveal(this.hits[this.hit]!.id);
   }
 
   private searchKey(event: KeyboardEvent): void {
     if (event.key === "Enter") void this.nextHit(event.shiftKey ? -1 : 1);
     else if (event.key === "Escape") {
-      this.search.value = "";
+      this.bar.search.value = "";
       void this.find();
       this.canvas.element.focus({ preventScroll: true });
     } else return;
@@ -565,7 +477,7 @@ export class Pane {
 
   private async nextTrouble(status: string): Promise<void> {
     const ids = this.troubles.filter((trouble) => trouble.status === status).map((trouble) => trouble.id || trouble.fqn);
-    if (!ids.length) return this.say(`Nothing here is ${MARKS[status]!.word}`);
+    if (!ids.length) return this.say(`Nothing here is ${wordOf(status)}`);
     const at = ids.findIndex((id) => id === this.active);
     await this.reveal(ids[(at + 1) % ids.length]!);
   }
@@ -598,7 +510,7 @@ export class Pane {
       " ": () => this.pin(focus),
       Home: () => this.moveTo(this.ordered()[0]),
       End: () => this.moveTo(this.ordered().at(-1)),
-      "/": () => this.search.focus(),
+      "/": () => this.bar.search.focus(),
       "?": () => this.help(),
       f: () => void this.nextTrouble("failed"),
       l: () => void this.nextTrouble("leaf"),
@@ -635,7 +547,7 @@ export class Pane {
 
   private clear(): void {
     this.pinned.clear();
-    this.search.value = "";
+    this.bar.search.value = "";
     this.filter.clear();
     this.traced = false;
     if (this.drawing) this.showLegend();

@@ -1,7 +1,7 @@
 /** What Graphviz drew, as elements of the page: only drawing, coloured by classes, joined to the boxes of the scene. */
 
 import type { Drawing } from "./engine";
-import type { Box } from "./scene";
+import type { Box } from "./boxes";
 import type { SvgElement } from "./svgtree";
 import palette from "../generated/palette.json";
 

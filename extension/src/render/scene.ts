@@ -5,71 +5,14 @@
  */
 
 import type { Module, Node } from "../generated/document";
-import { type Item, lastName, type Lookup, push } from "./lookup";
+import { type Box, box, type Cluster, type Edge, type Marks, type Scene, type View } from "./boxes";
+import { type Item, lastName, type Lookup } from "./lookup";
+import { neighbourhood, withReferences } from "./references";
 
 export const BOXES = 36; // what a first view shows at most, unless failures lie deeper
 const FORCED = 120; // and with the ways to failures opened
-const FAN_OUT = 8; // a value used more often is drawn as a reference at each use
-const SPAN = 12; // and one that is used so many ranks further on
 const UNVISITED = 6;
 const OUTSIDE = "outside:";
-
-/** What a person has chosen to see; ids of groups, and of the box whose neighbourhood is shown. */
-export interface View {
-  open: string[] | null;
-  unfolded: string[];
-  root: string;
-  around: string;
-  hops: number;
-  depth: number;
-}
-
-export const FIRST_VIEW: View = { open: null, unfolded: [], root: "", around: "", hops: 2, depth: 0 };
-
-export interface Box {
-  id: string;
-  kind: string;
-  title: string;
-  subtitle: string;
-  detail: string;
-  status: string;
-  fqn: string;
-  inside: [string, number][];
-  folded: string[];
-  calls: string;
-  change: string;
-}
-
-export interface Cluster {
-  id: string;
-  fqn: string;
-  title: string;
-  status: string;
-  members: (Box | Cluster)[];
-}
-
-export type Edge = [string, string];
-
-export interface Scene {
-  root: Cluster;
-  edges: Edge[];
-  counts: [string, number][];
-  expanded: string[];
-  title: string;
-}
-
-export type Marks = ReadonlyMap<string, string>;
-
-export function isCluster(member: Box | Cluster): member is Cluster {
-  return "members" in member;
-}
-
-export function* allBoxes(cluster: Cluster): Generator<Box> {
-  for (const member of cluster.members) {
-    if (isCluster(member)) yield* allBoxes(member);
-    else yield member;
-  }
-}
 
 /**
  * The visible part of a document.
@@ -322,79 +265,6 @@ class Builder {
     }
     return "";
   }
-}
-
-function box(given: Partial<Box> & { id: string; kind: string; title: string }): Box {
-  return { subtitle: "", detail: "", status: "traced", fqn: "", inside: [], folded: [], calls: "", change: "", ...given };
-}
-
-/** Only what is at most `hops` edges away. */
-function neighbourhood(root: Cluster, edges: Edge[], centre: string, hops: number): [Cluster, Edge[]] {
-  const near = new Map<string, string[]>();
-  for (const [source, target] of edges) {
-    push(near, source, target);
-    push(near, target, source);
-  }
-  const kept = new Set([centre]);
-  let front = [centre];
-  for (let hop = 0; hop < hops; hop++) {
-    front = [...new Set(front.flatMap((at) => near.get(at) ?? []))].filter((id) => !kept.has(id));
-    for (const id of front) kept.add(id);
-  }
-  return [filtered(root, (id) => kept.has(id)), edges.filter(([source, target]) => kept.has(source) && kept.has(target))];
-}
-
-function filtered(cluster: Cluster, keep: (id: string) => boolean): Cluster {
-  const members = cluster.members.map((member) => (isCluster(member) ? filtered(member, keep) : member));
-  return { ...cluster, members: members.filter((member) => (isCluster(member) ? member.members.length > 0 : keep(member.id))) };
-}
-
-/** Replace a value that is used often and far away by a reference at each use: long edges are what makes layouts slow and unreadable. */
-function withReferences(root: Cluster, edges: Edge[]): [Cluster, Edge[]] {
-  const uses = new Map<string, number>();
-  for (const [source] of edges) uses.set(source, (uses.get(source) ?? 0) + 1);
-  const ranks = ranksOf(edges);
-  const titles = new Map<string, string>();
-  for (const each of allBoxes(root)) titles.set(each.id, each.title);
-  const chips = new Map<string, Box[]>();
-  const result = edges.map(([source, target]): Edge => {
-    const span = ranks.get(target)! - ranks.get(source)!;
-    if (span <= SPAN && (uses.get(source)! <= FAN_OUT || span <= 1)) return [source, target];
-    const chip = box({ id: `ref:${source}>${target}`, kind: "reference", title: `◄ ${titles.get(source) ?? source}` });
-    push(chips, target, chip);
-    return [chip.id, target];
-  });
-  return [chips.size ? withChips(root, chips) : root, result];
-}
-
-function withChips(cluster: Cluster, chips: Map<string, Box[]>): Cluster {
-  return { ...cluster, members: cluster.members.flatMap((member): (Box | Cluster)[] => (isCluster(member) ? [withChips(member, chips)] : [...(chips.get(member.id) ?? []), member])) };
-}
-
-/** The longest way to each box, without the edges that close a circle (found depth first). */
-function ranksOf(edges: Edge[]): Map<string, number> {
-  const inputs = new Map<string, string[]>();
-  for (const [source, target] of edges) {
-    push(inputs, target, source);
-    if (!inputs.has(source)) inputs.set(source, []);
-  }
-  const ranks = new Map<string, number>();
-  const entered = new Set<string>();
-  for (const start of inputs.keys()) {
-    const stack = [start];
-    while (stack.length) {
-      const at = stack[stack.length - 1]!;
-      if (ranks.has(at)) stack.pop();
-      else if (!entered.has(at)) {
-        entered.add(at);
-        stack.push(...inputs.get(at)!.filter((source) => !entered.has(source)));
-      } else {
-        ranks.set(at, inputs.get(at)!.reduce((most, source) => Math.max(most, (ranks.get(source) ?? -1) + 1), 0));
-        stack.pop();
-      }
-    }
-  }
-  return ranks;
 }
 
 /** The order of Python's strings: by code point. */

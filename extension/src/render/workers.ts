@@ -3,7 +3,7 @@
 import type { Assets, Source, TreeRow } from "./api";
 import type { Details } from "./details";
 import type { Drawing, Engine, Summary, Trouble } from "./engine";
-import type { View } from "./scene";
+import type { View } from "./boxes";
 import type { Hit } from "./search";
 import type { SvgElement } from "./svgtree";
 import type { Overlay } from "../generated/document";

@@ -17,10 +17,11 @@ from prepbench.document.model import (
     Finding,
     GraphCollectionDocument,
 )
+from prepbench.views.boxes import Scene
 from prepbench.views.diagrams import combined
 from prepbench.views.page import packed
 from prepbench.views.palette import STATUS
-from prepbench.views.scene import Scene, scene
+from prepbench.views.scene import scene
 from prepbench.views.svg import HINT, description, render
 from prepbench.views.text import to_text
 

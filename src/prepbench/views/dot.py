@@ -6,8 +6,9 @@ import html
 from typing import TYPE_CHECKING, Any
 
 from prepbench.document.model import GraphCollectionDocument
+from prepbench.views.boxes import Box, Cluster, Scene, all_boxes
 from prepbench.views.palette import CARD, CHANGES, CLUSTER, CLUSTER_LINE, DIM, EDGE, REUSED, STATUS, TEXT
-from prepbench.views.scene import Box, Cluster, Scene, all_boxes, scene
+from prepbench.views.scene import scene
 
 if TYPE_CHECKING:
     import graphviz

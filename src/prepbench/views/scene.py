@@ -5,93 +5,19 @@ The live diagram computes the same in the page; golden files hold both to it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from prepbench.document.model import GraphCollectionDocument, Module, Node
+from prepbench.views.boxes import Box, Cluster, Scene, View
 from prepbench.views.index import Index, Item
+from prepbench.views.references import neighbourhood, with_references
 
 BOXES = 36  # what a first view shows at most, unless failures lie deeper
 _FORCED = 120  # and with the ways to failures opened
-FAN_OUT = 8  # a value used more often is drawn as a reference at each use
-SPAN = 12  # and one that is used so many ranks further on
 _UNVISITED = 6
 _STATUSES = ("failed", "leaf", "unvisited", "traced")
-
-
-@dataclass(frozen=True)
-class View:
-    """What a person has chosen to see.
-
-    Attributes:
-        open: ids of the open groups; None lets the diagram choose.
-        unfolded: ids of groups whose alike members are shown one by one.
-        root: id of the group that fills the diagram.
-        around: id of a box of which only the neighbourhood is shown, "" for all.
-        hops: how many edges away from it.
-        depth: levels that are open where ``open`` is None; 0 for as many as stay readable.
-    """
-
-    open: frozenset[str] | None = None
-    unfolded: frozenset[str] = frozenset()
-    root: str = ""
-    around: str = ""
-    hops: int = 2
-    depth: int = 0
-
-
-@dataclass(frozen=True)
-class Box:
-    """One visible box.
-
-    Attributes:
-        id: the node's id, ``"module:<group>"`` for a closed group, ``"fold:<first group>"`` for several alike.
-        kind: ``"module"``, ``"fold"``, ``"node"``, ``"input"``, ``"output"``, ``"reference"`` or ``"note"``.
-        title: the name in bold; ``subtitle``: its type; ``detail``: shapes or counts.
-        status: what capture made of it.
-        fqn: the module that it is or belongs to.
-        inside: for a closed group, how many failed and leaf-wrapped modules it hides.
-        folded: for a fold, the groups in it.
-        calls: ``"2/5"`` for the second of five calls of a module; "" if it is called once.
-        change: how it differs from the other document: ``"added"``, ``"removed"``, ``"changed"`` or "".
-    """
-
-    id: str
-    kind: str
-    title: str
-    subtitle: str = ""
-    detail: str = ""
-    status: str = "traced"
-    fqn: str = ""
-    inside: tuple[tuple[str, int], ...] = ()
-    folded: tuple[str, ...] = ()
-    calls: str = ""
-    change: str = ""
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """An open group: its boxes and the open groups in it, in the order in which they run."""
-
-    id: str
-    fqn: str
-    title: str
-    status: str
-    members: tuple[Box | Cluster, ...]
-
-
-@dataclass(frozen=True)
-class Scene:
-    """All that is visible: the root cluster, edges between box ids, the counts for the legend, and which groups
-    are open.
-    """
-
-    root: Cluster
-    edges: tuple[tuple[str, str], ...]
-    counts: tuple[tuple[str, int], ...]
-    expanded: frozenset[str]
-    title: str
 
 
 def scene(
@@ -131,8 +57,8 @@ class _Builder:
         edges, ends = self._edges()
         root = _add_boxes(root, ends)
         if self._view.around:
-            root, edges = _neighbourhood(root, edges, self._view.around, self._view.hops)
-        root, edges = _with_references(root, edges)
+            root, edges = neighbourhood(root, edges, self._view.around, self._view.hops)
+        root, edges = with_references(root, edges)
         document = self._index.document
         counts: Counter[str] = Counter(m.status for m in document.modules if m.fqn or len(document.modules) == 1)
         ordered = tuple((status, counts[status]) for status in _STATUSES if counts[status])
@@ -359,93 +285,8 @@ class _Builder:
 _OUTSIDE = "outside:"
 
 
-def _neighbourhood(
-    root: Cluster, edges: list[tuple[str, str]], centre: str, hops: int
-) -> tuple[Cluster, list[tuple[str, str]]]:
-    """Only what is at most ``hops`` edges away."""
-    near: dict[str, set[str]] = defaultdict(set)
-    for source, target in edges:
-        near[source].add(target)
-        near[target].add(source)
-    kept = {centre}
-    front = {centre}
-    for _ in range(hops):
-        front = {box for at in front for box in near[at]} - kept
-        kept |= front
-    return _filter(root, lambda box: box.id in kept), [(s, t) for s, t in edges if s in kept and t in kept]
-
-
-def _filter(cluster: Cluster, keep: Callable[[Box], bool]) -> Cluster:
-    members = [_filter(member, keep) if isinstance(member, Cluster) else member for member in cluster.members]
-    kept = (m for m in members if (m.members if isinstance(m, Cluster) else keep(m)))
-    return replace(cluster, members=tuple(kept))
-
-
-def _with_references(root: Cluster, edges: list[tuple[str, str]]) -> tuple[Cluster, list[tuple[str, str]]]:
-    """Replace a value that is used often and far away by a reference at each use: long edges are what makes layouts
-    slow and unreadable.
-    """
-    uses = Counter(source for source, _ in edges)
-    ranks = _ranks(edges)
-    titles = {box.id: box.title for box in all_boxes(root)}
-    chips: dict[str, list[Box]] = defaultdict(list)
-    result = []
-    for source, target in edges:
-        span = ranks[target] - ranks[source]
-        if span <= SPAN and (uses[source] <= FAN_OUT or span <= 1):
-            result.append((source, target))
-            continue
-        chip = Box(f"ref:{source}>{target}", "reference", f"◄ {titles.get(source, source)}")
-        chips[target].append(chip)
-        result.append((chip.id, target))
-    return _add_chips(root, chips), result
-
-
-def _ranks(edges: list[tuple[str, str]]) -> dict[str, int]:
-    """The longest way to each box, without the edges that close a circle (found depth first)."""
-    inputs: dict[str, list[str]] = defaultdict(list)
-    for source, target in edges:
-        inputs[target].append(source)
-        inputs.setdefault(source, [])
-    ranks: dict[str, int] = {}
-    entered: set[str] = set()
-    for start in inputs:
-        stack = [start]
-        while stack:
-            box = stack[-1]
-            if box in ranks:
-                stack.pop()
-                continue
-            if box not in entered:
-                entered.add(box)
-                stack += [source for source in inputs[box] if source not in entered]
-                continue
-            ranks[box] = max((ranks[source] + 1 for source in inputs[box] if source in ranks), default=0)
-            stack.pop()
-    return ranks
-
-
-def _add_chips(cluster: Cluster, chips: dict[str, list[Box]]) -> Cluster:
-    members: list[Box | Cluster] = []
-    for member in cluster.members:
-        if isinstance(member, Cluster):
-            members.append(_add_chips(member, chips))
-        else:
-            members += [*chips.get(member.id, ()), member]
-    return replace(cluster, members=tuple(members))
-
-
 def _add_boxes(cluster: Cluster, boxes: list[Box]) -> Cluster:
     return replace(cluster, members=(*cluster.members, *boxes)) if boxes else cluster
-
-
-def all_boxes(cluster: Cluster) -> Iterable[Box]:
-    """The boxes of a cluster and of all in it."""
-    for member in cluster.members:
-        if isinstance(member, Cluster):
-            yield from all_boxes(member)
-        else:
-            yield member
 
 
 def _counted(operations: int) -> str:

@@ -7,9 +7,9 @@ import shutil
 import subprocess
 from xml.etree import ElementTree
 
+from prepbench.views.boxes import Scene
 from prepbench.views.dot import to_dot
 from prepbench.views.palette import CHANGES, DIM, STATUS, variables
-from prepbench.views.scene import Scene
 
 SECONDS = 4.0
 HINT = "Install Graphviz to see the diagram here (Debian: apt-get install graphviz)."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from prepbench.document.model import GraphCollectionDocument
+from prepbench.views.boxes import Cluster, Scene
 from prepbench.views.palette import STATUS
-from prepbench.views.scene import Cluster, Scene, scene
+from prepbench.views.scene import scene
 
 
 def to_text(document: GraphCollectionDocument, expanded: frozenset[str] | None = None) -> str:

@@ -23,17 +23,8 @@ class _Overlay(str):
 
     _widget: DiagramWidget
 
-    def __call__(
-        self,
-        table: Any,
-        column: str | None = None,
-        *,
-        name: str | None = None,
-        unit: str = "",
-        combine: str = "",
-        diverging: bool | None = None,
-    ) -> DiagramWidget:
-        return self._widget.add_overlay(table, column, name=name, unit=unit, combine=combine, diverging=diverging)
+    def __call__(self, table: Any, column: str | None = None, **options: Any) -> DiagramWidget:
+        return self._widget.add_overlay(table, column, **options)
 
 
 class _OverlayTrait(traitlets.Unicode[Any, Any]):
