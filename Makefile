@@ -61,6 +61,10 @@ test-browser: system $(INSTALLED)
 	$(PYTEST) tests/browser -m browser
 
 notebooks: $(INSTALLED)
+	# the state of widgets that are gone would stay in the notebook
+	$(BIN)/jupyter nbconvert --to notebook --inplace --ClearMetadataPreprocessor.enabled=True \
+	  --ClearMetadataPreprocessor.clear_cell_metadata=False \
+	  --ClearMetadataPreprocessor.preserve_nb_metadata_mask="{'kernelspec','language_info'}" notebooks/*.ipynb
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
 # what the front end is built to is committed, so that installing needs no Node

@@ -1,3 +1,5 @@
+const { rspack } = require("@rspack/core");
+
 module.exports = {
   module: {
     // the scripts of the workers are whole already: ship them as files of their own
@@ -9,6 +11,12 @@ module.exports = {
       },
     ],
   },
-  optimization: { moduleIds: "named" },
+  optimization: {
+    moduleIds: "named",
+    minimizer: [
+      new rspack.SwcJsMinimizerRspackPlugin({ exclude: /(engine|layout|page)\.[0-9a-f]+\.js$/ }),
+      new rspack.LightningCssMinimizerRspackPlugin(),
+    ],
+  },
   performance: { hints: false },
 };

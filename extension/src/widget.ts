@@ -76,7 +76,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const diagram = createDiagram(assetsOf(model));
   const leave = sharedNow().adopt?.(diagram);
   el.classList.add("pbd-host");
-  el.style.height = model.get("height");
+  diagram.element.style.height = model.get("height");
   el.append(diagram.element);
   const keep = <K extends "selected" | "view" | "overlay">(name: K, value: State[K]): void => {
     if (same(model.get(name), value)) return;
@@ -88,7 +88,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     ["change:view", () => same(model.get("view"), diagram.view) || void diagram.show(model.get("view"))],
     ["change:overlay", () => model.get("overlay") === diagram.overlay || void diagram.colourBy(model.get("overlay"))],
     ["change:overlays", () => void diagram.setOverlays(model.get("overlays"), model.get("overlay"))],
-    ["change:height", () => { el.style.height = model.get("height"); }],
+    ["change:height", () => { diagram.element.style.height = model.get("height"); }],
   ];
   const tell = (): void => {
     if (diagram.view) keep("view", diagram.view);

@@ -76,6 +76,18 @@ def test_compile_click_runs_in_the_background_and_ends_with_the_comparison(
     assert "application/vnd.plotly.v1+json" in chart.outputs[0]["data"]
 
 
+def test_the_diagram_is_coloured_by_the_precisions(bench: pb.Bench) -> None:
+    picture = bench_widget(bench).children[0].children[0]
+    first = next(iter(bench.precisions))
+    bench.set_precision(first, "int8 weights")
+    assert {value["fqn"]: value["text"] for value in picture.overlays[0]["values"]}[first] == "int8 weights"
+    picture.overlay = ""
+    bench.set_target("Inductor")
+    assert picture.overlay == ""
+    bench.set_precision(first, "float32")
+    assert picture.overlay == "precision"
+
+
 def test_errors_become_messages(bench: pb.Bench, controls: BenchControls) -> None:
     _click(controls, action="set_target", target="TPU")
     assert controls.message["kind"] == "error"

@@ -112,8 +112,9 @@ function paintNumbers(found: Map<string, number>, overlay: Overlay): Paint {
 function paintTexts(found: Map<string, string>, overlay: Overlay): Paint {
   const plain = (text: string): string => text.replace(/ \d+ %$/, "");
   const known = overlay.kind === "precision" ? Object.keys(palette.precision) : [];
+  const precision = (text: string): string | undefined => known.find((each) => text === each || text.startsWith(`${each} `));
   const others = [...new Set(overlay.values.map((value) => value.text).filter((text) => text && !known.includes(text)))].sort();
-  const style = (text: string): string => (known.includes(text) ? `pb-precision-${text}` : `pb-category-${Math.min(others.indexOf(text), palette.categories - 1)}`);
+  const style = (text: string): string => (precision(text) ? `pb-precision-${precision(text)}` : `pb-category-${Math.min(others.indexOf(text), palette.categories - 1)}`);
   const boxes = new Map<string, Painted>();
   const present = new Set<string>();
   for (const [id, text] of found) {

@@ -58,7 +58,7 @@ def make_overlay(
     _check_names(values, documents)
     present = {fqn: value for fqn, value in values.items() if not _is_missing(value)}
     if _is_precision(title, present):
-        texts = {fqn: _PRECISIONS[_plain(value)] for fqn, value in present.items()}
+        texts = {fqn: _precision(value) for fqn, value in present.items()}
         return Overlay(title, "precision", values=tuple(OverlayValue(f, None, t) for f, t in texts.items()))
     if present and all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in present.values()):
         figures = {fqn: float(value) for fqn, value in present.items() if math.isfinite(value)}
@@ -110,11 +110,17 @@ def _check_names(values: Mapping[str, Any], documents: Iterable[GraphCollectionD
 
 
 def _is_precision(title: str, values: Mapping[str, Any]) -> bool:
-    words = {_plain(value) for value in values.values()}
+    words = {_plain(value).partition(" ")[0] for value in values.values()}
     if not words or not words <= set(_PRECISIONS):
         return False
     numeric = all(word.isdigit() for word in words)
     return not numeric or any(word in title.lower() for word in ("bit", "precision", "dtype"))
+
+
+def _precision(value: Any) -> str:
+    """``"int8"``, or with what is said further, ``"int8 weights"``."""
+    word, space, further = _plain(value).partition(" ")
+    return _PRECISIONS[word] + space + further
 
 
 def _plain(value: Any) -> str:

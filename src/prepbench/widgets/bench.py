@@ -121,8 +121,16 @@ def bench_widget(bench: Bench) -> ipywidgets.VBox:
             # assigned, not captured: the change may come from the compile thread
             chart.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
 
-    bench.on_change(refresh_chart)
-    refresh_chart()
+    coloured: dict[str, str] = {}
+
+    def colour() -> None:
+        if bench.precisions and coloured != bench.precisions:  # else whoever chose another overlay would lose it
+            coloured.update(bench.precisions)
+            picture.add_overlay(coloured, name="precision")
+
+    for refresh in (refresh_chart, colour):
+        bench.on_change(refresh)
+        refresh()
     for part, basis in ((picture, "440px"), (controls, "520px")):
         part.layout = ipywidgets.Layout(flex=f"1 1 {basis}", min_width="0", width="auto")
     top = ipywidgets.HBox(
