@@ -85,7 +85,9 @@ def document_of_program(
         if (node.op == "placeholder" and node.name not in inputs)
         or (node.op == "get_attr" and isinstance(getattr(program.graph_module, str(node.target), 0), torch.nn.Module))
     }
-    nodes = tuple(_aten_node(node, hidden, size_names or {}) for node in program.graph.nodes if node.name not in hidden)
+    nodes = tuple(
+        _aten_node(node, hidden, size_names or {}) for node in _in_order(program.graph) if node.name not in hidden
+    )
     calls = {f":{node.name}": _calls_in_stack(node) for node in program.graph.nodes}
     numbers: dict[str, set[int]] = defaultdict(set)
     for made in calls.values():
@@ -170,7 +172,7 @@ def _calls(graph: str, traced: fx.Graph) -> Iterator[tuple[str, dict[str, int]]]
 
 def _calls_in_stack(node: fx.Node) -> dict[str, int]:
     """The same from an exported stack, whose keys number repeated calls (``@1``, ``@2``)."""
-    stack = (node.meta.get("nn_module_stack") or {}).items()
+    stack = _stack(node).items()
     numbers = ((_clean(path), re.search(r"@(\d+)$", str(key))) for key, (path, _) in stack)
     return {fqn: int(number[1]) if number else 0 for fqn, number in numbers if fqn}
 
@@ -225,7 +227,7 @@ def _is_operation(fqn: str, model: Any) -> bool:
 
 
 def _aten_node(node: fx.Node, hidden: set[str], size_names: Mapping[str, str]) -> Node:
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    stack = list(_stack(node).values())
     fqn = _clean(stack[-1][0]) if stack else ""
     shapes, dtypes = _values(node.meta.get("val"), size_names)
     return Node(
@@ -241,6 +243,36 @@ def _aten_node(node: fx.Node, hidden: set[str], size_names: Mapping[str, str]) -
         inputs=tuple(f":{source.name}" for source in node.all_input_nodes if source.name not in hidden),
         source=_source_in_stack_trace(node),
     )
+
+
+def _stack(node: fx.Node) -> dict[str, Any]:
+    """The modules around a node; what quantization puts in belongs to the operation that it is for."""
+    while _is_inserted(node) and node.users:
+        node = next(iter(node.users))
+    stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
+    return stack
+
+
+def _in_order(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes as they run, with what quantization put in right before the operation that it is for."""
+    waiting = {node for node in graph.nodes if _is_inserted(node) and node.users}
+    order: list[fx.Node] = []
+
+    def place(node: fx.Node) -> None:
+        for source in node.all_input_nodes:
+            if source in waiting:
+                waiting.discard(source)
+                place(source)
+        order.append(node)
+
+    for node in graph.nodes:
+        if node not in waiting and not (_is_inserted(node) and node.users):
+            place(node)
+    return order
+
+
+def _is_inserted(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "quantized_decomposed"
 
 
 def _source_in_stack_trace(node: fx.Node) -> SourceLine | None:

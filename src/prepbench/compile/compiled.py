@@ -11,11 +11,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from prepbench._shown import view
 from prepbench.compile.artifact import folder_bytes, read_manifest, write_folder
 from prepbench.compile.calls import CallSpec
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensors import check_tensors
-from prepbench.errors import ArtifactError, SettingsError, TargetError
+from prepbench.document.model import GraphCollectionDocument
+from prepbench.errors import ArtifactError, DocumentError, SettingsError, TargetError
 from prepbench.settings import DeploymentSettings
 from prepbench.targets import Runtime, target_named
 
@@ -41,11 +43,13 @@ class CompiledModel(nn.Module):
         deployment_settings: DeploymentSettings,
         report: CompileReport,
         out_spec: pytree.TreeSpec | None = None,
+        document: GraphCollectionDocument | None = None,
     ) -> None:
         super().__init__()
         self._runtime = runtime
         self._calls = calls
         self._out_spec = out_spec
+        self._document = document
         self.deployment_settings = deployment_settings
         self.report = report
         self.eval()
@@ -67,6 +71,24 @@ class CompiledModel(nn.Module):
     def size_bytes(self) -> int | None:
         """Bytes on disk when saved; None when it cannot be saved."""
         return self.report.size_bytes
+
+    def document(self) -> GraphCollectionDocument:
+        """The quantized ATen graph before it was lowered, as plain data: what ``pb.diagram(captured, compiled,
+        compare=True)`` puts beside the one in float.
+
+        Raises:
+            DocumentError: the model was loaded from a folder, which holds the lowered form only.
+        """
+        if self._document is None:
+            raise DocumentError(
+                "A model that was loaded has no graph to show: its folder holds the lowered form only. Take the one "
+                "that compile_model returned."
+            )
+        return self._document
+
+    def diagram(self, *others: Any) -> Any:
+        """The live diagram of :meth:`document`, and of further graphs to switch to."""
+        return view("views.diagrams", "diagram", self, *others)
 
     def save(self, folder: str | Path) -> None:
         """Write the model to ``folder``, without pickle, whole or not at all; :func:`load_compiled` reads it in any

@@ -14,6 +14,7 @@ from torch import nn
 from prepbench.capture.callable_module import as_module
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.export import Captured, capture
+from prepbench.capture.to_document import document_of_program
 from prepbench.compile.calls import CallSpec
 from prepbench.compile.compiled import CompiledModel, measured_size
 from prepbench.compile.report import CompileReport
@@ -134,7 +135,8 @@ def compile_model(
         None if captured.leaves else measured_size(runtime),
         tuple(leaf.fqn for leaf in captured.leaves),
     )
-    return CompiledModel(runtime, calls, settings, report, captured.program.call_spec.out_spec)
+    document = document_of_program(program, model, captured.leaves, size_names=captured.size_names)
+    return CompiledModel(runtime, calls, settings, report, captured.program.call_spec.out_spec, document)
 
 
 def _check_arguments(
