@@ -147,6 +147,18 @@ it("lists failures with reason and place, and answers before a document is there
   expect(() => engine.draw(3, CLOSED, "")).toThrow("no document number 4");
 });
 
+it("leads from a model that failed as a whole to its reason", async () => {
+  const document = golden("failing");
+  const root = { ...document.modules[0]!, status: "failed" as const, failure: { ...document.failures[0]!, fqn: "" } };
+  engine = new Engine();
+  await engine.load({ ...document, modules: [root, ...document.modules.slice(1)] });
+  expect(engine.troubles(0)[0]).toMatchObject({ id: "module:", fqn: "" });
+  const found = engine.reveal(0, CLOSED, "module:")!;
+  expect(found.id).toBe("module:");
+  expect(engine.details(0, [found.id])[0]!.failure!.reason).toBe("data-dependent branch");
+  expect(engine.draw(0, CLOSED, "").counts[0]).toEqual(["failed", 2]);
+});
+
 it("shows several levels with what differs", async () => {
   engine = new Engine();
   const documents = [golden("reused"), golden("reused")];

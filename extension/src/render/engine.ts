@@ -248,6 +248,7 @@ export class Engine {
   }
 
   private idOf(lookup: Lookup, fqn: string): string | null {
+    if (fqn === "" && lookup.modules.get("")?.status === "failed") return "module:";
     if (fqn !== "" && lookup.groups.has(fqn)) return `module:${fqn}`;
     for (const node of lookup.nodes.values()) if (node.fqn === fqn && node.op !== "placeholder" && node.op !== "output" && (fqn !== "" || node.op === "call_module") && node.group !== fqn) return node.id;
     for (const group of lookup.groups.values()) if (group.fqn === fqn && group.id !== "") return `module:${group.id}`;

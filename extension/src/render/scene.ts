@@ -56,7 +56,7 @@ class Builder {
   private counts(): [string, number][] {
     const modules = this.lookup.document.modules;
     const counts = new Map<string, number>();
-    for (const module of modules) if (module.fqn || modules.length === 1) counts.set(module.status, (counts.get(module.status) ?? 0) + 1);
+    for (const module of modules) if (module.fqn || module.status !== "traced" || modules.length === 1) counts.set(module.status, (counts.get(module.status) ?? 0) + 1);
     return ["failed", "leaf", "unvisited", "traced"].filter((s) => counts.has(s)).map((s) => [s, counts.get(s)!]);
   }
 

@@ -156,11 +156,11 @@ class _Grouping:
         members: list[tuple[int, Node | _Place]] = [(position[node.id], node) for node in place.nodes]
         members += [(begin[child.group.id], child) for child in place.places]
         members.sort(key=lambda member: member[0])
-        level = 0
+        level, total = 0, len(members)
         while len(members) > _MANY:
             level += 1
             parts = [members[i : i + _PART] for i in range(0, len(members), _PART)]
-            members = [(part[0][0], _part(place, level, i, part, where)) for i, part in enumerate(parts)]
+            members = [(part[0][0], _part(place, level, i, part, where, total)) for i, part in enumerate(parts)]
         place.nodes = [member for _, member in members if isinstance(member, Node)]
         place.places = [member for _, member in members if isinstance(member, _Place)]
         return members[0][0] if members else 0
@@ -180,11 +180,16 @@ class _Grouping:
 
 
 def _part(
-    place: _Place, level: int, number: int, members: list[tuple[int, Node | _Place]], where: dict[str, tuple[str, int]]
+    place: _Place,
+    level: int,
+    number: int,
+    members: list[tuple[int, Node | _Place]],
+    where: dict[str, tuple[str, int]],
+    total: int,
 ) -> _Place:
     group = place.group
     size = _PART**level
-    label = f"part {number * size + 1} … {(number + 1) * size}"
+    label = f"part {number * size + 1} … {min((number + 1) * size, total)}"
     made = _Place(Group(f"{group.id}#{level}.{number + 1}", group.id, group.fqn, group.call, label=label))
     for _, member in members:
         if isinstance(member, _Place):

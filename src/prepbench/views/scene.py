@@ -60,7 +60,9 @@ class _Builder:
             root, edges = neighbourhood(root, edges, self._view.around, self._view.hops)
         root, edges = with_references(root, edges)
         document = self._index.document
-        counts: Counter[str] = Counter(m.status for m in document.modules if m.fqn or len(document.modules) == 1)
+        counts: Counter[str] = Counter(
+            m.status for m in document.modules if m.fqn or m.status != "traced" or len(document.modules) == 1
+        )
         ordered = tuple((status, counts[status]) for status in _STATUSES if counts[status])
         return Scene(root, tuple(edges), ordered, self._open, document.model_type)
 
