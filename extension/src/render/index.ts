@@ -24,6 +24,7 @@ export class Diagram implements DiagramView {
   private panes: Pane[] = [];
   private summary: Summary | null = null;
   private ticket = 0;
+  private coloured: string[] = [];
   private readonly selectListeners = new Set<(fqns: readonly string[]) => void>();
   private readonly loadListeners = new Set<() => void>();
   private readonly viewListeners = new Set<() => void>();
@@ -151,8 +152,12 @@ export class Diagram implements DiagramView {
   }
 
   private colour(): void {
+    for (const name of this.coloured) this.element.style.removeProperty(name);
+    this.coloured = [];
     for (const [name, { light, dark }] of Object.entries(this.options.colours ?? {})) {
-      if (light || dark) this.element.style.setProperty(`--pb-${name}`, `light-dark(${light ?? dark}, ${dark ?? light})`);
+      if (!light && !dark) continue;
+      this.coloured.push(`--pb-${name}`);
+      this.element.style.setProperty(`--pb-${name}`, `light-dark(${light ?? dark}, ${dark ?? light})`);
     }
   }
 
