@@ -131,6 +131,7 @@ describe("overlays", () => {
     engine.setOverlays([overlay({ kind: "precision", values: Array.from({ length: 12 }, (_, i) => text(`layers.${i}`, i === 4 ? "int4" : "int8")) })]);
     const drawing = engine.draw(0, { ...CLOSED, open: ["layers"] }, "o");
     expect(drawing.boxes.filter((box) => box.kind === "fold").map((box) => box.title)).toEqual(["0 … 3", "5 … 11"]);
+    expect(engine.boxesOf(0, { ...CLOSED, open: ["layers"] }, ["layers.7"])).toEqual(["fold:layers.5"]);
     expect(painted()).toEqual({ "module:layers": "int8 92 % pb-precision-int8" });
     expect(drawing.legend.map((row) => row.text)).toEqual(["int8", "int4"]);
   });

@@ -39,7 +39,7 @@ export interface Drawing {
   painted: [string, Painted][];
 }
 
-interface Part { lookup: Lookup; title: string; marks: Map<string, string>; notes: Map<string, string>; overlays: OverlayValues[]; }
+interface Part { lookup: Lookup; title: string; marks: Map<string, string>; notes: Map<string, string>; overlays: OverlayValues[]; /** The overlay that was drawn last; it keeps apart what else would be folded. */ overlay: string; }
 
 const OPENED = 300;
 
@@ -60,6 +60,7 @@ export class Engine {
         marks: new Map(own.map((mark) => [mark.id, mark.change])),
         notes: new Map(own.map((mark) => [mark.id, mark.note])),
         overlays: diagram.overlays.map((overlay) => new OverlayValues(overlay, lookup)),
+        overlay: "",
       };
     });
     this.diagram = diagram;
@@ -90,8 +91,9 @@ export class Engine {
 
   draw(part: number, view: View, overlay: string): Drawing {
     const { lookup } = this.part(part);
-    const values = this.values(part, overlay);
-    const scene = this.scene(part, view, overlay);
+    this.part(part).overlay = overlay;
+    const values = this.values(part);
+    const scene = this.scene(part, view);
     const painted = values ? paint(scene, values, lookup) : { boxes: new Map<string, Painted>(), legend: [], rule: "" };
     const boxes = [...allBoxes(scene.root)];
     return {
@@ -178,7 +180,7 @@ export class Engine {
     let now: View = { ...view, open: [...open] };
     let size = this.size(part, now);
     for (let level = 0; level < levels; level++) {
-      const closed = [...allBoxes(this.scene(part, now, "").root)].map((box) => (box.kind === "module" || box.kind === "fold" ? groupOf(lookup, box.id) : null));
+      const closed = [...allBoxes(this.scene(part, now).root)].map((box) => (box.kind === "module" || box.kind === "fold" ? groupOf(lookup, box.id) : null));
       const inner = closed.filter((group): group is string => group !== null && lookup.parents(group).includes(within));
       if (!inner.length) break;
       for (const group of inner) {
@@ -229,7 +231,7 @@ export class Engine {
 
   private representatives(part: number, view: View): (id: string) => string | null {
     const { lookup } = this.part(part);
-    const scene = this.scene(part, view, "");
+    const scene = this.scene(part, view);
     const ids = new Set([...allBoxes(scene.root)].map((box) => box.id));
     const closed = new Map<string, string>();
     for (const box of allBoxes(scene.root)) {
@@ -265,21 +267,22 @@ export class Engine {
   }
 
   private opened(part: number, view: View): Set<string> {
-    return new Set(view.open ?? this.scene(part, view, "").expanded);
+    return new Set(view.open ?? this.scene(part, view).expanded);
   }
 
   private size(part: number, view: View): number {
-    return [...allBoxes(this.scene(part, view, "").root)].length;
+    return [...allBoxes(this.scene(part, view).root)].length;
   }
 
-  private scene(part: number, view: View, overlay: string): Scene {
+  private scene(part: number, view: View): Scene {
     const { lookup, marks } = this.part(part);
-    const values = this.values(part, overlay);
+    const values = this.values(part);
     return makeScene(lookup, { ...FIRST_VIEW, ...view }, marks, values ? (group) => values.category(group) : undefined);
   }
 
-  private values(part: number, overlay: string): OverlayValues | undefined {
-    return overlay ? this.part(part).overlays.find((values) => values.overlay.name === overlay) : undefined;
+  private values(part: number): OverlayValues | undefined {
+    const { overlay, overlays } = this.part(part);
+    return overlay ? overlays.find((values) => values.overlay.name === overlay) : undefined;
   }
 
   private part(index: number): Part {

@@ -99,6 +99,11 @@ export class Pane {
     return this.views[this.part]!;
   }
 
+  /** The view with the modules that are open now, also where the diagram chose them. */
+  private get shown(): View {
+    return { ...this.view, open: this.drawing?.open ?? this.view.open };
+  }
+
   /** Names of the modules that are selected. */
   get names(): string[] {
     return [...new Set(this.details.flatMap((details) => this.foldedIn(details.id) ?? [details.fqn]))];
@@ -165,7 +170,7 @@ export class Pane {
 
   /** Opens the way to a module or node, selects it and brings it into view. */
   async reveal(name: string, tell = true): Promise<void> {
-    const found = await this.host.engine.reveal(this.part, this.view, name);
+    const found = await this.host.engine.reveal(this.part, this.shown, name);
     if (!found) {
       this.say(`${name || "The model"} is not in this graph`);
       return;
@@ -178,7 +183,7 @@ export class Pane {
 
   /** Selects the modules of these names where they can be seen; nothing is opened, nobody is told. */
   async chooseNames(names: readonly string[]): Promise<void> {
-    const ids = names.length ? await this.host.engine.boxesOf(this.part, this.view, [...names]) : [];
+    const ids = names.length ? await this.host.engine.boxesOf(this.part, this.shown, [...names]) : [];
     await this.choose(ids, false);
     if (ids[0]) this.canvas.bringIntoView(ids[0]);
   }
@@ -385,8 +390,8 @@ export class Pane {
   private async toggle(id: string): Promise<void> {
     const box = this.drawing?.boxes.find((each) => each.id === id);
     if (box?.kind === "reference") return this.followReference(id);
-    const view = await this.host.engine.toggle(this.part, this.view, id);
-    if (view === this.view) return;
+    const view = await this.host.engine.toggle(this.part, this.shown, id);
+    if (view.open!.length === this.shown.open!.length) return;
     const group = id.startsWith("fold:") ? id.slice(5) : id.startsWith("module:") ? id.slice(7) : (this.details.find((each) => each.id === id)?.fqn ?? "");
     const becomes = id.startsWith("fold:") ? `module:${group}` : id;
     await this.show(view, { anchor: id, becomes });
@@ -396,11 +401,11 @@ export class Pane {
   }
 
   private async boxOf(id: string): Promise<string> {
-    return (await this.host.engine.visibleOf(this.part, this.view, [id]))[0] ?? "";
+    return (await this.host.engine.visibleOf(this.part, this.shown, [id]))[0] ?? "";
   }
 
   private async openMore(levels: number): Promise<void> {
-    await this.show(await this.host.engine.openMore(this.part, this.view, levels > 1 ? this.active : "", levels, this.host.options.limit ?? LIMIT));
+    await this.show(await this.host.engine.openMore(this.part, this.shown, levels > 1 ? this.active : "", levels, this.host.options.limit ?? LIMIT));
   }
 
   private async closeAll(): Promise<void> {
@@ -452,7 +457,7 @@ export class Pane {
   }
 
   private async markHits(): Promise<void> {
-    const ids = this.hits.length ? await this.host.engine.visibleOf(this.part, this.view, this.hits.map((hit) => hit.id)) : [];
+    const ids = this.hits.length ? await this.host.engine.visibleOf(this.part, this.shown, this.hits.map((hit) => hit.id)) : [];
     this.visibleHits = new Set(ids);
     this.mark();
   }
@@ -517,7 +522,7 @@ export class Pane {
       o: () => void this.openMore(1),
       a: () => void this.openMore(99),
       x: () => void this.closeAll(),
-      r: () => focus && void this.host.engine.unfold(this.part, this.view, focus).then((view) => this.show(view)),
+      r: () => focus && void this.host.engine.unfold(this.part, this.shown, focus).then((view) => this.show(view)),
       ".": () => this.details[0]?.group && void this.show({ ...this.view, root: this.details[0].group, around: "" }),
       n: () => focus && void this.show({ ...this.view, around: focus }),
       h: () => ((this.traced = !this.traced), this.mark()),
