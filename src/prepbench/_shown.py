@@ -20,7 +20,11 @@ def view(module: str, function: str, *arguments: Any, **keywords: Any) -> Any:
 
 
 class Drawn:
-    """A result with a ``document()``, which can be looked at and saved in several ways."""
+    """A result that is a document for those who look at it, and can be saved in several ways."""
+
+    def document(self) -> Any:
+        """What there is to see, as plain data."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what there is to see.")
 
     def diagram(self, *others: Any) -> Any:
         """The live, interactive diagram: an anywidget with the traits ``selected``, ``view`` and ``overlay``.
@@ -37,7 +41,7 @@ class Drawn:
             expanded: ids of the open modules; None for the first view.
         """
         opened = None if expanded is None else frozenset(expanded)
-        text: str = view("views.text", "to_text", self.document(), opened)  # type: ignore[attr-defined]
+        text: str = view("views.text", "to_text", self.document(), opened)
         return text
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
@@ -51,9 +55,9 @@ class Drawn:
         Args:
             expanded: ids of the open modules; None for the first view.
         """
-        return view("views.dot", "document_to_graphviz", self.document(), expanded)  # type: ignore[attr-defined]
+        return view("views.dot", "document_to_graphviz", self.document(), expanded)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the document; a file whose name ends in ``.graph.json`` opens as a diagram in JupyterLab."""
-        written: Path = view("views.page", "write_document", self.document(), path)  # type: ignore[attr-defined]
+        written: Path = view("views.page", "write_document", self.document(), path)
         return written
