@@ -37,7 +37,7 @@ def diagram(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) -
     """The live diagram of one or several results: an anywidget with the traits ``selected``, ``view``, ``overlay``.
 
     Args:
-        things: results with a ``document()`` (a ``GraphCollection``, a ``Captured``, a ``CompiledModel``), or documents.
+        things: results with a ``document()``: a ``GraphCollection``, ``Captured`` or ``CompiledModel``; or documents.
         compare: two of them side by side with linked selection, and what differs marked. Else one at a time:
             the module graph and the ATen graph of a model, say, with the selection carried over by name. Side by
             side make sense a model before and after preparation, or what was captured beside what was compiled.
