@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --upgrade pip
 	# torch first and pinned: letting pip choose could download gigabytes of CUDA packages
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[inductor,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[inductor,openvino,executorch,test]'
 	touch $@
 
 system:
@@ -82,7 +82,7 @@ extension/node_modules/.installed: extension/package.json extension/package-lock
 $(BENCH)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable '.[inductor,test]'
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable '.[inductor,openvino,test]' nncf==3.4.0
 	$(BENCH)/bin/pip install --quiet --constraint constraints.txt nvidia-modelopt==0.47.0 requests $(AIMET_NEEDS)
 	# without what it asks for: its torchvision would be one for another build of torch
 	$(BENCH)/bin/pip install --quiet --no-deps aimet-torch==2.42.0

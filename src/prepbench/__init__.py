@@ -39,12 +39,16 @@ if TYPE_CHECKING:
     from prepbench.prepare import PreparationReport as PreparationReport
     from prepbench.prepare import prepare_model as prepare_model
     from prepbench.prepare import validate_model as validate_model
+    from prepbench.settings import CompileOptions as CompileOptions
     from prepbench.settings import DeploymentSettings as DeploymentSettings
     from prepbench.settings import EagerDeployment as EagerDeployment
+    from prepbench.settings import ExecuTorchDeployment as ExecuTorchDeployment
     from prepbench.settings import InductorDeployment as InductorDeployment
     from prepbench.settings import LayerQuantizationSettings as LayerQuantizationSettings
     from prepbench.settings import OnnxRuntimeDeployment as OnnxRuntimeDeployment
+    from prepbench.settings import OpenVinoDeployment as OpenVinoDeployment
     from prepbench.settings import QuantizationSettings as QuantizationSettings
+    from prepbench.settings import TensorRtDeployment as TensorRtDeployment
     from prepbench.settings import explain_settings as explain_settings
     from prepbench.views.diagrams import diagram as diagram
 
@@ -53,21 +57,25 @@ _HOME = {
     "Cancelled": "prepbench.jobs",
     "Captured": "prepbench.capture.export",
     "Comparison": "prepbench.compare.comparison",
+    "CompileOptions": "prepbench.settings",
     "CompiledModel": "prepbench.compile",
     "DeploymentSettings": "prepbench.settings",
     "DynamicAxes": "prepbench.capture.dynamic_axes",
     "EagerDeployment": "prepbench.settings",
+    "ExecuTorchDeployment": "prepbench.settings",
     "GraphCollection": "prepbench.capture.collection",
     "InductorDeployment": "prepbench.settings",
     "Job": "prepbench.jobs",
     "LayerQuantizationSettings": "prepbench.settings",
     "OnnxRuntimeDeployment": "prepbench.settings",
+    "OpenVinoDeployment": "prepbench.settings",
     "PreparationReport": "prepbench.prepare",
     "PrepbenchError": "prepbench.errors",
     "Progress": "prepbench.jobs",
     "QuantizationSettings": "prepbench.settings",
     "RobustTracer": "prepbench.capture.tracer",
     "Sample": "prepbench.inputs",
+    "TensorRtDeployment": "prepbench.settings",
     "capture": "prepbench.capture.export",
     "check_traceability": "prepbench.compile",
     "compare": "prepbench.compare.run",

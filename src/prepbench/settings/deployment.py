@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prepbench.errors import SettingsError
-from prepbench.settings.validation import Settings
+from prepbench.settings.validation import Settings, check_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,37 @@ class OnnxRuntimeDeployment(DeploymentSettings):
     intra_op_threads: int | None = None
 
     def __post_init__(self) -> None:
-        if self.intra_op_threads is not None and (type(self.intra_op_threads) is not int or self.intra_op_threads < 1):
-            raise SettingsError(
-                "OnnxRuntimeDeployment.intra_op_threads must be None or a positive number of threads, "
-                f"got {self.intra_op_threads!r}."
-            )
+        _check_threads(self, "intra_op_threads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenVinoDeployment(DeploymentSettings):
+    """Run in OpenVINO (CPU).
+
+    Attributes:
+        inference_threads: threads that one inference may use; ``None`` lets OpenVINO choose.
+        performance_hint: ``"LATENCY"`` for one call at a time, ``"THROUGHPUT"`` for calls from several threads.
+    """
+
+    inference_threads: int | None = None
+    performance_hint: str = "LATENCY"
+
+    def __post_init__(self) -> None:
+        _check_threads(self, "inference_threads")
+        check_choice(self, "performance_hint", ("LATENCY", "THROUGHPUT"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRtDeployment(DeploymentSettings):
+    """An ONNX file with explicit symmetric quantization, the form from which TensorRT builds its engines.
+
+    Where TensorRT and a GPU are there, the engine is built and run; elsewhere the same file runs in ONNX Runtime.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecuTorchDeployment(DeploymentSettings):
+    """An ExecuTorch program (``.pte``) whose operators are delegated to XNNPACK: phones and small CPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,3 +65,11 @@ class InductorDeployment(DeploymentSettings):
 @dataclass(frozen=True, kw_only=True)
 class EagerDeployment(DeploymentSettings):
     """Run the captured graph in PyTorch itself, operator by operator: the reference to compare other targets with."""
+
+
+def _check_threads(owner: DeploymentSettings, field: str) -> None:
+    value = getattr(owner, field)
+    if value is not None and (type(value) is not int or value < 1):
+        raise SettingsError(
+            f"{type(owner).__name__}.{field} must be None or a positive number of threads, got {value!r}."
+        )

@@ -39,3 +39,10 @@ def check_choice(owner: object, field: str, allowed: tuple[Any, ...]) -> None:
     if not any(value == choice and type(value) is type(choice) for choice in allowed):
         choices = " or ".join(repr(choice) for choice in allowed)
         raise SettingsError(f"{type(owner).__name__}.{field} must be {choices}, got {value!r}.")
+
+
+def check_range(owner: object, field: str, low: float, high: float) -> None:
+    """Raise ``SettingsError`` unless the field's value is a number from ``low`` to ``high``."""
+    value = getattr(owner, field)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise SettingsError(f"{type(owner).__name__}.{field} must be a number from {low:g} to {high:g}, got {value!r}.")
