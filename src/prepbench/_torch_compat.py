@@ -243,6 +243,24 @@ def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) ->
     return result
 
 
+def with_own_weights(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same program with copies of all parameters, buffers and constants."""
+    result = copy.copy(program)
+    copies: dict[int, Any] = {}
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in copies:  # tied weights stay tied
+            clone = value.detach().clone()
+            copies[id(value)] = torch.nn.Parameter(clone, False) if isinstance(value, torch.nn.Parameter) else clone
+        return copies[id(value)]
+
+    result._state_dict = {name: own(value) for name, value in program.state_dict.items()}
+    result._constants = {name: own(value) for name, value in program.constants.items()}
+    return result
+
+
 def without_example_inputs(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The same program without its example inputs, which ``torch.export.save`` would write as a pickle."""
     result = copy.copy(program)

@@ -85,7 +85,10 @@ def normalize_samples(
         _check_fits(sample, signature, module_or_function, name)
         result.append(sample)
     if not result:
-        raise InputError(f"{name} is empty: give at least one sample input, e.g. {name}=[torch.randn(1, 3, 32, 32)].")
+        again = " It is a generator, which can be read only once: make it anew." if samples is iter(samples) else ""
+        raise InputError(
+            f"{name} is empty: give at least one sample input, e.g. {name}=[torch.randn(1, 3, 32, 32)].{again}"
+        )
     return result
 
 

@@ -137,8 +137,12 @@ def test_export_writes_one_onnx_file_with_names_and_dynamic_dims(net: nn.Module,
     dims = x.type.tensor_type.shape.dim
     assert dims[0].dim_param
     assert [d.dim_value for d in dims[1:]] == [1, 8, 8]
-    with pytest.raises(SettingsError, match="OnnxRuntimeDeployment"):
-        int8(net, pb.EagerDeployment()).export(tmp_path / "other.onnx")
+    eager = int8(net, pb.EagerDeployment())
+    assert onnx.load(eager.export(tmp_path / "other.onnx")).graph.input[0].name == "x"
+    eager.save(tmp_path / "eager")
+    with pytest.raises(SettingsError, match=r"loaded for eager has no ONNX form.*OnnxRuntimeDeployment\(\)"):
+        pb.load_compiled(tmp_path / "eager").export(tmp_path / "loaded.onnx")
+    assert not (tmp_path / "loaded.onnx").exists()
 
 
 class Branches(nn.Module):

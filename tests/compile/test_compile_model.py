@@ -51,9 +51,10 @@ def test_the_model_is_not_changed_when_a_stage_fails(net: nn.Module) -> None:
 def test_stages_report_progress_in_order_and_calibration_each_sample(net: nn.Module) -> None:
     seen: list[pb.Progress] = []
     report = int8(net, progress=seen.append).report
-    assert list(report.seconds) == ["capture", "quantize", "lower"]
+    stages = ["capture", "insert observers", "calibrate", "measure", "convert", "lower"]
+    assert list(report.seconds) == stages
     assert [(p.done, p.total) for p in seen if p.stage == "calibrate"] == [(0, 2), (1, 2), (2, 2)]
-    assert [p.stage for p in seen if p.stage in report.seconds and p.done == 0] == ["capture", "quantize", "lower"]
+    assert list(dict.fromkeys(p.stage for p in seen)) == stages
 
 
 def test_a_job_can_be_cancelled_between_batches(net: nn.Module) -> None:
@@ -174,7 +175,7 @@ def test_a_function_and_a_method_can_be_compiled() -> None:
             "without quantization_settings",
         ),
         ({"layer_quantization_settings": {"9": pb.LayerQuantizationSettings()}}, r"\['9'\] matches no module"),
-        ({"deployment_settings": "onnx"}, "must be one of OnnxRuntimeDeployment, InductorDeployment, EagerDeployment"),
+        ({"deployment_settings": "onnx"}, "must be one of OnnxRuntimeDeployment, .*, got str"),
         ({"quantization_settings": "int8"}, "must be a QuantizationSettings, got str"),
         ({"tracing_inputs": None, "calibration_inputs": None, "quantization_settings": None}, "Give tracing_inputs"),
     ],
@@ -194,14 +195,14 @@ def test_a_missing_or_wrong_argument_is_named(change: dict[str, Any], message: s
 
 
 def test_an_unknown_argument_is_an_error(net: nn.Module) -> None:
-    with pytest.raises(TypeError, match="quantisation_settings"):
-        pb.compile_model(net, tracing_inputs=[images(2)], quantisation_settings=None)  # type: ignore[call-arg]
+    with pytest.raises(SettingsError, match=r"'quantisation_settings'. Did you mean 'quantization_settings'\?"):
+        pb.compile_model(net, tracing_inputs=[images(2)], quantisation_settings=None)
 
 
 def test_a_bad_calibration_sample_is_named(net: nn.Module) -> None:
     with pytest.raises(CalibrationError, match=r"calibration_inputs\[1\]: x holds 256 NaN"):
         int8(net, calibration_inputs=[images(4), images(4) * float("nan")])
-    with pytest.raises(CalibrationError, match=r"Infinite are calibration_inputs\[0\]: x"):
+    with pytest.raises(CalibrationError, match=r"calibration_inputs\[0\]: x holds infinite values"):
         int8(net, calibration_inputs=[images(4) * float("inf")])
     with pytest.raises(CalibrationError, match=r"cannot run on calibration_inputs\[1\] \(x \(4, 2, 8, 8\)\)"):
         int8(net, calibration_inputs=[images(4), images(4).expand(4, 2, 8, 8)])

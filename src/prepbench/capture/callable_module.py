@@ -46,6 +46,39 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
     return FunctionModule(module_or_function)
 
 
+def with_forward_fn(module_or_function: Any, forward_fn: Callable[..., Any]) -> torch.nn.Module:
+    """A module that calls ``forward_fn(model, args, kwargs)`` where the model's own forward would be called.
+
+    Parameters, children and their names are those of the model. ``model``, as the function gets it, is called like the
+    original and has its attributes.
+    """
+    module = copy.copy(as_module(module_or_function))
+    original = module.forward
+    if isinstance(original, types.MethodType) and original.__self__ is not module:
+        original = types.MethodType(original.__func__, module)
+    inner = _Inner(module, original)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return forward_fn(inner, args, kwargs)
+
+    module.__dict__["forward"] = forward
+    return module
+
+
+class _Inner:
+    """What a ``forward_fn`` gets as the model."""
+
+    def __init__(self, module: torch.nn.Module, original: Callable[..., Any]) -> None:
+        self._module = module
+        self._original = original
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._original(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._original if name == "forward" else getattr(self._module, name)
+
+
 def _modules_used_by(function: Callable[..., Any]) -> dict[str, torch.nn.Module]:
     plain = inspect.unwrap(function)
     while isinstance(plain, functools.partial):

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from prepbench._torch_compat import constant_outputs
 from prepbench.compile.structure import Structure, leaf_names, rebuild, structure_of
-from prepbench.compile.tensors import TensorForms, tensor_forms
+from prepbench.compile.tensors import TensorForms, dummy_leaf, tensor_forms
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
 
@@ -99,6 +99,16 @@ class CallSpec:
                     "Compile again with this value in the tracing inputs."
                 )
         return leaves
+
+    def dummy(self, seed: int) -> Sample:
+        """A call of the form that was captured, with made-up tensors."""
+        generator = torch.Generator().manual_seed(seed)
+        leaves = [
+            dummy_leaf(form, generator) if form is not None else self.input_constants.get(index)
+            for index, form in enumerate(self.tensors)
+        ]
+        args, kwargs = rebuild(self.inputs, iter(leaves))
+        return Sample(tuple(args), dict(kwargs))
 
     def result(self, outputs: Sequence[Any], spec: pytree.TreeSpec | None = None) -> Any:
         """The result of a call from its computed output leaves."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,33 @@ from torch.utils import _pytree as pytree
 from prepbench._shown import view
 from prepbench.compile.artifact import folder_bytes, read_manifest, write_folder
 from prepbench.compile.calls import CallSpec
+from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensors import check_tensors
 from prepbench.document.model import GraphCollectionDocument
 from prepbench.errors import ArtifactError, DocumentError, SettingsError, TargetError
-from prepbench.settings import DeploymentSettings
-from prepbench.targets import Runtime, target_named
+from prepbench.inputs import Sample
+from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.settings import (
+    CompileOptions,
+    DeploymentSettings,
+    LayerQuantizationSettings,
+    QuantizationSettings,
+)
+from prepbench.targets import Lowering, Runtime, target_named
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a model compiled in this process still knows of how it was made.
+
+    Attributes:
+        lowering: the program and its names, as the target got it.
+        quantize: goes on from a compile in float; None when it is quantized already.
+    """
+
+    lowering: Lowering
+    quantize: Callable[..., CompiledModel] | None = None
 
 
 class CompiledModel(nn.Module):
@@ -44,12 +66,14 @@ class CompiledModel(nn.Module):
         report: CompileReport,
         out_spec: pytree.TreeSpec | None = None,
         document: GraphCollectionDocument | None = None,
+        origin: Origin | None = None,
     ) -> None:
         super().__init__()
         self._runtime = runtime
         self._calls = calls
         self._out_spec = out_spec
         self._document = document
+        self._origin = origin
         self.deployment_settings = deployment_settings
         self.report = report
         self.eval()
@@ -114,29 +138,100 @@ class CompiledModel(nn.Module):
         }
         write_folder(Path(folder), manifest, self._runtime.save)
 
-    def export(self, path: str | Path) -> Path:
-        """Write the model as one ONNX file with named inputs and dynamic dims.
+    def initialize_algorithms(
+        self,
+        calibration_inputs: Iterable[Any],
+        *,
+        quantization_settings: QuantizationSettings | None = None,
+        layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None = None,
+        deployment_settings: DeploymentSettings | None = None,
+        compile_options: CompileOptions | None = None,
+        progress: ProgressCallback = report_nothing,
+    ) -> CompiledModel:
+        """Quantize a model that was compiled in float, in place, without capturing it again.
+
+        Args:
+            calibration_inputs: representative samples, in the forms of the tracing inputs.
+            quantization_settings: how; ``QuantizationSettings()`` when omitted.
+            layer_quantization_settings: overrides for layers.
+            deployment_settings: another target; the one that it was compiled for when omitted.
+            compile_options: the algorithms around it; those of the compile when omitted.
+            progress: called after each sample; may raise to cancel, which leaves the model in float.
+
+        Returns:
+            The model itself.
 
         Raises:
-            SettingsError: it was not compiled for ONNX Runtime.
+            SettingsError: it is quantized already, or was loaded from a folder; or as for ``compile_model``.
+
+        Example:
+            >>> from prepbench import compile_model
+            >>> compiled = compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
+            >>> compiled.initialize_algorithms([torch.randn(8, 4)]).report.layers[0].weights_bits
+            8
         """
-        path = Path(path)
-        with tempfile.TemporaryDirectory() as folder:
-            self._runtime.save(Path(folder))
-            files = sorted(Path(folder).glob("*.onnx"))
-            if not files:
-                raise SettingsError(
-                    f"A model compiled for {self.target} has no ONNX form. Compile with "
-                    "deployment_settings=OnnxRuntimeDeployment() to export one."
-                )
-            if len(list(Path(folder).iterdir())) > 1:
-                raise ArtifactError(
-                    "The model's weights do not fit into one ONNX file (2 GB); use save(folder), which keeps "
-                    "both files."
-                )
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(files[0], path)
-        return path
+        if self._origin is None or self._origin.quantize is None:
+            why = "was loaded from a folder" if self._origin is None else "is quantized already"
+            raise SettingsError(
+                f"This model {why}, so its algorithms cannot be initialized. Compile the original in float "
+                "(quantization_settings=None) and call this on the result."
+            )
+        new = self._origin.quantize(
+            calibration_inputs,
+            deployment_settings,
+            quantization_settings or QuantizationSettings(),
+            layer_quantization_settings,
+            compile_options,
+            progress,
+        )
+        self._runtime, self._document, self._origin = new._runtime, new._document, new._origin
+        self.deployment_settings, self.report = new.deployment_settings, new.report
+        return self
+
+    def generate_dummy_inputs(self, seed: int = 0) -> Sample:
+        """A call that the model takes, of the sizes of a tracing input: noise for floating tensors, zeros for whole
+        numbers, True for truth values, the captured values for everything else.
+
+        Example:
+            >>> from prepbench import compile_model
+            >>> compiled = compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(3, 4)])
+            >>> dummy = compiled.generate_dummy_inputs()
+            >>> compiled(*dummy.args, **dummy.kwargs).shape
+            torch.Size([3, 2])
+        """
+        return self._calls.dummy(seed)
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+        dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None,
+        keep_outputs_at_idx: Sequence[int] | None = None,
+    ) -> Path:
+        """Write the model as one ONNX file, whatever target it was compiled for.
+
+        Args:
+            path: of the file; an old one is replaced once the new one is whole.
+            input_names: names for the tensors it takes; those of ``forward``'s parameters when omitted.
+            output_names: names for its results; their keys when omitted.
+            dynamic_axes: names for dynamic dims by tensor, ``{"ids": {0: "batch"}}``, as for ``torch.onnx.export``.
+                Which dims are dynamic was decided by the tracing inputs; all of them stay so.
+            keep_outputs_at_idx: places of the results to keep, counted over the leaves of the output; all when omitted.
+
+        Returns:
+            The path.
+
+        Raises:
+            SettingsError: names that do not fit, dims that are not dynamic, or a model that was loaded for a target
+                without an ONNX form.
+            TargetError: an operator has no ONNX form.
+            ArtifactError: the model does not fit into one file (2 GB), or the disk is full.
+        """
+        wanted = ExportNames(input_names, output_names, dynamic_axes, keep_outputs_at_idx)
+        source = self._origin.lowering if self._origin is not None else None
+        return export_onnx_file(Path(path), wanted, source, self._runtime, self.target, self.report)
 
     def extra_repr(self) -> str:
         size = "not saveable" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"

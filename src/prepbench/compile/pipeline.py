@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import time
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from prepbench.capture.callable_module import as_module
+from prepbench.capture.callable_module import as_module, with_forward_fn
 from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.capture.export import Captured, capture
+from prepbench.capture.export import capture
 from prepbench.capture.to_document import document_of_program
-from prepbench.compile.calls import CallSpec
-from prepbench.compile.compiled import CompiledModel, measured_size
+from prepbench.compile.arguments import check_arguments, read_samples, with_extra_options
+from prepbench.compile.compiled import CompiledModel, Origin, measured_size
+from prepbench.compile.dry_run import planned
+from prepbench.compile.journal import Journal
 from prepbench.compile.report import CompileReport
-from prepbench.compile.stages import agreeing, check_lowered, flatten, lowering, quantize
-from prepbench.errors import SettingsError
-from prepbench.inputs import Sample, normalize_samples
-from prepbench.jobs import Progress, ProgressCallback, report_nothing
-from prepbench.quantize import LayerReport, check_calibration
+from prepbench.compile.request import Request, Stages, float_bytes
+from prepbench.compile.stages import agreeing, check_lowered, lowering, quantize
+from prepbench.inputs import Sample
+from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.quantize import check_calibration
 from prepbench.settings import (
+    CompileOptions,
     DeploymentSettings,
     LayerQuantizationSettings,
     OnnxRuntimeDeployment,
@@ -31,6 +35,7 @@ from prepbench.settings import (
     explain_settings,
 )
 from prepbench.targets import target_for
+from prepbench.targets.capabilities import check_settings
 
 
 def compile_model(
@@ -40,14 +45,22 @@ def compile_model(
     calibration_inputs: Iterable[Any] | None = None,
     deployment_settings: DeploymentSettings | None = None,
     data_transform_fn: Callable[[Any], Any] | None = None,
+    forward_fn: Callable[..., Any] | None = None,
     quantization_settings: QuantizationSettings | None = None,
     layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None = None,
+    logs_dir: str | Path | None = None,
+    compile_options: CompileOptions | None = None,
     dynamic_axes: DynamicAxes | None = None,
+    discard_input_model: bool = True,
+    is_model_pretrained: bool = True,
+    is_dry_run: bool = False,
     skip_eval_set_mode: bool = False,
+    graph_name: str | None = None,
     fullgraph: bool = True,
     dynamic: bool = True,
     disable: bool = False,
     progress: ProgressCallback = report_nothing,
+    **extra_options: Any,
 ) -> Any:
     """Capture, quantize and lower a model. The model itself is never changed.
 
@@ -59,27 +72,42 @@ def compile_model(
         deployment_settings: where it shall run; needed with ``quantization_settings``, else
             ``OnnxRuntimeDeployment()``.
         data_transform_fn: applied to each sample first, e.g. to pick the images of a ``DataLoader``'s batches.
-        quantization_settings: how to quantize; None compiles in float.
+        forward_fn: called as ``forward_fn(model, args, kwargs)`` in place of ``model(*args, **kwargs)``, for arguments
+            that are always the same: ``lambda model, args, kwargs: model(*args, **kwargs, use_cache=False)``. The
+            compiled model is called like the samples.
+        quantization_settings: how to quantize; None compiles in float, and
+            :meth:`CompiledModel.initialize_algorithms` can quantize later.
         layer_quantization_settings: overrides by FQN, glob, ``re:`` pattern or class name (see
             :func:`prepbench.explain_settings`).
+        logs_dir: a folder for ``compile.log`` (for people) and ``events.jsonl`` (for programs); None writes nothing.
+        compile_options: the algorithms around quantization, and when a layer is given up.
         dynamic_axes: which dims are dynamic; inferred from the tracing inputs when omitted.
+        discard_input_model: the compile, and a result that runs in PyTorch, use the model's own tensors, so that no
+            second copy of the weights is made. False works on a copy, so that nothing is shared with the model.
+        is_model_pretrained: False says that the weights mean nothing yet: layers are then quantized as the settings
+            say, without measuring what that costs.
+        is_dry_run: return the plan as a :class:`CompileReport` and compile nothing: what becomes of each layer, the
+            operators that the target lacks, the estimated size.
         skip_eval_set_mode: compile the model in the mode it is in, instead of in eval mode.
+        graph_name: a name for the graph in the report, the logs and the files; the model's class name when omitted.
         fullgraph: if False, modules that cannot be captured become opaque operators (for targets that can run these).
         dynamic: if False, every dim is static.
         disable: return ``module_or_func`` as it is.
         progress: receives a :class:`prepbench.Progress` for each step; may raise :class:`prepbench.Cancelled` to stop.
+        extra_options: fields of the deployment settings or of :class:`CompileOptions`, to set them one by one.
 
     Returns:
-        A :class:`CompiledModel`.
+        A :class:`CompiledModel`; a :class:`CompileReport` for a dry run.
 
     Raises:
         SettingsError: a needed argument is missing (a ``ValueError``), a key matches no layer, nothing would be
-            quantized.
+            quantized, the target lacks the bits that are asked for, an unknown option.
         InputError: the samples do not fit the model or each other.
-        CalibrationError: a sample holds NaN, or a range is not finite.
+        CalibrationError: a sample holds NaN, or values become NaN or infinite on it.
         CaptureError: the model is no single graph (``fullgraph=True``); every failing module is listed.
         TargetError: the target cannot take the model.
         MissingPackageError: a package or compiler that the target needs is missing.
+        ArtifactError: ``logs_dir`` cannot be written.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -95,94 +123,137 @@ def compile_model(
     """
     if disable:
         return module_or_func
-    _check_arguments(
-        tracing_inputs, calibration_inputs, deployment_settings, quantization_settings, layer_quantization_settings
+    check_arguments(
+        tracing_inputs,
+        calibration_inputs,
+        deployment_settings,
+        quantization_settings,
+        layer_quantization_settings,
+        compile_options,
     )
     settings = deployment_settings if deployment_settings is not None else OnnxRuntimeDeployment()
     target = target_for(settings)
-    target.check_available()
-    tracing, calibration = _samples(module_or_func, tracing_inputs, calibration_inputs, data_transform_fn)
-    model = as_module(module_or_func)
+    settings, options = with_extra_options(
+        settings, compile_options or CompileOptions(), extra_options, inspect.signature(compile_model).parameters
+    )
+    if not is_dry_run:
+        target.check_available()
+    function = module_or_func if forward_fn is None else with_forward_fn(module_or_func, forward_fn)
+    model = as_module(function)
     explained = (
         explain_settings(model, quantization_settings, layer_quantization_settings)
         if quantization_settings is not None
         else []
     )
-    if quantization_settings is not None:
-        check_calibration(module_or_func, calibration)
-    stages = _Stages(progress)
-    with _mode(model, skip_eval_set_mode):
-        with stages("capture"):
-            axes = _axes(module_or_func, tracing, dynamic_axes, dynamic)
-            captured = capture(
-                module_or_func, agreeing(tracing, axes, module_or_func), dynamic_axes=axes, fullgraph=fullgraph
-            )
-            target.check_leaves(captured.leaves)
-        calls = _calls(module_or_func, captured)
-        program = flatten(captured, calls)
-        layers: tuple[LayerReport, ...] = ()
+    check_settings(target, settings, explained)
+    name = graph_name if graph_name is not None else type(as_module(module_or_func)).__name__
+    journal = Journal(logs_dir, name)
+    journal.write(
+        "start",
+        f"compiling for {target.name}, {'int' if explained else 'float'}",
+        target=target.name,
+        deployment_settings=settings.to_dict(),
+        quantization_settings=None if quantization_settings is None else quantization_settings.to_dict(),
+        compile_options=options.to_dict(),
+    )
+    try:
+        tracing, calibration = read_samples(function, tracing_inputs, calibration_inputs, data_transform_fn)
         if quantization_settings is not None:
-            with stages("quantize"):
-                program, layers = quantize(program, captured, explained, calibration, calls, target.placement, progress)
-        with stages("lower"):
-            runtime = target.lower(lowering(program, captured, calls, progress), settings)
-            check_lowered(runtime, program, target.name)
+            check_calibration(function, calibration)
+        stages = Stages(journal.watching(progress), journal)
+        with _mode(model, skip_eval_set_mode):
+            with stages("capture"):
+                axes = _axes(function, tracing, dynamic_axes, dynamic)
+                captured = capture(
+                    function,
+                    agreeing(tracing, axes, function),
+                    dynamic_axes=axes,
+                    fullgraph=fullgraph and not is_dry_run,
+                )
+            own_weights = not discard_input_model
+            request = replace(
+                Request.of(function, captured, target, settings, options, name, own_weights=own_weights),
+                explained=tuple(explained),
+                calibration=tuple(calibration),
+                measured=is_model_pretrained,
+                data_transform_fn=data_transform_fn,
+            )
+            result: Any = planned(request, stages) if is_dry_run else _compile(request, stages)
+    except BaseException as error:
+        with contextlib.suppress(Exception):  # what went wrong matters more than that it cannot be logged
+            journal.write("failed", f"failed: {type(error).__name__}: {error}", error=type(error).__name__)
+        raise
+    report = result if is_dry_run else result.report
+    journal.write("done", repr(report), report=report.to_dict())
+    return result
+
+
+def _compile(request: Request, stages: Stages) -> CompiledModel:
+    """Quantize if that is asked for, lower, check, report."""
+    target, captured = request.target, request.captured
+    target.check_leaves(captured.leaves)
+    program, quantized = request.program, None
+    if request.explained:
+        quantized = quantize(request, stages)
+        program = quantized.program
+    with stages("lower"):
+        lowered = lowering(program, captured, request.calls, stages.progress)
+        runtime = target.lower(lowered, request.settings)
+        check_lowered(runtime, program, target.name)
     report = CompileReport(
         target.name,
-        stages.seconds,
-        layers,
-        _bytes(model),
+        dict(stages.seconds),
+        quantized.layers if quantized else (),
+        float_bytes(captured.model),
         None if captured.leaves else measured_size(runtime),
         tuple(leaf.fqn for leaf in captured.leaves),
+        name=request.name,
+        model_sqnr=quantized.model_sqnr if quantized else None,
     )
-    document = document_of_program(program, model, captured.leaves, size_names=captured.size_names)
-    return CompiledModel(runtime, calls, settings, report, captured.program.call_spec.out_spec, document)
-
-
-def _check_arguments(
-    tracing: Any,
-    calibration: Any,
-    deployment: Any,
-    quantization: Any,
-    layers: Mapping[str, LayerQuantizationSettings] | None,
-) -> None:
-    if quantization is not None and calibration is None:
-        raise SettingsError(
-            "quantization_settings needs calibration_inputs: a list of representative samples, from which the "
-            "ranges of activations are learned."
-        )
-    if quantization is not None and deployment is None:
-        raise SettingsError(
-            "quantization_settings needs deployment_settings, because each target fuses int8 operators in its own way: "
-            "deployment_settings=OnnxRuntimeDeployment() or InductorDeployment()."
-        )
-    if quantization is None and layers:
-        raise SettingsError(
-            f"layer_quantization_settings were given for {', '.join(map(repr, layers))} without "
-            "quantization_settings, so nothing is quantized. "
-            "Add quantization_settings=QuantizationSettings()."
-        )
-    if quantization is not None and not isinstance(quantization, QuantizationSettings):
-        raise SettingsError(f"quantization_settings must be a QuantizationSettings, got {type(quantization).__name__}.")
-    if tracing is None and calibration is None:
-        raise SettingsError(
-            "Give tracing_inputs (or calibration_inputs): sample inputs that differ along the dims that shall be "
-            "dynamic."
-        )
-
-
-def _samples(
-    function: Callable[..., Any], tracing: Any, calibration: Any, transform: Callable[[Any], Any] | None
-) -> tuple[list[Sample], list[Sample]]:
-    """Tracing and calibration samples; an iterable given once, or given for both, is read once."""
-    calibrating = (
-        []
-        if calibration is None
-        else normalize_samples(function, calibration, name="calibration_inputs", data_transform_fn=transform)
+    document = document_of_program(
+        program, captured.model, captured.leaves, request.name, size_names=captured.size_names
     )
-    if tracing is None or tracing is calibration:
-        return calibrating, calibrating
-    return normalize_samples(function, tracing, name="tracing_inputs", data_transform_fn=transform), calibrating
+    origin = Origin(lowered, None if request.explained else functools.partial(_quantize_later, request))
+    spec = captured.program.call_spec.out_spec
+    return CompiledModel(runtime, request.calls, request.settings, report, spec, document, origin)
+
+
+def _quantize_later(
+    request: Request,
+    calibration_inputs: Iterable[Any],
+    deployment_settings: DeploymentSettings | None,
+    quantization_settings: QuantizationSettings,
+    layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None,
+    compile_options: CompileOptions | None,
+    progress: ProgressCallback,
+) -> CompiledModel:
+    """Go on where a float compile ended: the graph is captured already."""
+    check_arguments(
+        None,
+        calibration_inputs,
+        deployment_settings or request.settings,
+        quantization_settings,
+        layer_quantization_settings,
+        compile_options,
+    )
+    settings = deployment_settings or request.settings
+    target = target_for(settings)
+    target.check_available()
+    model = request.captured.model
+    explained = explain_settings(model, quantization_settings, layer_quantization_settings)
+    check_settings(target, settings, explained)
+    _, calibration = read_samples(model, None, calibration_inputs, request.data_transform_fn)
+    check_calibration(model, calibration)
+    stages = Stages(progress, Journal(None, request.name))
+    later = replace(
+        request,
+        target=target,
+        settings=settings,
+        options=compile_options or request.options,
+        explained=tuple(explained),
+        calibration=tuple(calibration),
+    )
+    return _compile(later, stages)
 
 
 def _axes(function: Callable[..., Any], tracing: list[Sample], axes: DynamicAxes | None, dynamic: bool) -> DynamicAxes:
@@ -191,28 +262,6 @@ def _axes(function: Callable[..., Any], tracing: list[Sample], axes: DynamicAxes
         for axis in axes.dynamic:
             axes = axes.set(axis.path, axis.dim, False)
     return axes
-
-
-def _calls(function: Callable[..., Any], captured: Captured) -> CallSpec:
-    assert captured.program.example_inputs is not None
-    args, kwargs = captured.program.example_inputs
-    return CallSpec.of(function, Sample(tuple(args), dict(kwargs)), captured.program)
-
-
-class _Stages:
-    """Reports each stage and keeps its seconds."""
-
-    def __init__(self, progress: ProgressCallback) -> None:
-        self._progress = progress
-        self.seconds: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        self._progress(Progress(name, 0, 1))
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = time.perf_counter() - start
-        self._progress(Progress(name, 1, 1))
 
 
 @contextlib.contextmanager
@@ -226,8 +275,3 @@ def _mode(model: nn.Module, skip: bool) -> Iterator[None]:
     finally:
         for module, training in flags.items():
             module.training = training
-
-
-def _bytes(model: nn.Module) -> int:
-    tensors: Iterable[torch.Tensor] = itertools.chain(model.parameters(), model.buffers())
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

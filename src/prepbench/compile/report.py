@@ -21,6 +21,13 @@ class CompileReport:
         float_bytes: bytes of the original's parameters and buffers.
         size_bytes: bytes of the compiled model on disk; None when it cannot be saved.
         leaves: FQNs of the leaf-wrapped modules.
+        name: of the graph.
+        model_sqnr: SQNR of the model's outputs on calibration samples in dB, quantized against float, before lowering;
+            None when nothing was quantized or measured.
+        dry_run: whether this is only a plan.
+        estimated_bytes: for a plan, the size that the weights would take.
+        unsupported: for a plan, what the target cannot take, with the module that it is in.
+        problem: for a plan, why the settings cannot be carried out.
     """
 
     target: str
@@ -29,6 +36,12 @@ class CompileReport:
     float_bytes: int = 0
     size_bytes: int | None = None
     leaves: tuple[str, ...] = field(default=())
+    name: str = ""
+    model_sqnr: float | None = None
+    dry_run: bool = False
+    estimated_bytes: int | None = None
+    unsupported: tuple[str, ...] = ()
+    problem: str = ""
 
     def table(self) -> Any:
         """A pandas ``DataFrame`` with a row for each layer."""
@@ -41,17 +54,40 @@ class CompileReport:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CompileReport:
         """Read what :meth:`to_dict` wrote."""
-        layers = tuple(LayerReport(**row) for row in data["layers"])
-        return cls(**{**data, "layers": layers, "leaves": tuple(data["leaves"])})
+        layers = tuple(_layer(row) for row in data["layers"])
+        lists = {name: tuple(data.get(name, ())) for name in ("leaves", "unsupported")}
+        return cls(**{**data, **lists, "layers": layers})
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        html: str = f"<pre>{escape(self._headline())}</pre>" + self.table().to_html()
+        return html
 
     def __repr__(self) -> str:
-        quantized = [row for row in self.layers if row.quantized]
-        size = "not saved" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
-        lines = [
-            f"CompileReport for {self.target}: {len(quantized)} of {len(self.layers)} layers quantized, {size} "
-            f"(float weights {self.float_bytes / 1e6:.2f} MB)",
-            "  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.seconds.items()),
-        ]
-        lines += [f"  leaf-wrapped: {name or 'the model itself'}" for name in self.leaves]
+        lines = [self._headline()]
+        lines += [f"  leaf-wrapped: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  {row.fqn}: {row.summary}" for row in self.layers if not row.quantized]
+        lines += [f"  {row.fqn}: {row.note}" for row in self.layers if row.quantized and row.note]
         return "\n".join(lines)
+
+    def _headline(self) -> str:
+        quantized = sum(row.quantized for row in self.layers)
+        weights = f"float weights {self.float_bytes / 1e6:.2f} MB"
+        counted = f"{quantized} of {len(self.layers)} layers quantized"
+        if self.dry_run:
+            lines = [f"Plan for {self.target}: {counted}, about {(self.estimated_bytes or 0) / 1e6:.2f} MB ({weights})"]
+            lines += [f"  not possible: {self.problem}"] if self.problem else []
+            lines += [f"  {self.target} cannot take {text}" for text in self.unsupported]
+            return "\n".join(lines)
+        size = "not saved" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
+        lines = [f"CompileReport for {self.target}: {counted}, {size} ({weights})"]
+        if self.model_sqnr is not None:
+            lines.append(f"  outputs at {self.model_sqnr:.1f} dB from float on calibration samples")
+        lines.append("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.seconds.items()))
+        return "\n".join(lines)
+
+
+def _layer(row: Mapping[str, Any]) -> LayerReport:
+    ranges = {name: tuple(row[name]) for name in ("input_range", "scale_range") if row.get(name) is not None}
+    return LayerReport(**{**row, **ranges})

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from prepbench._torch_compat import flat_program, with_outputs
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.export import Captured
 from prepbench.compile.calls import CallSpec
-from prepbench.errors import CaptureError, TargetError
+from prepbench.compile.request import Request, Stages
+from prepbench.errors import CaptureError, InputError, TargetError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import ProgressCallback
-from prepbench.quantize import LayerReport, Placement, calibrate, convert, insert_observers
-from prepbench.settings import ExplainedLayer
+from prepbench.quantize import LayerReport, calibrate, choose_forms, convert, insert_observers
 from prepbench.targets import Lowering, Runtime
 from prepbench.targets.programs import is_repeatable
 
@@ -41,27 +41,39 @@ def agreeing(samples: Sequence[Sample], axes: DynamicAxes, function: Callable[..
     return [sample for sample in samples if static_sizes(sample) == first]
 
 
-def flatten(captured: Captured, calls: CallSpec) -> Program:
-    """The captured program with leaves in and leaves out; outputs that are constants are left out."""
-    program = flat_program(captured.program, calls.input_names)
-    places = [i for i in range(len(program.graph_signature.user_outputs)) if i not in calls.output_constants]
-    return with_outputs(program, places) if calls.output_constants else program
+@dataclass(frozen=True)
+class Quantized:
+    """A quantized program and how it came about."""
+
+    program: Program
+    layers: tuple[LayerReport, ...]
+    model_sqnr: float | None
 
 
-def quantize(
-    program: Program,
-    captured: Captured,
-    explained: Sequence[ExplainedLayer],
-    samples: Sequence[Sample],
-    calls: CallSpec,
-    placement: Placement,
-    progress: ProgressCallback,
-) -> tuple[Program, tuple[LayerReport, ...]]:
-    """Insert observers, calibrate on flat samples, convert, and export the result again with the same dynamic sizes."""
+def quantize(request: Request, stages: Stages) -> Quantized:
+    """Insert observers, calibrate, choose each layer's form, convert, and export again with the same dynamic sizes."""
+    program, captured, progress = request.program, request.captured, stages.progress
     leaves = {leaf.fqn: leaf.kind for leaf in captured.leaves}
-    observed = insert_observers(program, captured.model, explained, placement, leaves)
-    calibrate(observed, flat_samples(samples, calls), progress)
-    return _export_again(convert(observed), program), observed.layers
+    samples = flat_samples(request.calibration, request.calls)
+    with stages("insert observers"):
+        observed = insert_observers(
+            program,
+            captured.model,
+            request.explained,
+            request.target.placement,
+            leaves,
+            options=request.options,
+            samples=samples,
+            progress=progress,
+        )
+    with stages("calibrate"):
+        observed = calibrate(observed, samples, progress)
+    if request.measured:
+        with stages("measure"):
+            observed = choose_forms(observed, samples, progress)
+    with stages("convert"):
+        converted = _export_again(convert(observed), program)
+    return Quantized(converted, observed.layers, observed.model_sqnr)
 
 
 def _export_again(converted: fx.GraphModule, like: Program) -> Program:
@@ -170,5 +182,15 @@ def _sizes(program: Program) -> list[Any]:
 
 
 def flat_samples(samples: Sequence[Sample], calls: CallSpec) -> list[Sample]:
-    """The samples as calls of the flat program."""
-    return [Sample(tuple(calls.flatten(sample.args, sample.kwargs)), {}, sample.index) for sample in samples]
+    """The calibration samples as calls of the flat program.
+
+    Raises:
+        InputError: one is not of the form of the tracing inputs.
+    """
+    result = []
+    for sample in samples:
+        try:
+            result.append(Sample(tuple(calls.flatten(sample.args, sample.kwargs)), {}, sample.index))
+        except InputError as error:
+            raise InputError(f"calibration_inputs[{sample.index}]: {error}") from error
+    return result

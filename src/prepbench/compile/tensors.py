@@ -6,19 +6,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from prepbench.errors import InputError
 
-# per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32]} with None for a dynamic size; None for a constant
+# per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32], "example": [2, 3, 32, 32]} with None for a dynamic
+# size; None for a constant
 TensorForms = tuple[Mapping[str, Any] | None, ...]
 
 
 def tensor_forms(program: torch.export.ExportedProgram) -> TensorForms:
     """The form of each input leaf of a captured program."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    examples = pytree.tree_leaves(program.example_inputs)
     return tuple(
-        _form(values.get(name)) if isinstance(name, str) else None for name in program.graph_signature.user_inputs
+        _form(values.get(name), example) if isinstance(name, str) else None
+        for name, example in zip(program.graph_signature.user_inputs, examples, strict=True)
     )
+
+
+def dummy_leaf(form: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
+    """A tensor of a form, of the sizes of the example: noise, or zeros where numbers count things, or True."""
+    dtype = getattr(torch, form["dtype"])
+    sizes = form.get("example") or [2 if size is None else size for size in form["shape"]]
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(sizes, generator=generator, dtype=torch.float32).to(dtype)
+    return torch.ones(sizes, dtype=dtype) if dtype is torch.bool else torch.zeros(sizes, dtype=dtype)
 
 
 def check_tensors(leaves: Sequence[Any], forms: TensorForms, paths: Sequence[str]) -> None:
@@ -44,11 +57,12 @@ def check_tensors(leaves: Sequence[Any], forms: TensorForms, paths: Sequence[str
             )
 
 
-def _form(value: Any) -> Mapping[str, Any] | None:
+def _form(value: Any, example: Any) -> Mapping[str, Any] | None:
     if not isinstance(value, torch.Tensor):
         return None
     sizes = [size if isinstance(size, int) else None for size in value.shape]
-    return {"dtype": _name(value.dtype), "shape": sizes}
+    shape = list(example.shape) if isinstance(example, torch.Tensor) else None
+    return {"dtype": _name(value.dtype), "shape": sizes, "example": shape}
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -16,17 +16,28 @@ def pt2e() -> SimpleNamespace:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from torchao.quantization.pt2e import MinMaxObserver, PerChannelMinMaxObserver
-            from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-            from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, QuantizationSpec, Quantizer
+            from torchao.quantization.pt2e import quantize_pt2e, utils
+            from torchao.quantization.pt2e.observer import ObserverBase, UniformQuantizationObserverBase
+            from torchao.quantization.pt2e.prepare import prepare
+            from torchao.quantization.pt2e.quantizer import (
+                QuantizationAnnotation,
+                QuantizationSpec,
+                Quantizer,
+                SharedQuantizationSpec,
+            )
     finally:
         logging.disable(previous)
     return SimpleNamespace(
-        MinMaxObserver=MinMaxObserver,
-        PerChannelMinMaxObserver=PerChannelMinMaxObserver,
+        ObserverBase=ObserverBase,
+        UniformQuantizationObserverBase=UniformQuantizationObserverBase,
         QuantizationAnnotation=QuantizationAnnotation,
         QuantizationSpec=QuantizationSpec,
         Quantizer=Quantizer,
-        convert_pt2e=convert_pt2e,
-        prepare_pt2e=prepare_pt2e,
+        SharedQuantizationSpec=SharedQuantizationSpec,
+        convert_pt2e=quantize_pt2e.convert_pt2e,
+        # prepare_pt2e does these in one; between folding and observing, algorithms change the weights
+        fuse_conv_bn=utils._fuse_conv_bn_,
+        fuse_linear_bn=utils._fuse_linear_bn_,
+        scopes=utils._get_node_name_to_scope,
+        prepare=prepare,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -31,6 +31,7 @@ ACTIVATIONS = frozenset(
     getattr(aten, name).default for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_")
 )
 ADDITIONS = frozenset([aten.add.Tensor, aten.add_.Tensor])
+PRODUCTS = frozenset([aten.matmul.default, aten.bmm.default])
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,30 @@ class LayerCall:
     def is_convolution(self) -> bool:
         return self.node.target in CONVOLUTIONS
 
-    def end(self) -> fx.Node:
+    @property
+    def input_index(self) -> int:
+        """Which argument of the node the input is."""
+        return _WEIGHTED[self.node.target][0]
+
+    @property
+    def weight_index(self) -> int:
+        """Which argument of the node the weight is."""
+        return _WEIGHTED[self.node.target][1]
+
+    @property
+    def bias_index(self) -> int | None:
+        """Which argument of the node a bias is, if it takes one."""
+        return BIASES[self.node.target][2] if self.node.target in BIASES else None
+
+    @property
+    def channels(self) -> int:
+        """The axis of the output that counts output channels."""
+        return 1 - self.weight.meta["val"].ndim if self.is_convolution else -1
+
+    def end(self, fused: Collection[object] = ACTIVATIONS) -> fx.Node:
         """The last node of the group that one kernel computes: the layer, or the activation that alone follows it."""
         users = list(self.node.users)
-        return users[0] if len(users) == 1 and users[0].target in ACTIVATIONS else self.node
+        return users[0] if len(users) == 1 and users[0].target in fused else self.node
 
 
 def layer_calls(graph: fx.Graph, layers: Mapping[str, object]) -> list[LayerCall]:

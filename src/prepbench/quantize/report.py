@@ -17,6 +17,12 @@ class LayerReport:
         activations_bits: bits of what enters it; 32 when left in float.
         rule: the settings key that decided, or ``"global"``.
         reason: why it, or a part of it, stayed in float; empty when nothing did.
+        block_size: how many inputs share a scale of the weights; 0 for a scale for each channel or for all.
+        observer: how the range of what enters it was learned; empty when that is in float.
+        input_range: smallest and largest value that its input's integers stand for.
+        scale_range: smallest and largest scale of its weights.
+        sqnr: SQNR of its output on calibration samples in dB, with inputs in float up to it; None when not measured.
+        note: a remark on how it was quantized.
     """
 
     fqn: str
@@ -26,6 +32,12 @@ class LayerReport:
     activations_bits: int = 32
     rule: str = "global"
     reason: str = ""
+    block_size: int = 0
+    observer: str = ""
+    input_range: tuple[float, float] | None = None
+    scale_range: tuple[float, float] | None = None
+    sqnr: float | None = None
+    note: str = ""
 
     @property
     def quantized(self) -> bool:
@@ -38,4 +50,6 @@ class LayerReport:
         if not self.quantized:
             return f"float: {self.reason}" if self.reason else "float"
         kind = f"int{self.weights_bits}"
-        return kind if self.activations_bits < 32 else f"{kind} weights"
+        if self.activations_bits == 32:
+            return f"{kind} weights"
+        return kind if self.activations_bits == self.weights_bits else f"{kind}, int{self.activations_bits} activations"

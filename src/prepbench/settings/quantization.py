@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from prepbench.settings.validation import Settings, check_choice
+from prepbench.errors import SettingsError
+from prepbench.settings.validation import Settings, check_candidates, check_choice
+
+BITS = (4, 8)
+ACTIVATION_BITS = (8, 16)
+BLOCK_SIZES = (0, 16, 32, 64, 128, 256)
+OBSERVERS = ("minmax", "percentile", "mse")
+_SWITCHES = (
+    "prefer_weights_only_quantization",
+    "weights_utilize_full_int_range",
+    "weights_symmetric",
+    "activations_symmetric",
+    "per_channel",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,26 +28,61 @@ class QuantizationSettings(Settings):
     """How layers are quantized unless a layer's own settings say otherwise.
 
     Attributes:
-        weights_num_bits: bits of the weights: 8.
-        activations_num_bits: bits of the activations that enter and leave a layer: 8.
+        weights_num_bits: bits of the weights, 8 or 4; a list names candidates, of which each layer takes the smallest
+            that its sensitivity allows.
+        activations_num_bits: bits of the activations that enter and leave a layer: 8 or 16.
         prefer_weights_only_quantization: quantize weights and leave activations in float.
+        quantization_sensitivity_threshold: how much noise quantizing a layer may add to the layer's output, as a ratio
+            of power (1/SQNR: 0.01 is 20 dB); a layer above it stays in float. 0 quantizes nothing; None sets no limit
+            but the floors of :class:`prepbench.CompileOptions`.
+        weights_only_quantization_block_size: for layers quantized in their weights only, how many inputs share a scale;
+            0 is one scale for each output channel. A list names candidates.
+        weights_utilize_full_int_range: use -128 (or -8) as well, which symmetric weights could leave out.
+        weights_symmetric: weights have no zero point. Asymmetric ones need ``prefer_weights_only_quantization``.
+        activations_symmetric: activations have no zero point.
+        observer: how ranges are learned: ``"minmax"`` keeps every value in range, ``"percentile"`` all but the
+            outermost (``CompileOptions.percentile``), ``"mse"`` takes the range with the least squared error.
         per_channel: one scale for each output channel of a weight; otherwise one for the whole tensor.
 
     Example:
-        >>> QuantizationSettings(prefer_weights_only_quantization=True).to_dict()["weights_num_bits"]
-        8
+        >>> settings = QuantizationSettings(weights_num_bits=[8, 4], quantization_sensitivity_threshold=0.01)
+        >>> [(candidate.weights_num_bits) for candidate in settings.candidates()]
+        [4, 8]
     """
 
-    weights_num_bits: int = 8
+    weights_num_bits: int | Sequence[int] = 8
     activations_num_bits: int = 8
     prefer_weights_only_quantization: bool = False
+    quantization_sensitivity_threshold: float | None = None
+    weights_only_quantization_block_size: int | Sequence[int] = 0
+    weights_utilize_full_int_range: bool = True
+    weights_symmetric: bool = True
+    activations_symmetric: bool = False
+    observer: str = "minmax"
     per_channel: bool = True
 
     def __post_init__(self) -> None:
-        check_choice(self, "weights_num_bits", (8,))
-        check_choice(self, "activations_num_bits", (8,))
-        check_choice(self, "prefer_weights_only_quantization", (True, False))
-        check_choice(self, "per_channel", (True, False))
+        check_candidates(self, "weights_num_bits", BITS)
+        check_choice(self, "activations_num_bits", ACTIVATION_BITS)
+        check_candidates(self, "weights_only_quantization_block_size", BLOCK_SIZES)
+        check_choice(self, "observer", OBSERVERS)
+        _check_threshold(self)
+        for field in _SWITCHES:
+            check_choice(self, field, (True, False))
+        if not self.weights_symmetric and not self.prefer_weights_only_quantization:
+            raise SettingsError(
+                f"{type(self).__name__}: weights_symmetric=False needs prefer_weights_only_quantization=True: integer "
+                "kernels multiply by weights without a zero point."
+            )
+
+    def candidates(self) -> Iterator[QuantizationSettings]:
+        """The same settings with one number of bits and one block size each; what takes the least memory first."""
+        bits = _listed(self.weights_num_bits)
+        blocks = _listed(self.weights_only_quantization_block_size) if self.prefer_weights_only_quantization else (0,)
+        # the fewer scales, the smaller: one for each channel, then one for each block, the largest blocks first
+        blocks = tuple(sorted(blocks, key=lambda size: (size != 0, -size)))
+        for number, block in itertools.product(sorted(bits), blocks):
+            yield replace(self, weights_num_bits=number, weights_only_quantization_block_size=block)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +91,9 @@ class LayerQuantizationSettings(Settings):
 
     Attributes:
         skip_quantization: leave the layer in float.
+        skip_quantization_until: leave the layer in float, and what its output reaches, until these layers (FQNs), which
+            are quantized again.
+        skip_quantization_downstream: leave the layer in float, and all layers that its output reaches.
         weights_num_bits: see :class:`QuantizationSettings`; so for the others.
 
     Example:
@@ -48,21 +102,64 @@ class LayerQuantizationSettings(Settings):
     """
 
     skip_quantization: bool = False
-    weights_num_bits: int | None = None
+    skip_quantization_until: Sequence[str] = ()
+    skip_quantization_downstream: bool = False
+    weights_num_bits: int | Sequence[int] | None = None
     activations_num_bits: int | None = None
     prefer_weights_only_quantization: bool | None = None
+    quantization_sensitivity_threshold: float | None = None
+    weights_only_quantization_block_size: int | Sequence[int] | None = None
+    weights_utilize_full_int_range: bool | None = None
+    weights_symmetric: bool | None = None
+    activations_symmetric: bool | None = None
+    observer: str | None = None
     per_channel: bool | None = None
 
     def __post_init__(self) -> None:
-        check_choice(self, "skip_quantization", (True, False))
-        check_choice(self, "weights_num_bits", (8, None))
-        check_choice(self, "activations_num_bits", (8, None))
-        check_choice(self, "prefer_weights_only_quantization", (True, False, None))
-        check_choice(self, "per_channel", (True, False, None))
+        for field in ("skip_quantization", "skip_quantization_downstream"):
+            check_choice(self, field, (True, False))
+        for field in _SWITCHES:
+            check_choice(self, field, (True, False, None))
+        check_candidates(self, "weights_num_bits", BITS, optional=True)
+        check_choice(self, "activations_num_bits", (*ACTIVATION_BITS, None))
+        check_candidates(self, "weights_only_quantization_block_size", BLOCK_SIZES, optional=True)
+        check_choice(self, "observer", (*OBSERVERS, None))
+        _check_threshold(self)
+        until = self.skip_quantization_until
+        names = (until,) if isinstance(until, str) else tuple(until)
+        if not all(isinstance(name, str) for name in names):
+            raise SettingsError(
+                f"LayerQuantizationSettings.skip_quantization_until must be names of layers, got {until!r}."
+            )
+        object.__setattr__(self, "skip_quantization_until", names)
+        if self.skips and (stated := self._overrides()):
+            raise SettingsError(
+                f"LayerQuantizationSettings contradicts itself: {', '.join(stated)} would change nothing in a layer "
+                "that is not quantized. Leave it out, or leave out the skipping."
+            )
+
+    @property
+    def skips(self) -> bool:
+        """Whether the layer stays in float."""
+        return self.skip_quantization or bool(self.skip_quantization_until) or self.skip_quantization_downstream
 
     def applied_to(self, base: QuantizationSettings) -> QuantizationSettings | None:
         """The settings of a layer with these overrides, or None if it stays in float."""
-        if self.skip_quantization:
-            return None
-        changed = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "skip_quantization"}
-        return replace(base, **{name: value for name, value in changed.items() if value is not None})
+        return None if self.skips else replace(base, **self._overrides())
+
+    def _overrides(self) -> dict[str, Any]:
+        shared = {field.name for field in fields(QuantizationSettings)}
+        return {name: value for name in sorted(shared) if (value := getattr(self, name)) is not None}
+
+
+def _listed(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _check_threshold(owner: QuantizationSettings | LayerQuantizationSettings) -> None:
+    value = owner.quantization_sensitivity_threshold
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
+        raise SettingsError(
+            f"{type(owner).__name__}.quantization_sensitivity_threshold must be None or a ratio of noise to signal, 0 "
+            f"or more (0.01 is 20 dB), got {value!r}."
+        )

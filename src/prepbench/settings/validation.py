@@ -46,3 +46,19 @@ def check_range(owner: object, field: str, low: float, high: float) -> None:
     value = getattr(owner, field)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise SettingsError(f"{type(owner).__name__}.{field} must be a number from {low:g} to {high:g}, got {value!r}.")
+
+
+def check_candidates(owner: object, field: str, allowed: tuple[int, ...], optional: bool = False) -> None:
+    """Raise ``SettingsError`` unless the field is one of ``allowed`` or a list of them, which becomes a tuple."""
+    value = getattr(owner, field)
+    if optional and value is None:
+        return
+    listed = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not listed or any(type(number) is not int or number not in allowed for number in listed):
+        choices = " or ".join(map(str, allowed))
+        raise SettingsError(
+            f"{type(owner).__name__}.{field} must be {choices}, or a list of these as candidates, got {value!r}."
+        )
+    if len(set(listed)) < len(listed):
+        raise SettingsError(f"{type(owner).__name__}.{field} names a candidate twice: {value!r}.")
+    object.__setattr__(owner, field, value if isinstance(value, int) else listed)

@@ -63,6 +63,14 @@ def layers_table(report: Any) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=[*columns, "summary"])
 
 
+def explanation_table(layers: Any) -> pandas.DataFrame:
+    """One row for each quantizable layer: what applies to it, and which rule decided against which others."""
+    import pandas
+
+    rows = [(row.fqn, row.type, row.summary, row.rule, ", ".join(row.overruled)) for row in layers]
+    return pandas.DataFrame(rows, columns=["layer", "type", "precision", "rule", "overruled"])
+
+
 def records_table(records: Iterable[Any], kind: type) -> pandas.DataFrame:
     """One row for each record of a dataclass, one column for each field; a source line becomes file, line and code."""
     import pandas

@@ -1,0 +1,89 @@
+"""The arguments of ``compile_model``: what goes together, and samples from what was given."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from prepbench.errors import SettingsError
+from prepbench.inputs import Sample, normalize_samples
+from prepbench.settings import CompileOptions, DeploymentSettings, LayerQuantizationSettings, QuantizationSettings
+
+
+def check_arguments(
+    tracing: Any,
+    calibration: Any,
+    deployment: Any,
+    quantization: Any,
+    layers: Mapping[str, LayerQuantizationSettings] | None,
+    options: Any,
+) -> None:
+    """Raise ``SettingsError`` for arguments that miss each other."""
+    if quantization is not None and calibration is None:
+        raise SettingsError(
+            "quantization_settings needs calibration_inputs: a list of representative samples, from which the "
+            "ranges of activations are learned."
+        )
+    if quantization is not None and deployment is None:
+        raise SettingsError(
+            "quantization_settings needs deployment_settings, because each target fuses int8 operators in its own way: "
+            "deployment_settings=OnnxRuntimeDeployment() or InductorDeployment()."
+        )
+    if quantization is None and layers:
+        raise SettingsError(
+            f"layer_quantization_settings were given for {', '.join(map(repr, layers))} without "
+            "quantization_settings, so nothing is quantized. "
+            "Add quantization_settings=QuantizationSettings()."
+        )
+    for name, value, kind in (
+        ("quantization_settings", quantization, QuantizationSettings),
+        ("compile_options", options, CompileOptions),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise SettingsError(f"{name} must be a {kind.__name__}, got {type(value).__name__}.")
+    if tracing is None and calibration is None:
+        raise SettingsError(
+            "Give tracing_inputs (or calibration_inputs): sample inputs that differ along the dims that shall be "
+            "dynamic."
+        )
+
+
+def with_extra_options(
+    deployment: DeploymentSettings, options: CompileOptions, extra: Mapping[str, Any], arguments: Iterable[str]
+) -> tuple[DeploymentSettings, CompileOptions]:
+    """Both settings with further keyword arguments, each a field of one of them; ``arguments`` are other known names.
+
+    Raises:
+        SettingsError: neither has such a field (with the nearest names), or the value is not allowed.
+    """
+    of_target = {field.name for field in fields(deployment)}
+    of_compile = {field.name for field in fields(options)}
+    for name in extra:
+        if name not in of_target | of_compile:
+            near = difflib.get_close_matches(name, sorted({*of_target, *of_compile, *arguments}), n=1)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            raise SettingsError(
+                f"compile_model has no argument {name!r}. {hint}Extra options are fields of "
+                f"{type(deployment).__name__} ({', '.join(sorted(of_target)) or 'none'}) or of CompileOptions "
+                f"({', '.join(sorted(of_compile))})."
+            )
+    return (
+        replace(deployment, **{name: value for name, value in extra.items() if name in of_target}),
+        replace(options, **{name: value for name, value in extra.items() if name in of_compile}),
+    )
+
+
+def read_samples(
+    function: Callable[..., Any], tracing: Any, calibration: Any, transform: Callable[[Any], Any] | None
+) -> tuple[list[Sample], list[Sample]]:
+    """Tracing and calibration samples; an iterable given once, or given for both, is read once."""
+    calibrating = (
+        []
+        if calibration is None
+        else normalize_samples(function, calibration, name="calibration_inputs", data_transform_fn=transform)
+    )
+    if tracing is None or tracing is calibration:
+        return calibrating, calibrating
+    return normalize_samples(function, tracing, name="tracing_inputs", data_transform_fn=transform), calibrating

@@ -1,0 +1,160 @@
+"""A compiled model as one ONNX file, with names that the user chooses."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat import with_outputs
+from prepbench.compile.report import CompileReport
+from prepbench.errors import ArtifactError, SettingsError, TargetError
+from prepbench.targets import Lowering, Runtime
+from prepbench.targets.onnx.export import export_onnx
+
+
+@dataclass(frozen=True)
+class ExportNames:
+    """What the user wants things to be called; see :meth:`prepbench.CompiledModel.export`."""
+
+    inputs: Sequence[str] | None = None
+    outputs: Sequence[str] | None = None
+    axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None
+    kept: Sequence[int] | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether anything was asked for."""
+        return any(value is not None for value in (self.inputs, self.outputs, self.axes, self.kept))
+
+
+def export_onnx_file(
+    path: Path, names: ExportNames, source: Lowering | None, runtime: Runtime, target: str, report: CompileReport
+) -> Path:
+    """Write the file beside its place, then move it there."""
+    if report.leaves:
+        raise TargetError(
+            "A model with leaf-wrapped modules has no ONNX form, because they call back into Python: "
+            f"{', '.join(leaf or 'the model itself' for leaf in report.leaves)}."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as name:
+        folder = Path(name)
+        try:
+            if source is not None:
+                export_onnx(_renamed(source, names), folder)
+            else:
+                _from_saved(folder, names, runtime, target)
+        except OSError as error:
+            raise ArtifactError(
+                f"{path} cannot be written: {error.strerror or error}. An older file there is unchanged. Free space or "
+                "choose another place."
+            ) from error
+        files = list(folder.iterdir())
+        if len(files) != 1:
+            raise ArtifactError(
+                "The model's weights do not fit into one ONNX file (2 GB); use save(folder), which keeps both files."
+            )
+        os.chmod(files[0], 0o644)
+        os.replace(files[0], path)
+    return path
+
+
+def _from_saved(folder: Path, names: ExportNames, runtime: Runtime, target: str) -> None:
+    """The file of a model that was loaded: it is all that there is."""
+    runtime.save(folder)
+    extra = [file for file in folder.iterdir() if not file.name.startswith("model.onnx")]
+    if not (folder / "model.onnx").exists():
+        raise SettingsError(
+            f"A model loaded for {target} has no ONNX form: its folder holds the lowered form only. Export the model "
+            "that compile_model returned, or compile with deployment_settings=OnnxRuntimeDeployment()."
+        )
+    if names.given:
+        raise SettingsError(
+            "A model that was loaded is exported as it was saved; names and axes cannot be changed. Export the model "
+            "that compile_model returned."
+        )
+    for file in extra:
+        file.unlink() if file.is_file() else shutil.rmtree(file)
+
+
+def _renamed(source: Lowering, names: ExportNames) -> Lowering:
+    program, outputs = source.program, list(source.output_names)
+    if names.kept is not None:
+        places = list(names.kept)
+        if not places or any(type(place) is not int or not 0 <= place < len(outputs) for place in places):
+            raise SettingsError(
+                f"keep_outputs_at_idx must name some of the results 0 to {len(outputs) - 1} ({', '.join(outputs)}), "
+                f"got {places!r}."
+            )
+        program, outputs = with_outputs(program, places), [outputs[place] for place in places]
+    user_inputs = program.graph_signature.user_inputs
+    tensors = [i for i, value in enumerate(user_inputs) if isinstance(value, str)]
+    inputs = list(source.input_names)
+    if names.inputs is not None:
+        old = [inputs[i] for i in tensors]
+        for place, name in zip(tensors, _checked(names.inputs, old, "input_names"), strict=True):
+            inputs[place] = name
+    if names.outputs is not None:
+        outputs = _checked(names.outputs, outputs, "output_names")
+    renamed = replace(source, program=program, input_names=tuple(inputs), output_names=tuple(outputs))
+    if names.axes is None:
+        return renamed
+    return replace(renamed, dimension_names={**source.dimension_names, **_axis_names(renamed, names.axes)})
+
+
+def _checked(given: Sequence[str], old: Sequence[str], argument: str) -> list[str]:
+    listed = [given] if isinstance(given, str) else list(given)
+    if len(listed) != len(old):
+        raise SettingsError(
+            f"{argument} must hold {len(old)} names, one for each of {', '.join(old) or 'none'}; got {listed!r}."
+        )
+    wrong = [name for name in listed if not isinstance(name, str) or not re.fullmatch(r"[^\s/\\]+", name)]
+    if wrong or len(set(listed)) < len(listed):
+        raise SettingsError(f"{argument} must be different names without spaces or slashes; got {listed!r}.")
+    return listed
+
+
+def _axis_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, str]:
+    """Names for the symbols of dynamic sizes."""
+    sizes = _symbolic_sizes(lowering)
+    result: dict[str, str] = {}
+    for tensor, dims in axes.items():
+        if tensor not in sizes:
+            raise SettingsError(f"dynamic_axes names {tensor!r}; there are {', '.join(map(repr, sizes))}.")
+        shape = sizes[tensor]
+        for dim in dims:
+            if type(dim) is not int or not -len(shape) <= dim < len(shape) or isinstance(shape[dim], int):
+                dynamic = [i for i, size in enumerate(shape) if not isinstance(size, int)]
+                raise SettingsError(
+                    f"dynamic_axes[{tensor!r}]: dim {dim!r} is not dynamic in this model (dynamic are {dynamic}). "
+                    "Compile with tracing inputs whose sizes differ there."
+                )
+            if isinstance(dims, Mapping):
+                symbol, name = str(shape[dim]), str(dims[dim])
+                if result.get(symbol, name) != name:
+                    raise SettingsError(
+                        f"dynamic_axes[{tensor!r}]: dim {dim} always has the size of the one named {result[symbol]!r}, "
+                        f"so it cannot be named {name!r}."
+                    )
+                result[symbol] = name
+    return result
+
+
+def _symbolic_sizes(lowering: Lowering) -> dict[str, tuple[Any, ...]]:
+    """The sizes of inputs and outputs by their names."""
+    values = {node.name: node.meta.get("val") for node in lowering.program.graph.nodes}
+    signature = lowering.program.graph_signature
+    named = [
+        *zip(lowering.input_names, signature.user_inputs, strict=True),
+        *zip(lowering.output_names, signature.user_outputs, strict=True),
+    ]
+    found = {name: values.get(place) for name, place in named if isinstance(place, str)}
+    return {name: tuple(value.shape) for name, value in found.items() if isinstance(value, torch.Tensor)}

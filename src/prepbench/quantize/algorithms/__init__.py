@@ -1,0 +1,6 @@
+"""Changes of the float graph that make it easier to quantize; what it computes stays the same up to rounding."""
+
+from prepbench.quantize.algorithms.equalize import equalize as equalize
+from prepbench.quantize.algorithms.smooth import smooth as smooth
+
+__all__ = ["equalize", "smooth"]

@@ -1,0 +1,164 @@
+"""Weights and other constants of a graph: who reads them, and how to scale them without touching the user's tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+
+import torch
+from torch import fx, nn
+
+aten = torch.ops.aten
+
+# operator -> index of the bias
+_BIAS = {
+    **{
+        getattr(getattr(aten, name), overload): 2
+        for name in ("conv1d", "conv2d", "conv3d")
+        for overload in ("default", "padding")
+    },
+    aten.linear.default: 2,
+    aten.addmm.default: 0,
+}
+_KEEPS_CHANNELS_LAST = frozenset(
+    [
+        aten.alias.default,
+        aten.clone.default,
+        aten.contiguous.default,
+        aten.detach.default,
+        aten.dropout.default,
+        aten._unsafe_view.default,
+        aten.flatten.using_ints,
+        aten.reshape.default,
+        aten.view.default,
+        aten.permute.default,
+        aten.transpose.int,
+        aten.select.int,
+        aten.slice.Tensor,
+        aten.unsqueeze.default,
+    ]
+)
+
+
+def value_of(graph: fx.GraphModule, node: fx.Node) -> torch.Tensor:
+    """The tensor that a ``get_attr`` node reads."""
+    value = operator.attrgetter(str(node.target))(graph)
+    assert isinstance(value, torch.Tensor)
+    return value.detach()
+
+
+def readers(graph: fx.GraphModule, node: fx.Node) -> set[fx.Node]:
+    """All nodes that read memory of this constant, under whatever name."""
+    start, end = _span(value_of(graph, node))
+    found = set(node.users)
+    for other in graph.graph.nodes:
+        if other.op == "get_attr" and other is not node and other.users:
+            value = operator.attrgetter(str(other.target))(graph)
+            if isinstance(value, torch.Tensor):
+                first, last = _span(value)
+                if first < end and start < last:
+                    found.update(other.users)
+    return found
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    if tensor.numel() == 0 or tensor.layout != torch.strided:
+        return 0, 0
+    size = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + size * tensor.element_size()
+
+
+def can_scale(graph: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether it is a float32 constant, and stays constant while the graph runs."""
+    value = value_of(graph, node)
+    plain = value.dtype == torch.float32 and value.layout == torch.strided
+    return plain and not any(writes(reader) for reader in readers(graph, node))
+
+
+def consumers(node: fx.Node) -> list[fx.Node]:
+    """The nodes that read its values; those that ask for its size do not."""
+    return [user for user in node.users if user.target is not aten.sym_size.int]
+
+
+def scale_constant(graph: fx.GraphModule, node: fx.Node, factor: torch.Tensor, users: Collection[fx.Node]) -> None:
+    """Let ``users`` read the constant times ``factor``: under its name if nothing else reads it, else under a new one.
+
+    The old tensor stays as it is, because it is shared with the user's model.
+    """
+    scaled = value_of(graph, node) * factor
+    if readers(graph, node) <= set(users):
+        _assign(graph, str(node.target), scaled)
+        return
+    with graph.graph.inserting_after(node):
+        copy = add_constant(graph, f"{str(node.target).replace('.', '_')}_scaled", scaled)
+    copy.meta = dict(node.meta)
+    for user in [user for user in node.users if user in users]:
+        user.replace_input_with(node, copy)
+
+
+def add_constant(graph: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:
+    """A new buffer of the graph and, at the insertion point, a node that reads it; its meta is left to the caller."""
+    number = next(i for i in range(len(graph.graph.nodes) + 1) if not hasattr(graph, f"{name}_{i}"))
+    graph.register_buffer(f"{name}_{number}", value)
+    return graph.graph.get_attr(f"{name}_{number}")
+
+
+def _assign(graph: fx.GraphModule, target: str, value: torch.Tensor) -> None:
+    path, _, name = target.rpartition(".")
+    owner = graph.get_submodule(path)
+    old = getattr(owner, name)
+    if name in owner._parameters:
+        setattr(owner, name, nn.Parameter(value, requires_grad=old.requires_grad))
+    else:
+        setattr(owner, name, value)
+
+
+def bias_of(graph: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """The constant that a layer adds to each output channel, if it adds one.
+
+    Raises:
+        ValueError: the bias is computed in the graph, so it cannot be scaled.
+    """
+    index = _BIAS.get(node.target)
+    bias = node.args[index] if index is not None and len(node.args) > index else node.kwargs.get("bias")
+    if bias is None:
+        return None
+    if not isinstance(bias, fx.Node) or bias.op != "get_attr" or not can_scale(graph, bias):
+        raise ValueError(f"The bias of {node.name} is no constant")
+    if value_of(graph, bias).ndim != 1:
+        raise ValueError(f"The bias of {node.name} is no vector")
+    return bias
+
+
+def channels(node: object) -> int | None:
+    """The size of the last axis of what a node computes, where that is one tensor and the size is fixed."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    size = value.shape[-1] if isinstance(value, torch.Tensor) and value.ndim else None
+    return size if isinstance(size, int) else None
+
+
+def keeps_channels_last(node: fx.Node) -> bool:
+    """Whether the operator only moves or drops whole rows: element c of the last axis stays element c of it."""
+    if node.op != "call_function" or node.target not in _KEEPS_CHANNELS_LAST:
+        return False
+    source = node.args[0]
+    if channels(source) is None or channels(source) != channels(node):
+        return False
+    assert isinstance(source, fx.Node)
+    ndim = source.meta["val"].ndim
+    if node.target is aten.permute.default:
+        dims = node.args[1]
+        return isinstance(dims, list | tuple) and dims[-1] in (-1, ndim - 1)
+    if node.target is aten.transpose.int:
+        return not {-1, ndim - 1} & {dim for dim in node.args[1:3] if isinstance(dim, int)}
+    if node.target in (aten.select.int, aten.slice.Tensor):
+        return (node.args[1] if len(node.args) > 1 else 0) not in (-1, ndim - 1)
+    if node.target is aten.unsqueeze.default:
+        return node.args[1] not in (-1, ndim)
+    return True
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether the operator changes one of its inputs in place."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)

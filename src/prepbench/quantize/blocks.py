@@ -1,0 +1,54 @@
+"""Weights with a scale for each block of inputs: one operator, which targets translate or take apart."""
+
+from __future__ import annotations
+
+import torch
+
+Program = torch.export.ExportedProgram
+
+
+def dequantize_blocks_reference(
+    q: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, block_size: int, bits: int
+) -> torch.Tensor:
+    """What ``prepbench::dequantize_blocks`` computes, in operators of PyTorch.
+
+    Args:
+        q: int8 of shape (out, in).
+        scale: float32 of shape (out, in / block_size).
+        zero_point: int8 of the shape of ``scale``, or None for none.
+        block_size: inputs that share a scale.
+        bits: bits of the integers, which decides how a target stores them.
+
+    Returns:
+        float32 of shape (out, in).
+    """
+    blocks = q.to(scale.dtype).reshape(scale.shape[0], scale.shape[1], block_size)
+    if zero_point is not None:
+        blocks = blocks - zero_point.to(scale.dtype).unsqueeze(-1)
+    return (blocks * scale.unsqueeze(-1)).reshape(q.shape[0], q.shape[1])
+
+
+@torch.library.custom_op("prepbench::dequantize_blocks", mutates_args=())
+def dequantize_blocks(
+    q: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, block_size: int, bits: int
+) -> torch.Tensor:
+    """The operator; see :func:`dequantize_blocks_reference`."""
+    return dequantize_blocks_reference(q, scale, zero_point, block_size, bits)
+
+
+@dequantize_blocks.register_fake
+def _(
+    q: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, block_size: int, bits: int
+) -> torch.Tensor:
+    return torch.empty(q.shape, dtype=scale.dtype, device=q.device)
+
+
+OPERATOR = torch.ops.prepbench.dequantize_blocks.default
+
+
+def decompose_blocks(program: Program) -> Program:
+    """The program with each such operator taken apart, for targets whose compilers shall see through it."""
+    if not any(node.target is OPERATOR for node in program.graph.nodes):
+        return program
+    decomposed: Program = program.run_decompositions({OPERATOR: dequantize_blocks_reference})
+    return decomposed

@@ -1,0 +1,220 @@
+"""Observers for torchao's PT2E: they learn ranges, and can show what quantizing will do before it is done."""
+
+from __future__ import annotations
+
+import functools
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.quantize._torchao import pt2e
+from prepbench.quantize.blocks import OPERATOR
+from prepbench.quantize.weights import EPSILON, WeightForm, integers, rounded, rows_of, weight_qparams
+
+# how many values of one batch are kept for ranges that depend on more than the extremes, and how many of all batches
+_KEPT_OF_A_BATCH = 2**14
+_KEPT = 2**18
+
+
+@functools.cache
+def observers() -> SimpleNamespace:
+    """The classes ``ActivationObserver`` and ``PerChannelWeightObserver``; torchao is loaded by the first call.
+
+    PT2E creates them and puts them into the graph. Each has a ``mode``: ``"observe"`` learns, ``"pass"`` does nothing,
+    ``"simulate"`` quantizes and dequantizes.
+    """
+
+    class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignore[misc]
+        """Learns the range of what passes it: one scale and zero point.
+
+        Args:
+            method: ``"minmax"``, ``"percentile"`` or ``"mse"``.
+            percentile: for ``"percentile"``, how much of the values stays within the range, in percent.
+        """
+
+        def __init__(self, method: str = "minmax", percentile: float = 99.99, **keywords: Any) -> None:
+            super().__init__(eps=EPSILON, **keywords)
+            self.method = method
+            self.percentile = percentile
+            self.mode = "observe"
+            self.forget()
+
+        def forget(self) -> None:
+            """Start afresh."""
+            self.low, self.high = math.inf, -math.inf
+            self._kept: list[torch.Tensor] = []
+            self._qparams: tuple[float, int] | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.mode == "simulate":
+                return self.simulate(x)
+            if self.mode == "observe" and x.numel():
+                self._observe(x.detach())
+            return x
+
+        def _observe(self, x: torch.Tensor) -> None:
+            low, high = (float(value) for value in torch.aminmax(x))
+            # NaN is kept, so that it is found
+            self.low = low if math.isnan(low) else min(self.low, low)
+            self.high = high if math.isnan(high) else max(self.high, high)
+            self._qparams = None
+            if self.method != "minmax":
+                flat = x.flatten()
+                self._kept.append(flat[:: max(1, math.ceil(flat.numel() / _KEPT_OF_A_BATCH))].float().clone())
+                if sum(map(len, self._kept)) > _KEPT:
+                    self._kept = [torch.cat(self._kept)[::2]]
+
+        @property
+        def finite(self) -> bool:
+            """Whether something was seen, and all of it finite."""
+            return math.isfinite(self.low) and math.isfinite(self.high)
+
+        def simulate(self, x: torch.Tensor) -> torch.Tensor:
+            """``x`` after quantizing and dequantizing."""
+            if not self.finite:
+                return x
+            if self._qparams is None:
+                scale, zero_point = self.calculate_qparams()
+                self._qparams = float(scale), int(zero_point)
+            return torch.fake_quantize_per_tensor_affine(x, *self._qparams, self.quant_min, self.quant_max)
+
+        def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+            """Scale and zero point, tensors of one element."""
+            if not self.finite:  # nothing ever passed: a branch that calibration did not take
+                return torch.ones(1), torch.zeros(1, dtype=torch.int64)
+            return self._of_range(*self._range())
+
+        def represented(self) -> tuple[float, float]:
+            """The smallest and the largest value that the integers stand for."""
+            scale, zero_point = (float(value) for value in self.calculate_qparams())
+            return (self.quant_min - zero_point) * scale, (self.quant_max - zero_point) * scale
+
+        def _of_range(self, low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
+            result: tuple[torch.Tensor, torch.Tensor] = self._calculate_qparams(torch.tensor(low), torch.tensor(high))
+            return result
+
+        def _range(self) -> tuple[float, float]:
+            if self.method == "minmax":
+                return self.low, self.high
+            values = torch.cat(self._kept)
+            if self.method == "percentile":
+                tail = (1 - self.percentile / 100) / 2
+                low, high = torch.quantile(values, torch.tensor([tail, 1 - tail])).tolist()
+                return low, high
+            return self._least_error(values)
+
+        def _least_error(self, values: torch.Tensor) -> tuple[float, float]:
+            best, chosen = math.inf, (self.low, self.high)
+            for step in range(40):
+                clip = 1 - step / 50
+                low, high = self.low * clip, self.high * clip
+                scale, zero_point = self._of_range(low, high)
+                fake = torch.fake_quantize_per_tensor_affine(
+                    values, float(scale), int(zero_point), self.quant_min, self.quant_max
+                )
+                error = float((fake - values).square().mean())
+                if error < best:
+                    best, chosen = error, (low, high)
+            return chosen
+
+    class PerChannelWeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
+        """Reads a weight once and knows its integers in any form."""
+
+        def __init__(
+            self, form: WeightForm | None = None, ch_axis: int | None = None, dtype: Any = torch.int8, **_: Any
+        ) -> None:
+            super().__init__(dtype=dtype)
+            self.mode = "observe"
+            self.axis = ch_axis or 0
+            self.form = form if form is not None else WeightForm()
+            self.weight: torch.Tensor | None = None
+            self._qparams: tuple[torch.Tensor, torch.Tensor] | None = None
+            self._rounded: torch.Tensor | None = None
+            self._least_scale: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.weight is None:
+                self.weight = x.detach()
+            return self.simulate(x) if self.mode == "simulate" else x
+
+        def take(self, form: WeightForm) -> None:
+            """Use another form from now on."""
+            self.form, self._qparams, self._rounded = form, None, None
+
+        def widen(self, least_scale: torch.Tensor) -> None:
+            """Let no scale be smaller than these, one for each channel."""
+            scale, zero_point = self.calculate_qparams()
+            least = least_scale if len(scale) == len(least_scale) else least_scale.max().expand_as(scale)
+            self._qparams, self._rounded = (torch.maximum(scale, least), zero_point), None
+
+        def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+            """Scales and zero points, a vector of one for each row of :func:`rows_of`."""
+            assert self.weight is not None
+            if self._qparams is None:
+                self._qparams = weight_qparams(self.weight, self.axis, self.form)
+            return self._qparams
+
+        def simulate(self, x: torch.Tensor) -> torch.Tensor:
+            """The weight after quantizing and dequantizing."""
+            self.weight = x.detach() if self.weight is None else self.weight
+            if self._rounded is None:
+                self._rounded = rounded(self.weight, self.axis, self.form, self.calculate_qparams())
+            return self._rounded
+
+        @property
+        def quant_min(self) -> int:
+            return self.form.limits[0]
+
+        @property
+        def quant_max(self) -> int:
+            return self.form.limits[1]
+
+        @property
+        def ch_axis(self) -> int:
+            return int(self.axis)
+
+        @property
+        def qscheme(self) -> torch.qscheme:
+            if not self.form.per_channel:
+                return torch.per_tensor_symmetric if self.form.symmetric else torch.per_tensor_affine
+            return torch.per_channel_symmetric if self.form.symmetric else torch.per_channel_affine
+
+    return SimpleNamespace(ActivationObserver=ActivationObserver, WeightObserver=PerChannelWeightObserver)
+
+
+def replace_by_blocks(graph: fx.GraphModule, node: fx.Node, observer: Any) -> None:
+    """Put integers, the scales of their blocks and the operator that multiplies them in the place of an observer.
+
+    Args:
+        graph: where ``node`` stands; changed in place.
+        node: the call of ``observer`` on a weight.
+        observer: of class ``WeightObserver``, with a block size in its form.
+    """
+    weight, form = observer.weight, observer.form
+    scale, zero_point = observer.calculate_qparams()
+    rows = integers(rows_of(weight.detach().float(), observer.axis, form), scale, zero_point, form)
+    parts = {"q": rows.reshape(weight.shape), "scale": scale.reshape(weight.shape[0], -1)}
+    if not form.symmetric:
+        parts["zero_point"] = zero_point.reshape(weight.shape[0], -1).to(torch.int8)
+    with graph.graph.inserting_before(node):
+        nodes: dict[str, fx.Node | None] = {"zero_point": None}
+        for name, value in parts.items():
+            attribute = f"{node.target}_{name}".replace(".", "_")
+            graph.register_buffer(attribute, value.contiguous())
+            nodes[name] = graph.graph.get_attr(attribute)
+        call = graph.graph.call_function(
+            OPERATOR, (nodes["q"], nodes["scale"], nodes["zero_point"], form.block_size, form.bits)
+        )
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        call.meta = {
+            key: value for key, value in source.meta.items() if key in ("val", "nn_module_stack", "stack_trace")
+        }
+        user = next(iter(node.users), None)
+        if user is not None and "nn_module_stack" in user.meta:
+            call.meta["nn_module_stack"] = user.meta["nn_module_stack"]
+    node.replace_all_uses_with(call)
+    graph.graph.erase_node(node)

@@ -1,0 +1,130 @@
+"""Numbers for weights: which scales and zero points, and what the weight becomes with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from prepbench.settings import QuantizationSettings
+
+# A range of nothing but zeros still needs a scale above zero; a larger bound would round small weights away.
+EPSILON = 2.0**-40
+_CLIPS = 32
+
+
+@dataclass(frozen=True)
+class WeightForm:
+    """How one weight is quantized.
+
+    Attributes:
+        bits: 4 or 8.
+        symmetric: no zero points.
+        full_range: whether symmetric integers include -128 (or -8).
+        per_channel: a scale for each output channel, otherwise one for all.
+        block_size: inputs that share a scale; 0 is all of a channel. Needs a matrix with output channels first.
+        least_error: take the range with the least squared error instead of the whole one.
+    """
+
+    bits: int = 8
+    symmetric: bool = True
+    full_range: bool = True
+    per_channel: bool = True
+    block_size: int = 0
+    least_error: bool = False
+
+    @classmethod
+    def of(cls, settings: QuantizationSettings) -> WeightForm:
+        """The form for settings with one number of bits and one block size (see ``candidates``).
+
+        Weights of few bits lose little at the edge of their range and much within it, so with fewer than 8 bits the
+        range of least error is taken whatever the observer.
+        """
+        bits, block_size = settings.weights_num_bits, settings.weights_only_quantization_block_size
+        assert isinstance(bits, int)
+        assert isinstance(block_size, int)
+        return cls(
+            bits,
+            settings.weights_symmetric,
+            settings.weights_utilize_full_int_range,
+            settings.per_channel,
+            block_size if settings.prefer_weights_only_quantization else 0,
+            settings.observer == "mse" or bits < 8,
+        )
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Smallest and largest integer."""
+        top = 2 ** (self.bits - 1) - 1
+        return (-top if self.symmetric and not self.full_range else -top - 1), top
+
+    def fits(self, weight: torch.Tensor, axis: int) -> bool:
+        """Whether the weight can be cut into blocks of this size."""
+        return self.block_size == 0 or (weight.ndim == 2 and axis == 0 and weight.shape[1] % self.block_size == 0)
+
+
+def rows_of(weight: torch.Tensor, axis: int, form: WeightForm) -> torch.Tensor:
+    """The weight as a matrix with a row for each scale; rows of blocks come channel by channel."""
+    if not form.per_channel and form.block_size == 0:
+        return weight.reshape(1, -1)
+    rows = weight.movedim(axis, 0).flatten(1) if weight.ndim > 1 else weight.reshape(-1, 1)
+    return rows.reshape(-1, form.block_size) if form.block_size else rows
+
+
+@torch.no_grad()
+def weight_qparams(weight: torch.Tensor, axis: int, form: WeightForm) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and zero point of each row of :func:`rows_of`: two vectors, float32 and int64."""
+    rows = rows_of(weight.detach().float(), axis, form)
+    low, high = torch.aminmax(rows, dim=1)
+    scale, zero_point = _from_range(low, high, form)
+    if not form.least_error:
+        return scale, zero_point
+    best = _row_error(rows, scale, zero_point, form)
+    for step in range(1, _CLIPS):
+        clip = 1 - 0.6 * step / _CLIPS
+        tried = _from_range(low * clip, high * clip, form)
+        error = _row_error(rows, *tried, form)
+        better = error < best
+        best = torch.where(better, error, best)
+        scale, zero_point = torch.where(better, tried[0], scale), torch.where(better, tried[1], zero_point)
+    return scale, zero_point
+
+
+@torch.no_grad()
+def rounded(
+    weight: torch.Tensor, axis: int, form: WeightForm, qparams: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """The weight after quantizing and dequantizing, in its own shape."""
+    rows = rows_of(weight.detach().float(), axis, form)
+    result = _fake(rows, *qparams, form)
+    if not form.per_channel and form.block_size == 0:
+        return result.reshape(weight.shape)
+    moved = weight.movedim(axis, 0).shape
+    return result.reshape(moved).movedim(0, axis).contiguous()
+
+
+def integers(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: WeightForm) -> torch.Tensor:
+    """The rows as int8."""
+    low, high = form.limits
+    return (rows / scale[:, None]).round().add(zero_point[:, None]).clamp(low, high).to(torch.int8)
+
+
+def _from_range(low: torch.Tensor, high: torch.Tensor, form: WeightForm) -> tuple[torch.Tensor, torch.Tensor]:
+    smallest, largest = form.limits
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    if form.symmetric:
+        scale = (torch.maximum(-low, high) / ((largest - smallest) / 2)).clamp(min=EPSILON)
+        return scale, torch.zeros_like(scale, dtype=torch.int64)
+    scale = ((high - low) / (largest - smallest)).clamp(min=EPSILON)
+    zero_point = (smallest - (low / scale).round()).clamp(smallest, largest)
+    return scale, zero_point.to(torch.int64)
+
+
+def _row_error(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: WeightForm) -> torch.Tensor:
+    return (_fake(rows, scale, zero_point, form) - rows).square().sum(1)
+
+
+def _fake(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: WeightForm) -> torch.Tensor:
+    low, high = form.limits
+    zero_point = zero_point.to(torch.int32)
+    return torch.fake_quantize_per_channel_affine(rows, scale.to(torch.float32), zero_point, 0, low, high)

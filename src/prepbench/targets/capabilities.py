@@ -1,0 +1,58 @@
+"""Whether a target has what the settings ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prepbench.errors import SettingsError
+from prepbench.quantize import Placement
+from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
+from prepbench.targets.base import Target
+
+
+def check_settings(target: Target, settings: DeploymentSettings, explained: Iterable[ExplainedLayer]) -> None:
+    """Raise ``SettingsError`` for the first layer whose settings the target cannot carry out, and say what it has."""
+    placement = target.placement
+    for layer in explained:
+        if layer.settings is None:
+            continue
+        problem = _lacking(layer.settings, placement)
+        if problem:
+            rule = "quantization_settings" if layer.rule == "global" else f"layer_quantization_settings[{layer.rule!r}]"
+            raise SettingsError(
+                f"{type(settings).__name__} has no {problem}, which {rule} asks for (layer {layer.fqn!r}). It has: "
+                f"{_what_it_has(placement)}."
+            )
+
+
+def _lacking(settings: QuantizationSettings, placement: Placement) -> str:
+    bits = settings.weights_num_bits
+    listed = (bits,) if isinstance(bits, int) else tuple(bits)
+    blocks = settings.weights_only_quantization_block_size
+    if settings.prefer_weights_only_quantization:
+        missing = [number for number in listed if number not in placement.weights_only_bits]
+        if missing:
+            return f"{missing[0]}-bit weights with activations in float"
+        if blocks != 0 and not placement.block_sizes:
+            return "scales for blocks of weights"
+        return ""
+    missing = [number for number in listed if number not in placement.weights_bits]
+    if missing:
+        return f"{missing[0]}-bit weights with quantized activations"
+    if settings.activations_num_bits not in placement.activations_bits:
+        return f"{settings.activations_num_bits}-bit activations"
+    return ""
+
+
+def _what_it_has(placement: Placement) -> str:
+    def bits(numbers: tuple[int, ...]) -> str:
+        return " or ".join(map(str, sorted(numbers)))
+
+    parts = []
+    if placement.weights_bits:
+        parts.append(f"weights of {bits(placement.weights_bits)} bits with activations of ")
+        parts[-1] += f"{bits(placement.activations_bits)} bits"
+    if placement.weights_only_bits:
+        blocks = ", with or without blocks" if placement.block_sizes else ""
+        parts.append(f"weights of {bits(placement.weights_only_bits)} bits with activations in float{blocks}")
+    return "; ".join(parts) or "no quantization"
