@@ -32,7 +32,11 @@ def write_folder(folder: Path, manifest: dict[str, Any], write_files: Callable[[
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         write_files(temporary)
-        files = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
+        files = {
+            path.relative_to(temporary).as_posix(): _digest(path)
+            for path in sorted(temporary.rglob("*"))
+            if path.is_file()
+        }
         content = {"format": FORMAT, "version": VERSION, **manifest, "files": files}
         (temporary / MANIFEST).write_text(json.dumps(content, indent=1))
         os.chmod(temporary, 0o755)
@@ -69,7 +73,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "wrote it, or compile again."
         )
     for name, digest in dict(manifest.get("files", {})).items():
-        file = Path(folder) / Path(name).name
+        file = Path(folder) / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ArtifactError(f"{path} names {name!r}, which is outside the folder. Save the model again.")
         if not file.exists():
             raise ArtifactError(
                 f"{folder} is incomplete: {name} is missing. Copy the whole folder, or save the model again."

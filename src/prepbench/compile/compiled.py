@@ -29,6 +29,7 @@ from prepbench.settings import (
     QuantizationSettings,
 )
 from prepbench.targets import Lowering, Runtime, target_named
+from prepbench.targets.parts import is_in_parts, load_parts
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,8 @@ def load_compiled(folder: str | Path) -> CompiledModel:
             f"{folder}: the manifest is damaged ({type(error).__name__}: {error}). Save the model again."
         ) from error
     target.check_available()
-    return CompiledModel(target.load(folder, settings), calls, settings, report)
+    runtime = load_parts(target, folder, settings) if is_in_parts(folder) else target.load(folder, settings)
+    return CompiledModel(runtime, calls, settings, report)
 
 
 def measured_size(runtime: Runtime) -> int:

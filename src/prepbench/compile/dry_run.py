@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-
-from torch import fx
-
 from prepbench.compile.report import CompileReport
 from prepbench.compile.request import Request, Stages, float_bytes
+from prepbench.compile.stages import operator_places
 from prepbench.errors import SettingsError
 from prepbench.quantize import LayerReport, insert_observers
 
@@ -33,7 +29,7 @@ def planned(request: Request, stages: Stages) -> CompileReport:
                 problem = str(error)
     unsupported = [f"{leaf.fqn or 'the model'}: {leaf.kind}" for leaf in captured.leaves]
     with stages("check operators"):
-        unsupported += _lacking(request.target.unsupported_nodes(request.program))
+        unsupported += operator_places(request.target.unsupported_nodes(request.program))
     total = float_bytes(captured.model)
     return CompileReport(
         request.target.name,
@@ -53,15 +49,3 @@ def planned(request: Request, stages: Stages) -> CompileReport:
 def _saved(row: LayerReport) -> int:
     """Bytes that quantizing a layer saves, without its scales."""
     return row.parameters * (32 - row.weights_bits) // 8 if row.quantized else 0
-
-
-def _lacking(nodes: Sequence[fx.Node]) -> list[str]:
-    """Operators with the modules that call them and how often."""
-    places: Counter[tuple[str, str]] = Counter()
-    for node in nodes:
-        stack = list((node.meta.get("nn_module_stack") or {}).values())
-        places[str(node.target).removesuffix(".default"), str(stack[-1][0]) if stack else ""] += 1
-    return [
-        f"{fqn or 'the model'}: {operator}" + (f" ({count} times)" if count > 1 else "")
-        for (operator, fqn), count in places.items()
-    ]

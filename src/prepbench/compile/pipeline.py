@@ -22,7 +22,7 @@ from prepbench.compile.dry_run import planned
 from prepbench.compile.journal import Journal
 from prepbench.compile.report import CompileReport
 from prepbench.compile.request import Request, Stages, float_bytes
-from prepbench.compile.stages import agreeing, check_lowered, lowering, quantize
+from prepbench.compile.stages import agreeing, check_lowered, lower, lowering, quantize
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import check_calibration
@@ -90,7 +90,8 @@ def compile_model(
             operators that the target lacks, the estimated size.
         skip_eval_set_mode: compile the model in the mode it is in, instead of in eval mode.
         graph_name: a name for the graph in the report, the logs and the files; the model's class name when omitted.
-        fullgraph: if False, modules that cannot be captured become opaque operators (for targets that can run these).
+        fullgraph: if False, modules that cannot be captured, and operators that the target does not have, run in
+            PyTorch between the parts that are compiled.
         dynamic: if False, every dim is static.
         disable: return ``module_or_func`` as it is.
         progress: receives a :class:`prepbench.Progress` for each step; may raise :class:`prepbench.Cancelled` to stop.
@@ -176,6 +177,7 @@ def compile_model(
                 explained=tuple(explained),
                 calibration=tuple(calibration),
                 measured=is_model_pretrained,
+                fullgraph=fullgraph,
                 data_transform_fn=data_transform_fn,
             )
             result: Any = planned(request, stages) if is_dry_run else _compile(request, stages)
@@ -191,14 +193,15 @@ def compile_model(
 def _compile(request: Request, stages: Stages) -> CompiledModel:
     """Quantize if that is asked for, lower, check, report."""
     target, captured = request.target, request.captured
-    target.check_leaves(captured.leaves)
+    if request.fullgraph:
+        target.check_leaves(captured.leaves)
     program, quantized = request.program, None
     if request.explained:
         quantized = quantize(request, stages)
         program = quantized.program
     with stages("lower"):
         lowered = lowering(program, captured, request.calls, stages.progress)
-        runtime = target.lower(lowered, request.settings)
+        runtime, in_torch = lower(request, lowered)
         check_lowered(runtime, program, target.name)
     report = CompileReport(
         target.name,
@@ -209,6 +212,7 @@ def _compile(request: Request, stages: Stages) -> CompiledModel:
         tuple(leaf.fqn for leaf in captured.leaves),
         name=request.name,
         model_sqnr=quantized.model_sqnr if quantized else None,
+        in_torch=in_torch,
     )
     document = document_of_program(
         program, captured.model, captured.leaves, request.name, size_names=captured.size_names

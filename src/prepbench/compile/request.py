@@ -37,6 +37,7 @@ class Request:
         explained: what applies to each layer; empty for a compile in float.
         calibration: the calibration inputs.
         measured: whether the weights mean something, so that measuring layers does.
+        fullgraph: whether the target must take all of it.
         data_transform_fn: applied to samples that are given later.
     """
 
@@ -50,6 +51,7 @@ class Request:
     explained: tuple[ExplainedLayer, ...] = ()
     calibration: tuple[Sample, ...] = ()
     measured: bool = True
+    fullgraph: bool = True
     data_transform_fn: Callable[[Any], Any] | None = None
 
     @classmethod

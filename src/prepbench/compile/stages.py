@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,15 @@ from torch import fx, nn
 
 from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.capture.export import Captured
+from prepbench.capture.leaf_operator import is_leaf_operator
 from prepbench.compile.calls import CallSpec
 from prepbench.compile.request import Request, Stages
 from prepbench.errors import CaptureError, InputError, TargetError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import ProgressCallback
 from prepbench.quantize import LayerReport, calibrate, choose_forms, convert, insert_observers
-from prepbench.targets import Lowering, Runtime
+from prepbench.targets import Lowering, Runtime, Target
+from prepbench.targets.parts import lower_in_parts
 from prepbench.targets.programs import is_repeatable
 
 Program = torch.export.ExportedProgram
@@ -121,6 +124,67 @@ def lowering(program: Program, captured: Captured, calls: CallSpec, progress: Pr
         keep_alive=captured,
         progress=progress,
     )
+
+
+def lower(request: Request, lowered: Lowering) -> tuple[Runtime, tuple[str, ...]]:
+    """Lower the whole graph, or, where the target cannot take all of it and need not, the parts that it can.
+
+    Returns:
+        The runtime, and what runs in PyTorch between parts.
+
+    Raises:
+        TargetError: the target cannot take the graph; names the operators that it lacks.
+    """
+    target, program = request.target, lowered.program
+    try:
+        target.check_leaves(lowered.leaves)
+        return target.lower(lowered, request.settings), ()
+    except TargetError as error:
+        in_torch = _lacking(target, program)
+        if not in_torch:
+            raise
+        places = ", ".join(operator_places(in_torch))
+        if request.fullgraph:
+            raise TargetError(
+                f"{error} {target.name} lacks: {places}. With fullgraph=False these run in PyTorch, and the rest on "
+                f"{target.name}."
+            ) from error
+    return lower_in_parts(target, lowered, request.settings, in_torch), tuple(operator_places(in_torch))
+
+
+def _lacking(target: Target, program: Program) -> list[fx.Node]:
+    """The nodes of ``program`` that the target has no form for, which may have looked at them decomposed."""
+    lacking = list(target.unsupported_nodes(program))
+    names = {name for node in lacking for name in _origins(node)}
+    operators = {node.target for node in lacking}
+    return [
+        node
+        for node in program.graph.nodes
+        if node.op == "call_function"
+        and (node.name in names or node.target in operators or is_leaf_operator(node.target))
+    ]
+
+
+def _origins(node: fx.Node) -> set[str]:
+    """The names of a node and of those that it was decomposed from."""
+    names, rest = {node.name}, list(node.meta.get("from_node") or ())
+    while rest:
+        source = rest.pop()
+        names.add(source.name)
+        rest += source.from_node or ()
+    return names
+
+
+def operator_places(nodes: Sequence[fx.Node]) -> list[str]:
+    """Operators with the modules that call them and how often."""
+    places: Counter[tuple[str, str]] = Counter()
+    for node in nodes:
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        places[str(node.target).removesuffix(".default"), str(stack[-1][0]) if stack else ""] += 1
+    return [
+        f"{fqn or 'the model'}: {operator}" + (f" ({count} times)" if count > 1 else "")
+        for (operator, fqn), count in places.items()
+    ]
 
 
 def check_lowered(runtime: Runtime, program: Program, target: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import fx, nn
@@ -15,7 +15,7 @@ from prepbench.quantize.measure import observer_of
 _LARGEST = 2.0**30
 
 
-def correct_biases(graph: fx.GraphModule, shifts: Mapping[str, torch.Tensor]) -> list[str]:
+def correct_biases(graph: fx.GraphModule, shifts: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:
     """Subtract from biases what quantizing adds to the mean of each output channel, in place.
 
     Layers without a bias stay without one. A corrected bias is a new parameter; the old one may be shared.
@@ -28,9 +28,9 @@ def correct_biases(graph: fx.GraphModule, shifts: Mapping[str, torch.Tensor]) ->
         shifts: the mean difference of each output channel, by node name of the layer's call.
 
     Returns:
-        The names of the nodes whose bias was corrected.
+        The bias that each corrected layer had before, by name of its node: see :func:`restore_biases`.
     """
-    corrected = []
+    before: dict[str, fx.Node] = {}
     for node in list(graph.graph.nodes):
         shift = shifts.get(node.name)
         bias = _bias(node)
@@ -44,9 +44,17 @@ def correct_biases(graph: fx.GraphModule, shifts: Mapping[str, torch.Tensor]) ->
         with graph.graph.inserting_before(node):
             new = graph.graph.get_attr(name)
         new.meta = dict(bias.meta)
+        before[node.name] = bias
         node.args = tuple(new if argument is bias else argument for argument in node.args)
-        corrected.append(node.name)
-    return corrected
+    return before
+
+
+def restore_biases(graph: fx.GraphModule, before: Mapping[str, fx.Node], names: Collection[str]) -> None:
+    """Take corrections back, in place, for these nodes."""
+    for node in graph.graph.nodes:
+        if node.name in names and node.name in before:
+            corrected = _bias(node)
+            node.args = tuple(before[node.name] if argument is corrected else argument for argument in node.args)
 
 
 def fit_biases(graph: fx.GraphModule) -> None:

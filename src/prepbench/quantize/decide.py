@@ -11,7 +11,7 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
-from prepbench.quantize.biases import correct_biases
+from prepbench.quantize.biases import correct_biases, restore_biases
 from prepbench.quantize.measure import (
     Measured,
     Tally,
@@ -74,12 +74,12 @@ def decide(
     measured = measure(graph, plan, forms, chosen, progress)
     for fqn, candidates in forms.items():
         _choose(fqn, _tallies(plan, fqn, candidates, measured), plan.settings[fqn], options, decisions)
-    kept = _give_up(graph, plan, decisions)
+    kept = _give_up(graph, plan, decisions, {})
     for fqn, form in decisions.forms.items():
         for call in kept.calls.get(fqn, ()):
             _weight_observer(graph, call.node.name, call.weight_index).take(form)
-    if options.bias_correction:
-        correct_biases(graph, _shifts(kept, decisions, measured))
+    before = correct_biases(graph, _shifts(kept, decisions, measured)) if options.bias_correction else {}
+    graph.recompile()
     decisions.model_sqnr = simulated_sqnr(graph, chosen, measured.outputs)
     step = 1
     while options.keep_ruined_layers_in_float and decisions.model_sqnr < options.model_sqnr_floor and kept.calls:
@@ -90,7 +90,7 @@ def decide(
                 f"{options.model_sqnr_floor:g} dB, and this layer is among those that add most noise "
                 f"({decibels(decisions.ratios.get(fqn, 0.0)):.1f} dB)"
             )
-        kept = _give_up(graph, kept, decisions)
+        kept = _give_up(graph, kept, decisions, before)
         decisions.model_sqnr = simulated_sqnr(graph, chosen, measured.outputs)
         step *= 2
     return decisions
@@ -168,10 +168,13 @@ def _give_up(
     graph: fx.GraphModule,
     plan: Plan,
     decisions: Decisions,
+    before: Mapping[str, fx.Node],
 ) -> Plan:
     """Take the observers of layers that were given up out of the graph; returns the plan of what is left."""
     if not decisions.given_up.keys() & plan.calls.keys():
         return plan
+    gone = {call.node.name for fqn in decisions.given_up for call in plan.calls.get(fqn, ())}
+    restore_biases(graph, before, gone)
     for fqn in decisions.given_up:
         decisions.forms.pop(fqn, None)
     left = plan.without(decisions.given_up.keys())

@@ -16,8 +16,8 @@ from prepbench.quantize.layers import LayerCall
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.weights import WeightForm, rounded, weight_qparams
 
-# more samples hardly change a mean over all their positions
-MEASURED = 4
+# rows (first dims) of samples that are measured; more hardly change a mean over all their positions
+ROWS = 8
 
 
 @dataclass
@@ -38,10 +38,11 @@ class Tally:
 
     def add(self, right: torch.Tensor, got: torch.Tensor, channels: int) -> None:
         """Count one output."""
-        difference = (got - right).double()
-        self.noise += float(difference.square().sum())
-        self.signal += float(right.double().square().sum())
-        total = difference.movedim(channels, 0).flatten(1).sum(1)
+        difference = got - right
+        self.noise += float(torch.linalg.vector_norm(difference)) ** 2
+        self.signal += float(torch.linalg.vector_norm(right)) ** 2
+        others = [axis for axis in range(right.ndim) if axis != channels % right.ndim]
+        total = difference.sum(others).double() if others else difference.double()
         self.shift = total if self.shift is None else self.shift + total
         self.count += difference.numel() // max(1, difference.shape[channels])
 
@@ -84,9 +85,10 @@ class Measured:
 
 
 def chosen_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """A few samples, from all over the list."""
-    step = max(1, len(samples) // MEASURED)
-    return list(samples[::step][:MEASURED])
+    """A few samples, from all over the list: as many as have some :data:`ROWS` rows together."""
+    rows = max([1, *(leaf.shape[0] for leaf in samples[0].args if isinstance(leaf, torch.Tensor) and leaf.ndim)])
+    count = max(1, ROWS // rows)
+    return list(samples[:: max(1, len(samples) // count)][:count])
 
 
 def measure(
@@ -111,8 +113,7 @@ def measure(
     with torch.no_grad():
         runner = _Runner(graph, calls, result)
         for done, sample in enumerate(samples, start=1):
-            outputs = runner.run(*sample.args)
-            result.outputs.append(tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,))
+            result.outputs.append(_listed(runner.run(*sample.args)))
             progress(Progress("measure", done, len(samples)))
     return result
 
@@ -181,7 +182,7 @@ def simulated_sqnr(graph: fx.GraphModule, samples: Sequence[Sample], expected: S
     try:
         with torch.no_grad():
             for sample, right in zip(samples, expected, strict=True):
-                got = sample.call(graph)
+                got = _listed(sample.call(graph))
                 for index, (one, other) in enumerate(zip(right, got, strict=True)):
                     if isinstance(one, torch.Tensor) and one.is_floating_point() and one.numel():
                         difference = torch.where(one == other, 0.0, (one - other).double())
@@ -193,6 +194,10 @@ def simulated_sqnr(graph: fx.GraphModule, samples: Sequence[Sample], expected: S
         set_mode(graph, "pass")
     ratios = [noise[index] / signal[index] if signal[index] else math.inf for index in noise if noise[index]]
     return min(map(decibels, ratios), default=_NO_NOISE)
+
+
+def _listed(outputs: Any) -> tuple[Any, ...]:
+    return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
 
 
 def first_not_finite(graph: fx.GraphModule, sample: Sample) -> fx.Node | None:

@@ -16,7 +16,7 @@ from prepbench.quantize.weights import EPSILON, WeightForm, integers, rounded, r
 
 # how many values of one batch are kept for ranges that depend on more than the extremes, and how many of all batches
 _KEPT_OF_A_BATCH = 2**14
-_KEPT = 2**18
+_KEPT = 2**17
 
 
 @functools.cache
@@ -46,7 +46,7 @@ def observers() -> SimpleNamespace:
             """Start afresh."""
             self.low, self.high = math.inf, -math.inf
             self._kept: list[torch.Tensor] = []
-            self._qparams: tuple[float, int] | None = None
+            self._qparams: tuple[torch.Tensor, torch.Tensor] | None = None
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if self.mode == "simulate":
@@ -76,16 +76,18 @@ def observers() -> SimpleNamespace:
             """``x`` after quantizing and dequantizing."""
             if not self.finite:
                 return x
-            if self._qparams is None:
-                scale, zero_point = self.calculate_qparams()
-                self._qparams = float(scale), int(zero_point)
-            return torch.fake_quantize_per_tensor_affine(x, *self._qparams, self.quant_min, self.quant_max)
+            scale, zero_point = self.calculate_qparams()
+            return torch.fake_quantize_per_tensor_affine(
+                x, float(scale), int(zero_point), self.quant_min, self.quant_max
+            )
 
         def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
             """Scale and zero point, tensors of one element."""
             if not self.finite:  # nothing ever passed: a branch that calibration did not take
                 return torch.ones(1), torch.zeros(1, dtype=torch.int64)
-            return self._of_range(*self._range())
+            if self._qparams is None:
+                self._qparams = self._of_range(*self._range())
+            return self._qparams
 
         def represented(self) -> tuple[float, float]:
             """The smallest and the largest value that the integers stand for."""

@@ -89,11 +89,13 @@ def scale_constant(graph: fx.GraphModule, node: fx.Node, factor: torch.Tensor, u
     if readers(graph, node) <= set(users):
         _assign(graph, str(node.target), scaled)
         return
-    with graph.graph.inserting_after(node):
+    reads = [other for other in graph.graph.nodes if other.op == "get_attr" and other.target == node.target]
+    served = {user: read for read in reads for user in read.users if user in users}
+    with graph.graph.inserting_before(min(served)):
         copy = add_constant(graph, f"{str(node.target).replace('.', '_')}_scaled", scaled)
     copy.meta = dict(node.meta)
-    for user in [user for user in node.users if user in users]:
-        user.replace_input_with(node, copy)
+    for user, read in served.items():
+        user.replace_input_with(read, copy)
 
 
 def add_constant(graph: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:

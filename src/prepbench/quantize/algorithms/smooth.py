@@ -225,7 +225,8 @@ def _recorders(graph: fx.GraphModule, records: Mapping[fx.Node, _Channels]) -> I
 
 
 def _last_placeholder(graph: fx.GraphModule) -> fx.Node:
-    return [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+    placeholders: list[fx.Node] = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    return placeholders[-1]
 
 
 def _activation(record: _Channels) -> _Activation | None:

@@ -1,0 +1,362 @@
+"""Each argument of ``compile_model`` changes something, and says so when it cannot."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.errors import ArtifactError, CalibrationError, InputError, SettingsError
+
+EAGER = pb.EagerDeployment()
+
+
+def noise(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape))) * 2 - 1
+
+
+class Net(nn.Module):
+    """Two linear layers; scale and offset are arguments that a user would fix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.drop, self.two = nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0, offset: int = 0) -> torch.Tensor:
+        return self.two(self.drop(self.one(x).relu())) * scale + offset
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def int8(model: nn.Module, **changes: Any) -> Any:
+    arguments: dict[str, Any] = {
+        "tracing_inputs": [noise(2, 8), noise(3, 8)],
+        "calibration_inputs": [noise(16, 8), noise(8, 8)],
+        "deployment_settings": EAGER,
+        "quantization_settings": pb.QuantizationSettings(),
+        **changes,
+    }
+    return pb.compile_model(model, **arguments)
+
+
+class Whole(nn.Module):
+    """``forward`` takes a mapping whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.layer(batch["x"]) * batch["gain"]
+
+
+@pytest.mark.parametrize(
+    "sample, call",
+    [
+        (lambda n: noise(n, 8), lambda model, n: model(noise(n, 8))),
+        (lambda n: (noise(n, 8),), lambda model, n: model(noise(n, 8))),
+        (lambda n: (noise(n, 8), {"scale": 2.0}), lambda model, n: model(noise(n, 8), scale=2.0)),
+        (lambda n: {"x": noise(n, 8), "offset": 3}, lambda model, n: model(x=noise(n, 8), offset=3)),
+    ],
+    ids=["tensor", "tuple", "tuple ending in a dict", "dict by keyword"],
+)
+def test_samples_come_in_all_forms(net: Net, sample: Any, call: Any) -> None:
+    compiled = int8(net, tracing_inputs=[sample(2), sample(3)], calibration_inputs=[sample(16)])
+    assert float((call(compiled, 7) - call(net, 7)).detach().abs().max()) < 0.1
+
+
+def test_a_mapping_that_forward_takes_whole() -> None:
+    model = Whole().eval()
+    samples = [{"x": noise(n, 8), "gain": noise(n, 1)} for n in (2, 3, 16)]
+    compiled = int8(model, tracing_inputs=samples[:2], calibration_inputs=samples[2:])
+    x = {"x": noise(5, 8), "gain": noise(5, 1)}
+    assert float((compiled(x) - model(x)).detach().abs().max()) < 0.1
+
+
+def test_a_generator_and_a_data_loader_are_read_once(net: Net) -> None:
+    reads = []
+
+    def batches() -> Iterator[torch.Tensor]:
+        for n in (16, 8):
+            reads.append(n)
+            yield noise(n, 8)
+
+    assert int8(net, tracing_inputs=None, calibration_inputs=batches()).report.layers
+    assert reads == [16, 8]
+    data = torch.utils.data.TensorDataset(noise(20, 8), torch.arange(20))
+    loader = torch.utils.data.DataLoader(data, batch_size=8)
+    compiled = int8(net, tracing_inputs=loader, calibration_inputs=loader, data_transform_fn=lambda batch: batch[0])
+    assert compiled(noise(9, 8)).shape == (9, 4)
+    used = batches()
+    list(used)
+    with pytest.raises(InputError, match=r"calibration_inputs is empty.*a generator, which can be read only once"):
+        int8(net, calibration_inputs=used)
+
+
+def test_forward_fn_adds_arguments_and_keeps_names(net: Net) -> None:
+    compiled = int8(net, forward_fn=lambda model, args, kwargs: model(*args, **kwargs, scale=3.0, offset=5))
+    x = noise(7, 8)
+    assert float((compiled(x) - net(x, 3.0, 5)).detach().abs().max()) < 0.2
+    assert [row.fqn for row in compiled.report.layers if row.quantized] == ["one", "two"]
+    by_keyword = int8(
+        net,
+        tracing_inputs=[{"x": noise(2, 8)}, {"x": noise(3, 8)}],
+        calibration_inputs=[{"x": noise(16, 8)}],
+        forward_fn=lambda model, args, kwargs: model(**kwargs, offset=model.two.out_features),
+    )
+    assert float((by_keyword(x=x) - net(x, offset=4)).detach().abs().max()) < 0.1
+
+
+def test_discard_input_model_decides_who_owns_the_weights(net: Net) -> None:
+    x = noise(4, 8)
+    for discard in (True, False):
+        compiled = pb.compile_model(
+            net, tracing_inputs=[noise(2, 8), noise(3, 8)], deployment_settings=EAGER, discard_input_model=discard
+        )
+        before = compiled(x)
+        with torch.no_grad():
+            net.two.bias.add_(1)
+        assert torch.allclose(compiled(x), before + 1 if discard else before)
+
+
+def test_without_discarding_the_model_is_bit_identical(net: Net) -> None:
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    handle = net.one.register_forward_hook(lambda *_: None)
+    net.train()
+    net.two.eval()
+    int8(net, discard_input_model=False)
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
+    assert net.training
+    assert not net.two.training
+    assert list(net.one._forward_hooks) == [handle.id]
+
+
+def test_weights_that_mean_nothing_are_not_measured(net: Net) -> None:
+    with torch.no_grad():
+        net.one.weight[0] *= 1e4  # one scale for all channels: the rest is rounded away
+    ruined = {"layer_quantization_settings": {"one": pb.LayerQuantizationSettings(per_channel=False)}}
+    measured, not_measured = int8(net, layer_sqnr_floor=60, **ruined), int8(net, is_model_pretrained=False, **ruined)
+    assert not measured.report.layers[0].quantized
+    assert "below the floor of 60 dB" in measured.report.layers[0].reason
+    assert not_measured.report.layers[0].quantized
+    assert "measure" not in not_measured.report.seconds
+    assert not_measured.report.model_sqnr is None
+
+
+def test_skip_eval_set_mode_compiles_the_mode_that_the_model_is_in(net: Net) -> None:
+    net.train()
+    arguments: dict[str, Any] = {"tracing_inputs": [noise(2, 8), noise(3, 8)], "deployment_settings": EAGER}
+    x = noise(64, 8)
+    dropped = pb.compile_model(net, skip_eval_set_mode=True, **arguments)
+    assert not torch.equal(dropped(x), dropped(x))
+    kept = pb.compile_model(net, **arguments)
+    assert torch.equal(kept(x), kept(x))
+    assert net.training
+
+
+def test_graph_name_is_found_in_report_log_and_diagram(net: Net, tmp_path: Path) -> None:
+    compiled = int8(net, graph_name="first head", logs_dir=tmp_path)
+    assert compiled.report.name == "first head"
+    assert "first head" in (tmp_path / "compile.log").read_text()
+    assert compiled.document().model_type == "first head"
+    assert int8(net).report.name == "Net"
+
+
+def test_dynamic_false_fixes_all_sizes(net: Net) -> None:
+    with pytest.raises(InputError, match=r"x must be a torch.float32 tensor of shape \(2, 8\)"):
+        int8(net, dynamic=False)(noise(5, 8))
+
+
+def test_disable_returns_what_was_given(net: Net) -> None:
+    assert pb.compile_model(net, disable=True) is net
+
+
+def test_logs_tell_people_and_programs_what_happened(net: Net, tmp_path: Path) -> None:
+    compiled = int8(net, logs_dir=tmp_path / "deep" / "logs")
+    events = [json.loads(line) for line in (tmp_path / "deep" / "logs" / "events.jsonl").read_text().splitlines()]
+    assert events[0]["event"] == "start"
+    assert events[0]["quantization_settings"]["weights_num_bits"] == 8
+    assert [event["stage"] for event in events if event["event"] == "stage"] == list(compiled.report.seconds)
+    assert [event["done"] for event in events if event.get("stage") == "calibrate" and "done" in event][-1] == 1
+    assert events[-1]["event"] == "done"
+    assert events[-1]["report"]["layers"][0]["fqn"] == "one"
+    text = (tmp_path / "deep" / "logs" / "compile.log").read_text()
+    assert "calibrate: " in text
+    assert "2 of 2 layers quantized" in text
+    with pytest.raises(SettingsError):
+        int8(
+            net,
+            logs_dir=tmp_path / "deep" / "logs",
+            layer_quantization_settings={"zzz": pb.LayerQuantizationSettings()},
+        )
+
+
+def test_a_failure_is_logged(net: Net, tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError):
+        int8(net, logs_dir=tmp_path, calibration_inputs=[noise(4, 8), noise(4, 8) * float("nan")])
+    assert "failed: CalibrationError: calibration_inputs[1]: x holds 32 NaN" in (tmp_path / "compile.log").read_text()
+
+
+def test_a_log_that_cannot_be_written_stops_the_compile_and_leaves_the_model(
+    net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match=r"logs_dir=.*cannot be written.*the model is unchanged"):
+        int8(net, logs_dir=tmp_path / "file")
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    net.train()
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(ArtifactError, match="No space left on device"):
+        int8(net, logs_dir=tmp_path / "logs")
+    assert net.training
+    monkeypatch.undo()
+    assert int8(net, logs_dir=tmp_path / "logs").report.layers
+
+
+def test_extra_options_set_fields_of_target_and_options(net: Net) -> None:
+    compiled = pb.compile_model(net, tracing_inputs=[noise(2, 8), noise(3, 8)], intra_op_threads=1)
+    assert compiled.deployment_settings == pb.OnnxRuntimeDeployment(intra_op_threads=1)
+    assert int8(net, layer_sqnr_floor=200, model_sqnr_floor=0).report.layers[0].weights_bits == 32
+    with pytest.raises(SettingsError, match=r"no argument 'smoothquant'. Did you mean 'smooth_quant'\?"):
+        int8(net, smoothquant=True)
+    with pytest.raises(SettingsError, match="intra_op_threads must be None or a positive number"):
+        pb.compile_model(net, tracing_inputs=[noise(2, 8)], intra_op_threads=0)
+    with pytest.raises(SettingsError, match="compile_options must be a CompileOptions, got dict"):
+        int8(net, compile_options={"smooth_quant": True})
+
+
+def test_a_dry_run_is_the_plan_of_all_layers_and_compiles_nothing(net: Net) -> None:
+    rules = {"two": pb.LayerQuantizationSettings(skip_quantization=True)}
+    seen: list[str] = []
+    plan = int8(net, is_dry_run=True, layer_quantization_settings=rules, progress=lambda p: seen.append(p.stage))
+    assert isinstance(plan, type(int8(net).report))
+    assert plan.dry_run
+    assert {row.fqn: row.weights_bits for row in plan.layers} == {"one": 8, "two": 32}
+    weights = sum(p.numel() for p in net.parameters())
+    assert plan.float_bytes == 4 * weights
+    assert plan.estimated_bytes == 4 * weights - 3 * sum(p.numel() for p in net.one.parameters())
+    assert {"calibrate", "convert", "lower"}.isdisjoint(seen)
+    assert "1 of 2 layers quantized" in repr(plan)
+
+
+class Odd(nn.Module):
+    """An operator that ONNX lacks, between two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = self.one(x)
+        return {"spectrum": torch.linalg.svdvals(y.T @ y), "out": self.two(y).view(x.shape[0], 2, 2)}
+
+
+class Branches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def test_a_dry_run_lists_what_the_target_cannot_take() -> None:
+    plan = int8(Odd().eval(), deployment_settings=pb.OnnxRuntimeDeployment(), is_dry_run=True)
+    assert any("linalg_svd" in text for text in plan.unsupported)
+    leaf = nn.Sequential(nn.Linear(8, 8), Branches(), nn.Linear(8, 4))
+    plan = int8(leaf, is_dry_run=True)
+    assert plan.leaves == ("1",)
+    assert plan.unsupported[0].startswith("1: ")
+
+
+def test_an_operator_that_the_target_lacks_is_named_or_runs_in_pytorch(tmp_path: Path) -> None:
+    model, onnx = Odd().eval(), pb.OnnxRuntimeDeployment()
+    with pytest.raises(pb.PrepbenchError, match=r"lacks: the model: aten.linalg_svdvals. With fullgraph=False"):
+        int8(model, deployment_settings=onnx)
+    compiled = int8(model, deployment_settings=onnx, fullgraph=False)
+    assert compiled.report.in_torch == ("the model: aten.linalg_svdvals",)
+    assert all(row.quantized for row in compiled.report.layers)
+    x = noise(7, 8)
+    right, got = model(x), compiled(x)
+    assert list(got) == ["spectrum", "out"]
+    assert float((got["out"] - right["out"]).detach().abs().max()) < 0.1
+    compiled.save(tmp_path / "parts")
+    loaded = pb.load_compiled(tmp_path / "parts")
+    assert torch.equal(loaded(x)["out"], got["out"])
+    assert loaded.report.in_torch == compiled.report.in_torch
+
+
+def test_a_module_that_cannot_be_captured_runs_between_parts_on_any_target() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Branches(), nn.Linear(8, 4)).eval()
+    compiled = int8(model, deployment_settings=pb.OnnxRuntimeDeployment(), fullgraph=False)
+    for sign in (1, -1):
+        x = sign * noise(6, 8).abs()
+        assert float((compiled(x) - model(x)).detach().abs().max()) < 0.1
+    with pytest.raises(pb.PrepbenchError, match="leaf-wrapped modules cannot be saved"):
+        compiled.save("nowhere")
+
+
+def test_a_float_compile_can_be_quantized_later(net: Net) -> None:
+    compiled = pb.compile_model(net, tracing_inputs=[noise(2, 8), noise(3, 8)], deployment_settings=EAGER)
+    x = noise(5, 8)
+    assert torch.allclose(compiled(x), net(x))
+
+    def cancel(progress: pb.Progress) -> None:
+        if progress.stage == "calibrate":
+            raise pb.Cancelled("stop")
+
+    with pytest.raises(pb.Cancelled):
+        compiled.initialize_algorithms([noise(16, 8)], progress=cancel)
+    assert torch.allclose(compiled(x), net(x))
+    rules = {"two": pb.LayerQuantizationSettings(skip_quantization=True)}
+    same = compiled.initialize_algorithms([noise(16, 8)], layer_quantization_settings=rules)
+    assert same is compiled
+    assert [row.weights_bits for row in compiled.report.layers] == [8, 32]
+    assert torch.equal(compiled(x), int8(net, calibration_inputs=[noise(16, 8)], layer_quantization_settings=rules)(x))
+    with pytest.raises(SettingsError, match="is quantized already"):
+        compiled.initialize_algorithms([noise(16, 8)])
+
+
+def test_a_structure_that_changes_between_samples_is_named(net: Net) -> None:
+    with pytest.raises(InputError, match=r"calibration_inputs\[1\]: .*scale"):
+        int8(net, calibration_inputs=[noise(4, 8), (noise(4, 8), {"scale": 2.0})])
+
+
+def test_values_that_become_infinite_are_traced_to_sample_and_line() -> None:
+    class Divides(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(1 / x)
+
+    with pytest.raises(CalibrationError, match=r"calibration_inputs\[1\] gives .*test_arguments.py:\d+"):
+        int8(Divides(), calibration_inputs=[noise(4, 8), torch.zeros(4, 8)])
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"weights_num_bits": 4}, "has no 4-bit weights with quantized activations.*It has: weights of 8 bits"),
+        ({"activations_num_bits": 16}, "has no 16-bit activations"),
+    ],
+)
+def test_bits_that_a_target_lacks_are_refused_with_what_it_has(net: Net, settings: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        int8(
+            net,
+            deployment_settings=pb.TensorRtDeployment(),
+            quantization_settings=pb.QuantizationSettings(**settings),
+            is_dry_run=True,
+        )
