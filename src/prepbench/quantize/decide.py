@@ -84,7 +84,10 @@ def decide(
     step = 1
     while options.keep_ruined_layers_in_float and decisions.model_sqnr < options.model_sqnr_floor and kept.calls:
         worst = sorted(kept.calls, key=lambda fqn: decisions.ratios.get(fqn, 0.0), reverse=True)[:step]
-        for fqn in worst:
+        finer = [fqn for fqn in worst if _best(measured, plan, fqn, forms[fqn]) != decisions.forms[fqn]]
+        for fqn in finer:
+            _refine(graph, plan, fqn, _best(measured, plan, fqn, forms[fqn]), decisions, measured, before)
+        for fqn in set(worst) - set(finer):
             decisions.given_up[fqn] = (
                 f"the model's output would be at {decisions.model_sqnr:.1f} dB, below the floor of "
                 f"{options.model_sqnr_floor:g} dB, and this layer is among those that add most noise "
@@ -94,6 +97,33 @@ def decide(
         decisions.model_sqnr = simulated_sqnr(graph, chosen, measured.outputs)
         step *= 2
     return decisions
+
+
+def _best(measured: Measured, plan: Plan, fqn: str, candidates: Sequence[WeightForm]) -> WeightForm:
+    """The candidate that adds least noise."""
+    ratios = {form: ratio(tallies) for form, tallies in _tallies(plan, fqn, candidates, measured).items()}
+    return min(ratios, key=lambda form: ratios[form])
+
+
+def _refine(
+    graph: fx.GraphModule,
+    plan: Plan,
+    fqn: str,
+    form: WeightForm,
+    decisions: Decisions,
+    measured: Measured,
+    before: dict[str, fx.Node],
+) -> None:
+    """Give a layer another form of weights, with the bias that belongs to it."""
+    decisions.forms[fqn] = form
+    decisions.ratios[fqn] = ratio(_tallies(plan, fqn, [form], measured)[form])
+    for call in plan.calls[fqn]:
+        _weight_observer(graph, call.node.name, call.weight_index).take(form)
+    names = {call.node.name for call in plan.calls[fqn]} & before.keys()
+    restore_biases(graph, before, names)
+    shifts = {name: shift for name, shift in _shifts(plan, decisions, measured).items() if name in names}
+    before.update(correct_biases(graph, shifts))
+    graph.recompile()
 
 
 def _forms(
@@ -131,6 +161,8 @@ def _choose(
     ratios = {form: ratio(of_form) for form, of_form in tallies.items()}
     threshold = settings.quantization_sensitivity_threshold
     limit = threshold if threshold is not None else CANDIDATE_LIMIT
+    if options.keep_ruined_layers_in_float:
+        limit = min(limit, 10 ** (-options.layer_sqnr_floor / 10))
     best = min(ratios, key=lambda form: ratios[form])
     within = [form for form, value in ratios.items() if value <= limit and limit > 0]
     form = within[0] if within and (len(ratios) > 1 or threshold is not None) else best

@@ -21,8 +21,8 @@ class CompileOptions(Settings):
         percentile: how much of the activations the observer ``"percentile"`` keeps within range, in percent.
         keep_ruined_layers_in_float: give up quantizing layers whose quality falls below a floor.
         layer_sqnr_floor: that floor for the output of one layer, in dB.
-        model_sqnr_floor: that floor for the outputs of the whole model, in dB: the layers that hurt most are given up
-            until it is reached.
+        model_sqnr_floor: that floor for the outputs of the whole model, in dB: the layers that hurt most take their most
+            exact candidate, and then are given up, until it is reached.
 
     Example:
         >>> CompileOptions(smooth_quant=True).bias_correction
@@ -50,5 +50,5 @@ class CompileOptions(Settings):
             check_choice(self, field, (True, False))
         check_range(self, "smooth_quant_strength", 0, 1)
         check_range(self, "percentile", 50, 100)
-        check_range(self, "layer_sqnr_floor", -100, 200)
-        check_range(self, "model_sqnr_floor", -100, 200)
+        check_range(self, "layer_sqnr_floor", -300, 300)
+        check_range(self, "model_sqnr_floor", -300, 300)

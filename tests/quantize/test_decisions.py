@@ -1,0 +1,296 @@
+"""Candidates, thresholds, floors, observers, blocks and corrected biases: what is decided, and that it helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.errors import SettingsError
+
+EAGER = pb.EagerDeployment()
+
+
+def noise(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+
+
+def compile_(model: nn.Module, rules: Any = None, options: Any = None, shape: Any = (64,), **settings: Any) -> Any:
+    return pb.compile_model(
+        model,
+        tracing_inputs=[noise(2, *shape), noise(3, *shape)],
+        calibration_inputs=[noise(64, *shape), noise(32, *shape)],
+        deployment_settings=EAGER,
+        quantization_settings=pb.QuantizationSettings(**settings),
+        layer_quantization_settings=rules,
+        compile_options=options,
+    )
+
+
+def sqnr(model: nn.Module, compiled: Any, x: torch.Tensor) -> float:
+    with torch.no_grad():
+        right = model(x)
+    return float(10 * torch.log10(right.square().sum() / (right - compiled(x)).square().sum()))
+
+
+def bits(compiled: Any) -> list[int]:
+    return [row.weights_bits for row in compiled.report.layers]
+
+
+def test_a_threshold_of_zero_changes_no_number() -> None:
+    model, x = mlp(), noise(9, 64)
+    compiled = compile_(model, quantization_sensitivity_threshold=0)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), model(x))
+    assert all("above the threshold of 0" in row.reason for row in compiled.report.layers)
+
+
+def test_a_threshold_keeps_the_layers_above_it_in_float() -> None:
+    model = mlp()
+    model[2].weight.data[0] *= 20  # with one scale for all channels, the others become coarse
+    rows = sorted(compile_(model, per_channel=False).report.layers, key=lambda row: row.sqnr)
+    between = 10 ** (-(rows[0].sqnr + rows[1].sqnr) / 20)
+    chosen = compile_(model, per_channel=False, quantization_sensitivity_threshold=between).report.layers
+    assert [row.fqn for row in chosen if not row.quantized] == [rows[0].fqn]
+
+
+def test_candidates_are_chosen_by_sensitivity() -> None:
+    model = mlp()
+    assert bits(compile_(model, weights_num_bits=[8, 4], quantization_sensitivity_threshold=0.05)) == [4, 4, 4]
+    assert bits(compile_(model, weights_num_bits=[8, 4], quantization_sensitivity_threshold=1e-3)) == [8, 8, 8]
+    model[2].weight.data[:, 5] *= 40  # few bits are not enough for one scale to a row
+    mixed = compile_(model, weights_num_bits=[8, 4], quantization_sensitivity_threshold=0.05)
+    assert bits(mixed) == [4, 8, 4]
+    assert all(row.sqnr >= 13 for row in mixed.report.layers)
+    assert all(row.sqnr >= 20 for row in compile_(mlp(), weights_num_bits=[8, 4]).report.layers)
+    four, eight = (compile_(mlp(), weights_num_bits=n).report.layers[0].sqnr for n in (4, 8))
+    assert eight > four + 10
+
+
+def test_blocks_of_weights_are_finer_than_channels() -> None:
+    model, x = mlp(), noise(9, 64)
+    model[0].weight.data[:, 3] *= 6
+    weights_only: dict[str, Any] = {"weights_num_bits": 4, "prefer_weights_only_quantization": True}
+    anything = pb.CompileOptions(keep_ruined_layers_in_float=False)
+    by_channel = compile_(model, options=anything, **weights_only)
+    by_block = compile_(model, options=anything, **weights_only, weights_only_quantization_block_size=16)
+    assert [row.block_size for row in by_block.report.layers] == [16, 16, 16]
+    assert sqnr(model, by_block, x) > sqnr(model, by_channel, x) + 3
+    assert [row.activations_bits for row in by_block.report.layers] == [32, 32, 32]
+    chosen = compile_(
+        model,
+        **weights_only,
+        weights_only_quantization_block_size=[0, 16, 64],
+        quantization_sensitivity_threshold=0.008,
+    )
+    assert chosen.report.layers[0].block_size in (16, 64)
+    assert all(row.sqnr >= 20.9 for row in chosen.report.layers if row.quantized)
+
+
+def test_a_weight_that_cannot_be_cut_into_blocks_says_so() -> None:
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+    compiled = compile_(
+        model, shape=(20,), prefer_weights_only_quantization=True, weights_only_quantization_block_size=32
+    )
+    assert [row.block_size for row in compiled.report.layers] == [0, 32]
+    assert "cannot be cut into blocks of 32" in compiled.report.layers[0].note
+
+
+def test_a_block_size_that_no_layer_heeds_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="block_size=32 changes nothing"):
+        compile_(mlp(), weights_only_quantization_block_size=32)
+
+
+def test_asymmetric_weights_use_the_range_that_they_have() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 64, bias=False)).eval(), noise(9, 64)
+    model[0].weight.data.uniform_(0.5, 1.5)
+    only = {"prefer_weights_only_quantization": True, "weights_num_bits": 4}
+    assert (
+        sqnr(model, compile_(model, **only, weights_symmetric=False), x) > sqnr(model, compile_(model, **only), x) + 3
+    )
+    with pytest.raises(SettingsError, match="weights_symmetric=False needs prefer_weights_only"):
+        pb.QuantizationSettings(weights_symmetric=False)
+
+
+def test_the_full_range_of_integers_is_a_little_finer() -> None:
+    model = mlp()
+    full, part = (compile_(model, weights_utilize_full_int_range=full).report.layers[0] for full in (True, False))
+    assert full.scale_range[1] == pytest.approx(part.scale_range[1] * 127 / 127.5)
+
+
+def test_16_bit_activations_are_finer_and_symmetric_ones_have_no_zero_point() -> None:
+    model, x = mlp(), noise(9, 64)
+    eight, sixteen = compile_(model), compile_(model, activations_num_bits=16)
+    assert sixteen.report.layers[0].activations_bits == 16
+    assert sqnr(model, sixteen, x) > sqnr(model, eight, x) + 1
+    low, high = compile_(model, activations_symmetric=True).report.layers[2].input_range
+    assert low == pytest.approx(-high * 128 / 127)
+    assert compile_(model).report.layers[2].input_range[0] == 0  # behind a ReLU
+
+
+def test_the_percentile_survives_an_outlier_in_the_activations() -> None:
+    model = mlp()
+    sample = noise(256, 64)
+    spoiled = sample.clone()
+    spoiled[7, 7] = 300.0
+
+    def quality(name: str) -> float:
+        compiled = pb.compile_model(
+            model,
+            tracing_inputs=[noise(2, 64), noise(3, 64)],
+            calibration_inputs=[spoiled],
+            deployment_settings=EAGER,
+            quantization_settings=pb.QuantizationSettings(observer=name),
+            compile_options=pb.CompileOptions(
+                keep_ruined_layers_in_float=False, bias_correction=False, percentile=99.9
+            ),
+        )
+        assert compiled.report.layers[0].observer == name
+        return sqnr(model, compiled, sample)
+
+    assert quality("percentile") > quality("minmax") + 6
+    assert quality("mse") > quality("minmax") - 0.5
+
+
+def test_the_range_of_least_error_clips_what_few_bits_cannot_hold() -> None:
+    from prepbench.quantize.observers import observers
+
+    x, errors = noise(100, 100), {}
+    for method in ("minmax", "mse"):
+        observer = observers().ActivationObserver(
+            method, dtype=torch.uint8, quant_min=0, quant_max=15, qscheme=torch.per_tensor_affine
+        )
+        observer(x)
+        errors[method] = float((observer.simulate(x) - x).square().mean())
+    assert errors["mse"] < 0.7 * errors["minmax"]
+
+
+def test_a_ruined_layer_stays_in_float_unless_the_user_forbids_it() -> None:
+    model, x = mlp(), noise(9, 64)
+    model[2].weight.data[0] *= 1e4
+    model[4].weight.data[:, 0] = 0  # so that the large channel does not matter, and the others do
+    kept = compile_(model, per_channel=False, options=pb.CompileOptions(layer_sqnr_floor=-300))
+    forbidden = compile_(model, per_channel=False, options=pb.CompileOptions(keep_ruined_layers_in_float=False))
+    assert sqnr(model, forbidden, x) < 10
+    assert forbidden.report.model_sqnr < 10
+    assert sqnr(model, kept, x) > 20
+    assert kept.report.model_sqnr > 20
+    assert any("below the floor of 20 dB" in row.reason for row in kept.report.layers)
+
+
+def test_a_layer_that_is_given_up_computes_what_it_did_in_float() -> None:
+    model, x = mlp(), noise(9, 64)
+    given_up = compile_(model, options=pb.CompileOptions(model_sqnr_floor=200))
+    assert bits(given_up) == [32, 32, 32]
+    with torch.no_grad():
+        assert torch.equal(given_up(x), model(x))
+    assert given_up.report.model_sqnr == 300
+
+
+def test_bias_correction_takes_the_mean_error_off() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 8)).eval(), noise(512, 64).abs() + 1
+    samples = [noise(512, 64).abs() + 1]
+
+    def mean_error(corrected: bool) -> float:
+        compiled = pb.compile_model(
+            model,
+            tracing_inputs=[x[:2], x[:3]],
+            calibration_inputs=samples,
+            deployment_settings=EAGER,
+            quantization_settings=pb.QuantizationSettings(weights_num_bits=4),
+            compile_options=pb.CompileOptions(bias_correction=corrected, keep_ruined_layers_in_float=False),
+        )
+        with torch.no_grad():
+            return float((compiled(x) - model(x)).mean(0).abs().mean())
+
+    assert mean_error(True) < mean_error(False) / 5
+
+
+def test_batch_norms_are_folded_unless_told_otherwise() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+    for fold in (True, False):
+        compiled = compile_(model, shape=(3, 8, 8), options=pb.CompileOptions(fold_batch_norm=fold))
+        targets = " ".join(node.target for node in compiled.document().graphs[0].nodes)
+        assert ("batch_norm" in targets) is not fold
+
+
+def test_smooth_quant_helps_where_activations_have_outlier_channels() -> None:
+    model = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8)).eval()
+    model[0].weight.data[5] *= 60
+    model[1].weight.data[:, 5] /= 30
+    x = noise(32, 64)
+    plain, smooth = (
+        compile_(model, options=pb.CompileOptions(smooth_quant=smooth, keep_ruined_layers_in_float=False))
+        for smooth in (False, True)
+    )
+    assert sqnr(model, smooth, x) > sqnr(model, plain, x) + 3
+    assert smooth.report.layers[0].note == "smoothed"
+
+
+def test_cross_layer_equalisation_helps_where_one_scale_serves_a_whole_weight() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3)).eval()
+    spread = torch.logspace(-2, 2, 16)
+    model[0].weight.data *= spread[:, None, None, None]
+    model[0].bias.data *= spread
+    model[2].weight.data /= spread[None, :, None, None]
+    x = noise(8, 3, 10, 10)
+    results = [
+        compile_(
+            model,
+            shape=(3, 10, 10),
+            per_channel=False,
+            options=pb.CompileOptions(cross_layer_equalization=equalized, keep_ruined_layers_in_float=False),
+        )
+        for equalized in (False, True)
+    ]
+    assert sqnr(model, results[1], x) > sqnr(model, results[0], x) + 6
+    assert "weights equalised" in results[1].report.layers[0].note
+
+
+class Chain(nn.Module):
+    """Four layers in a row, and one beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d, self.beside = (nn.Linear(64, 64) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.d(self.c(self.b(self.a(x)).relu())) + self.beside(x)
+
+
+def test_skipping_downstream_and_until() -> None:
+    model = Chain().eval()
+
+    names = {row.fqn: row.quantized for row in compile_(
+        model, rules={"b": pb.LayerQuantizationSettings(skip_quantization=True)}
+    ).report.layers}  # fmt: skip
+    assert names == {"a": True, "b": False, "c": True, "d": True, "beside": True}
+    rows = compile_(model, rules={"b": pb.LayerQuantizationSettings(skip_quantization_downstream=True)}).report.layers
+    assert {row.fqn for row in rows if not row.quantized} == {"b", "c", "d"}
+    assert next(row for row in rows if row.fqn == "d").reason.startswith("behind b, which rule 'b' skips")
+    rows = compile_(model, rules={"b": pb.LayerQuantizationSettings(skip_quantization_until=["d"])}).report.layers
+    assert {row.fqn for row in rows if not row.quantized} == {"b", "c"}
+    with pytest.raises(SettingsError, match=r"names 'beside', which the output of 'b' does not reach. It reaches c, d"):
+        compile_(model, rules={"b": pb.LayerQuantizationSettings(skip_quantization_until=["beside"])})
+    with pytest.raises(SettingsError, match=r"names 'dd', which the model does not have. Nearest: 'd'"):
+        compile_(model, rules={"b": pb.LayerQuantizationSettings(skip_quantization_until=["dd"])})
+
+
+def test_the_report_tells_each_layers_numbers() -> None:
+    row = compile_(mlp(), observer="percentile").report.layers[0]
+    assert (row.weights_bits, row.activations_bits, row.observer) == (8, 8, "percentile")
+    assert row.input_range[0] < 0 < row.input_range[1]
+    assert 0 < row.scale_range[0] <= row.scale_range[1]
+    assert 30 < row.sqnr < 60
