@@ -2,59 +2,73 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 ROUNDS = 15
-CALLS = 10
+CALLS = 10  # in a turn, or fewer
+TURN_MS = 300.0  # when these take longer
 
 
-def serve(call: Callable[[], object], warm_up: int = 20) -> None:
-    """Worker side: warm up, then answer each line on standard input with the median milliseconds of :data:`CALLS`
-    calls.
+def serve(call: Callable[[], object], warm_up: int = 5, wake_up: int = 2) -> None:
+    """Worker side: warm up, then answer each line on standard input with the milliseconds of the fastest of
+    :data:`CALLS` calls, which other work on the machine disturbed least, after ``wake_up`` calls that fetch what the
+    other workers pushed out of the caches.
     """
     for _ in range(warm_up):
         call()
     print("ready", flush=True)
     for _ in sys.stdin:
-        times = []
-        for _ in range(CALLS):
+        for _ in range(wake_up):
+            call()
+        times: list[float] = []
+        while len(times) < CALLS and sum(times) < TURN_MS:
             start = time.perf_counter_ns()
             call()
             times.append((time.perf_counter_ns() - start) / 1e6)
-        print(statistics.median(times), flush=True)
+        print(min(times), flush=True)
 
 
-def interleave(commands: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Median milliseconds for each command's worker, in rounds that take turns; a worker that fails gives NaN."""
-    workers = {
-        name: subprocess.Popen(
-            [sys.executable, "-W", "ignore", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for name, command in commands.items()
-    }  # fmt: skip
+def interleave(commands: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
+    """Milliseconds of each command's worker in each of :data:`ROUNDS` rounds that take turns.
+
+    Workers get ready one after the other, so that they do not compete for memory and cores. One that fails to has no
+    rounds.
+    """
+    workers: dict[str, subprocess.Popen[str]] = {}
+    times: dict[str, list[float]] = {name: [] for name in commands}
     try:
-        alive = {name: worker for name, worker in workers.items() if _wait_ready(worker)}
-        times: dict[str, list[float]] = {name: [] for name in alive}
+        alive = []
+        for name, command in commands.items():
+            start = time.perf_counter()
+            workers[name] = subprocess.Popen(
+                [sys.executable, "-W", "ignore", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            if _wait_ready(workers[name]):
+                alive.append(name)
+            print(f"{name}: prepared in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
         for _ in range(ROUNDS):
-            for name, worker in alive.items():
-                assert worker.stdin is not None
-                assert worker.stdout is not None
-                worker.stdin.write("\n")
-                worker.stdin.flush()
-                times[name].append(float(worker.stdout.readline()))
-        return {name: statistics.median(times[name]) if name in times else float("nan") for name in commands}
+            for name in alive:
+                times[name].append(_turn(workers[name]))
+        return times
     finally:
         for worker in workers.values():
             worker.kill()
             worker.wait()
+
+
+def _turn(worker: subprocess.Popen[str]) -> float:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write("\n")
+    worker.stdin.flush()
+    return float(worker.stdout.readline())
 
 
 def _wait_ready(worker: subprocess.Popen[str]) -> bool:

@@ -8,10 +8,20 @@ from prepbench.targets.base import Lowering as Lowering
 from prepbench.targets.base import Runtime as Runtime
 from prepbench.targets.base import Target as Target
 from prepbench.targets.eager import EagerTarget
+from prepbench.targets.executorch import ExecuTorchTarget
 from prepbench.targets.inductor import InductorTarget
 from prepbench.targets.onnxruntime import OnnxRuntimeTarget
+from prepbench.targets.openvino import OpenVinoTarget
+from prepbench.targets.tensorrt import TensorRtTarget
 
-_TARGETS: tuple[Target, ...] = (OnnxRuntimeTarget(), InductorTarget(), EagerTarget())
+_TARGETS: tuple[Target, ...] = (
+    OnnxRuntimeTarget(),
+    OpenVinoTarget(),
+    InductorTarget(),
+    TensorRtTarget(),
+    ExecuTorchTarget(),
+    EagerTarget(),
+)
 
 
 def target_for(settings: DeploymentSettings) -> Target:

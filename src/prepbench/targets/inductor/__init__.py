@@ -8,6 +8,7 @@ import contextlib
 import logging
 import shutil
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
 
 FILE = "model.pt2"
+_COMPILING = threading.RLock()
 
 
 class AheadOfTime(Runtime):
@@ -45,14 +47,18 @@ class JustInTime(Runtime):
     def __init__(self, lowering: Lowering) -> None:
         self._leaves = lowering.leaves
         self._keep_alive = lowering.keep_alive
-        self._compiled = torch.compile(lowering.program.module(check_guards=False), dynamic=True)
-        assert lowering.program.example_inputs is not None
-        self.run(lowering.program.example_inputs[0])  # compiles now, not at the first call
+        # leaves may keep state, and may run a compiled model themselves
+        self._lock = threading.RLock()
+        program = _in_known_operators(lowering.program)
+        self._compiled = torch.compile(program.module(check_guards=False), dynamic=True)
+        assert program.example_inputs is not None
+        with _quiet():
+            self.run(program.example_inputs[0])  # compiles now, not at the first call
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         # weights become constants only while this is set when Inductor compiles, also for a size that needs another
         # kernel
-        with torch._inductor.config.patch(freezing=True), _quiet():
+        with self._lock, torch.no_grad(), torch._inductor.config.patch(freezing=True):
             outputs: Sequence[Any] = self._compiled(*leaves)
         return outputs
 
@@ -89,13 +95,12 @@ class InductorTarget(Target):
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         if lowering.leaves:
-            with torch.no_grad():
-                return JustInTime(lowering)
+            return JustInTime(lowering)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-inductor-")
         file = Path(keep.name) / FILE
         with torch.no_grad(), _quiet():
             torch._inductor.aoti_compile_and_package(
-                lowering.program, package_path=str(file), inductor_configs={"freezing": True}
+                _in_known_operators(lowering.program), package_path=str(file), inductor_configs={"freezing": True}
             )
         return AheadOfTime(file, keep)
 
@@ -103,14 +108,21 @@ class InductorTarget(Target):
         return AheadOfTime(folder / FILE)
 
 
+def _in_known_operators(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program without operators of prepbench's own, which Inductor could not look into."""
+    from prepbench.quantize.blocks import decompose_blocks
+
+    return decompose_blocks(program)
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Inductor warns about its own internals."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    """Inductor warns about its own internals. One compilation at a time, because what is switched off is shared."""
+    with _COMPILING, warnings.catch_warnings():
+        previous = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        warnings.simplefilter("ignore")
+        try:
             yield
-    finally:
-        logging.disable(previous)
+        finally:
+            logging.disable(previous)

@@ -6,6 +6,8 @@ import contextlib
 import io
 import logging
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,23 @@ import torch
 
 from prepbench.errors import TargetError
 from prepbench.targets.base import Lowering
-from prepbench.targets.onnxruntime.finish import forget_origin, quantize_biases
+from prepbench.targets.onnx.decompose import decompose_for_onnx
+from prepbench.targets.onnx.finish import forget_origin, quantize_biases
+from prepbench.targets.onnx.translations import OPSET, translations
+from prepbench.targets.onnx.weights import pack_weights, remove_unused_initializers
 
 FILE = "model.onnx"
 
+Finish = Callable[[Any], None]
 
-def export_onnx(lowering: Lowering, folder: Path) -> Path:
+
+def export_onnx(lowering: Lowering, folder: Path, finish: Sequence[Finish] = (quantize_biases,)) -> Path:
     """Write ``folder/model.onnx``.
+
+    Args:
+        lowering: the program and its names; the program is not changed.
+        folder: where; it exists.
+        finish: what a runtime wants changed in the graph, each in place; by default what ONNX Runtime wants.
 
     The file's metadata says under ``prepbench.inputs`` which of its inputs each input leaf is, a line each (empty:
     not used).
@@ -27,13 +39,16 @@ def export_onnx(lowering: Lowering, folder: Path) -> Path:
     Raises:
         TargetError: an operator has no ONNX form; names it.
     """
-    _spell_out_dims(lowering.program)
+    lowering = replace(lowering, program=decompose_for_onnx(lowering.program))
     onnx_program = _convert(lowering)
     model = onnx_program.model
     used = _name_inputs(model, lowering)
     _name_outputs(model, lowering.output_names)
     _name_dimensions(model, lowering.dimension_names)
-    quantize_biases(model)
+    pack_weights(model)
+    for change in finish:
+        change(model)
+    remove_unused_initializers(model)
     forget_origin(model)
     model.metadata_props["prepbench.inputs"] = "\n".join(used)
     path = folder / FILE
@@ -42,19 +57,16 @@ def export_onnx(lowering: Lowering, folder: Path) -> Path:
     return path
 
 
-def _spell_out_dims(program: torch.export.ExportedProgram) -> None:
-    """Reductions over all dims name them: the exporter has no form of these two without dims. The value is the same."""
-    for node in program.graph.nodes:
-        if node.op == "call_function" and node.target in (torch.ops.aten.amax.default, torch.ops.aten.amin.default):
-            dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", [])
-            if not dims:
-                node.args = (node.args[0], list(range(node.args[0].meta["val"].ndim)), *node.args[2:])
-
-
 def _convert(lowering: Lowering) -> Any:
     try:
         with _quiet():
-            return torch.onnx.export(lowering.program, dynamo=True, verbose=False)
+            return torch.onnx.export(
+                lowering.program,
+                dynamo=True,
+                verbose=False,
+                opset_version=OPSET,
+                custom_translation_table=translations(),
+            )
     except Exception as error:
         cause: BaseException = error
         while cause.__cause__ is not None:

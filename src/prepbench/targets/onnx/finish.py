@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from prepbench.targets.onnx.weights import add_initializer, dequantized_from
+
 # int8 kernels for these add the bias as an integer; with a float bias they are not used
 _BIASED = ("Conv", "Gemm")
 
@@ -33,15 +35,12 @@ def quantize_biases(model: Any) -> None:
         rounded = np.round(bias.numpy().astype(np.float64) / scale.astype(np.float64))
         integers = rounded.clip(info.min, info.max).astype(np.int32)
         inputs = [
-            _initializer(model, f"{node.name}_bias_{kind}", array)
+            add_initializer(model, f"{node.name}_bias_{kind}", array)
             for kind, array in (("quantized", integers), ("scale", scale))
         ]
         dequantize = onnx_ir.node("DequantizeLinear", inputs, attributes={"axis": 0} if scale.ndim else {})
         model.graph.insert_before(node, dequantize)
         node.replace_input_with(2, dequantize.outputs[0])
-    for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
-        if not model.graph.initializers[name].is_graph_output():
-            del model.graph.initializers[name]
 
 
 def forget_origin(model: Any) -> None:
@@ -59,15 +58,7 @@ def forget_origin(model: Any) -> None:
 
 def _scale(value: Any) -> Any:
     """The scale of a value that comes from a DequantizeLinear, else None."""
-    producer = value.producer() if value is not None else None
-    if producer is None or producer.op_type != "DequantizeLinear" or producer.inputs[1].const_value is None:
+    producer = dequantized_from(value)
+    if producer is None or producer.inputs[1].const_value is None:
         return None
     return producer.inputs[1].const_value.numpy()
-
-
-def _initializer(model: Any, name: str, array: Any) -> Any:
-    import onnx_ir
-
-    value = onnx_ir.Value(name=name, const_value=onnx_ir.tensor(array, name=name))
-    model.graph.register_initializer(value)
-    return value

@@ -4,7 +4,6 @@ into int8 kernels.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -13,14 +12,14 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat import without_onnx_translation
 from prepbench.document.model import Failure
-from prepbench.errors import MissingPackageError, TargetError
+from prepbench.errors import TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
-from prepbench.targets.onnxruntime.export import FILE, export_onnx
-from prepbench.targets.onnxruntime.state import check_stateless
+from prepbench.targets.onnx.export import FILE, export_onnx
+from prepbench.targets.onnx.requirements import check_no_leaves, check_packages, unsupported_nodes
+from prepbench.targets.onnx.state import check_stateless
 
 
 class OnnxRuntime(Runtime):
@@ -56,12 +55,20 @@ class OnnxRuntime(Runtime):
         self._keep = keep
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        feeds = {
+        return [torch.from_numpy(value) for value in self._session.run(self._outputs, self.feeds(leaves))]
+
+    def feeds(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """The arrays that the file takes, by name."""
+        return {
             name: leaf.detach().cpu().contiguous().numpy()
             for name, leaf in zip(self._inputs, leaves, strict=True)
             if name and isinstance(leaf, torch.Tensor)
         }
-        return [torch.from_numpy(value) for value in self._session.run(self._outputs, feeds)]
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of the results, in order."""
+        return list(self._outputs)
 
     def save(self, folder: Path) -> None:
         for path in self._file.parent.glob(f"{FILE}*"):
@@ -77,27 +84,13 @@ class OnnxRuntimeTarget(Target):
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()
-        return without_onnx_translation(program)
+        return unsupported_nodes(program)
 
     def check_available(self) -> None:
-        missing = [name for name in ("onnxruntime", "onnx", "onnxscript") if importlib.util.find_spec(name) is None]
-        if missing:
-            raise MissingPackageError(
-                f"OnnxRuntimeDeployment needs {', '.join(missing)}: pip install {' '.join(missing)}. Or choose "
-                "InductorDeployment()."
-            )
+        check_packages(("onnxruntime", "onnx", "onnxscript"), "OnnxRuntimeDeployment")
 
     def check_leaves(self, leaves: Sequence[Failure]) -> None:
-        if leaves:
-            names = "; ".join(
-                f"{leaf.fqn or 'the model itself'} ({leaf.module_type}): {leaf.kind}{_place(leaf)}" for leaf in leaves
-            )
-            raise TargetError(
-                "ONNX Runtime cannot run leaf-wrapped modules, because they call back into Python. Leaf-wrapped: "
-                f"{names}. "
-                f"Rewrite the module ({leaves[0].remedy.rstrip('.')}) or compile with "
-                "deployment_settings=InductorDeployment(), which runs leaves."
-            )
+        check_no_leaves(leaves, "ONNX Runtime")
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
@@ -109,7 +102,3 @@ class OnnxRuntimeTarget(Target):
     def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
         return OnnxRuntime(folder / FILE, settings)
-
-
-def _place(leaf: Failure) -> str:
-    return f" at {leaf.source.file}:{leaf.source.line}" if leaf.source else ""

@@ -1,0 +1,146 @@
+"""ExecuTorch with XNNPACK on the CPU: a ``.pte`` file for phones and small computers, run here by the same runtime."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prepbench.document.model import Failure
+from prepbench.errors import InputError, MissingPackageError, TargetError
+from prepbench.quantize import Placement
+from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
+from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.executorch.lower import to_pte, without_kernel
+from prepbench.targets.executorch.quiet import quiet
+from prepbench.targets.onnx.state import check_stateless
+
+FILE = "model.pte"
+
+
+class ExecuTorch(Runtime):
+    """A loaded program.
+
+    Args:
+        file: the ``.pte`` file, which stays where it is as long as the runtime lives.
+        keep: a temporary folder that lives as long.
+    """
+
+    def __init__(self, file: Path, keep: tempfile.TemporaryDirectory[str] | None = None) -> None:
+        self._file = file
+        self._keep = keep
+        with quiet() as heard:
+            from executorch.runtime import Runtime as Library
+
+            try:
+                self._program = Library.get().load_program(file)
+                self._method = self._program.load_method("forward")
+            except (RuntimeError, MemoryError) as error:
+                raise _refused("load", error, heard.text()) from error
+            assert self._method is not None
+            metadata = self._method.metadata
+            self._bounds = [_bounds(metadata, index) for index in range(metadata.num_inputs())]
+        # one plan of memory, so one call at a time
+        self._lock = threading.Lock()
+
+    def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        inputs = [leaf.detach().cpu().contiguous() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self._check_sizes(inputs)
+        with self._lock:
+            try:
+                outputs: Sequence[Any] = self._method.execute(inputs)
+            except RuntimeError as error:
+                raise _refused("run", error) from error
+        return outputs
+
+    def save(self, folder: Path) -> None:
+        shutil.copy(self._file, folder / FILE)
+
+    def _check_sizes(self, inputs: Sequence[Any]) -> None:
+        """ExecuTorch plans memory for the largest sizes; beyond them it would fail with an error number."""
+        for index, (value, bounds) in enumerate(zip(inputs, self._bounds, strict=True)):
+            if bounds is None or not isinstance(value, torch.Tensor):
+                continue
+            for dim, (size, bound) in enumerate(zip(value.shape, bounds, strict=True)):
+                if size > bound:
+                    raise InputError(
+                        f"Size {size} in dim {dim} of input {index} is more than the {bound} for which ExecuTorch "
+                        "planned memory. Give a smaller one, or compile with larger tracing inputs or "
+                        "ExecuTorchDeployment(max_size_factor=...)."
+                    )
+
+
+def _bounds(metadata: Any, index: int) -> tuple[int, ...] | None:
+    """The largest sizes of an input tensor; None for what is no tensor."""
+    try:
+        sizes: tuple[int, ...] = metadata.input_tensor_meta(index).sizes()
+    except IndexError:
+        return None
+    return sizes
+
+
+def _refused(what: str, error: Exception, said: str = "") -> TargetError:
+    return TargetError(f"ExecuTorch cannot {what} the program: {error}. {said} Choose another target for this model.")
+
+
+class ExecuTorchTarget(Target):
+    """CPU inference with ExecuTorch; XNNPACK computes what it has kernels for."""
+
+    name = "executorch"
+    settings_type = ExecuTorchDeployment
+    placement = Placement(
+        conv_outputs=True,
+        linear_outputs=True,
+        conv_additions=True,
+        additions=True,
+        signed_activations=True,
+        weights_bits=(8,),
+        weights_only_bits=(8,),
+        activations_bits=(8,),
+        block_sizes=False,
+    )
+
+    def check_available(self) -> None:
+        if importlib.util.find_spec("executorch") is None:
+            raise MissingPackageError(
+                "ExecuTorchDeployment needs executorch: pip install executorch. Or choose OnnxRuntimeDeployment()."
+            )
+
+    def check_leaves(self, leaves: Sequence[Failure]) -> None:
+        if leaves:
+            names = "; ".join(f"{leaf.fqn or 'the model itself'} ({leaf.module_type}): {leaf.kind}" for leaf in leaves)
+            raise TargetError(
+                "ExecuTorch cannot run leaf-wrapped modules, because they call back into Python. Leaf-wrapped: "
+                f"{names}. Rewrite the module ({leaves[0].remedy.rstrip('.')}) or compile with "
+                "deployment_settings=InductorDeployment(), which runs leaves."
+            )
+
+    def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
+        self.check_available()
+        with quiet():
+            return without_kernel(program)
+
+    def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
+        assert isinstance(settings, ExecuTorchDeployment)
+        check_stateless(lowering.program)
+        keep = tempfile.TemporaryDirectory(prefix="prepbench-executorch-")
+        file = Path(keep.name) / FILE
+        with quiet():
+            file.write_bytes(to_pte(lowering.program, getattr(settings, "max_size_factor", None)))
+        runtime = ExecuTorch(file, keep)
+        assert lowering.program.example_inputs is not None
+        with quiet() as heard:  # a kernel that refuses its arguments says why on standard error only
+            try:
+                runtime.run(lowering.program.example_inputs[0])
+            except TargetError as error:
+                raise TargetError(f"{error} It says: {heard.text()[:500]}") from error.__cause__
+        return runtime
+
+    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+        return ExecuTorch(folder / FILE)

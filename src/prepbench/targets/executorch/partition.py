@@ -1,0 +1,35 @@
+"""What XNNPACK gets: what ExecuTorch's own rules give it, and linear layers of which only the weights are quantized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.targets.executorch.weights import is_between_quantizers
+
+
+def partitioner() -> Any:
+    """The partitioner for a program whose weights are in the forms of ``weights.fit_weights``."""
+    from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
+    from executorch.backends.xnnpack.partition.config.gemm_configs import LinearConfig
+    from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.backends.xnnpack.utils.quant_utils import is_dequant, tag_as_implicit_q_dq
+
+    class LinearOrWeightsOnly(LinearConfig):  # type: ignore[misc]
+        """XNNPACK multiplies float by integers of 8 or 4 bits; the package's rule asks for quantized activations."""
+
+        def get_deps(self, node: fx.Node, program: torch.export.ExportedProgram) -> tuple[bool, list[fx.Node]]:
+            weights_only = is_dequant(node.args[1]) and not is_between_quantizers(node)
+            valid, found = self._get_weight_deps(node, program, ConfigPrecisionType.STATIC_QUANT)
+            if not weights_only or not valid:
+                valid, found = super().get_deps(node, program)
+                return bool(valid), list(found)
+            _, activation = self._get_output_deps(node, program, ConfigPrecisionType.FP32)
+            tag_as_implicit_q_dq(node.args[1])
+            return True, [*found, *activation]
+
+    configs = [LinearOrWeightsOnly if config is LinearConfig else config for config in ALL_PARTITIONER_CONFIGS]
+    return XnnpackPartitioner(configs=configs)

@@ -1,0 +1,81 @@
+"""Operators that are taken apart before the ONNX file is written, because the exporter's own form of them is slow or
+missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from prepbench.targets.onnx.masks import choose_known
+
+Program = torch.export.ExportedProgram
+aten = torch.ops.aten
+
+
+def decompose_for_onnx(program: Program) -> Program:
+    """The program with attention as products and a softmax, and with the dims of reductions over all of them named.
+
+    The exporter's own translation of attention transposes the keys in a detour over their shape, scales queries and
+    keys apart and looks for NaN in every weight, so that no runtime recognises it. In this form OpenVINO computes it in
+    one kernel, also between integer layers.
+    """
+    table = {
+        aten.scaled_dot_product_attention.default: _attention,
+        aten.amax.default: _over_all(aten.amax.default),
+        aten.amin.default: _over_all(aten.amin.default),
+    }
+    if not any(node.target in table for node in program.graph.nodes):
+        return program
+    decomposed: Program = program.run_decompositions(table)
+    choose_known(decomposed.graph_module)
+    return decomposed
+
+
+def _over_all(reduction: Any) -> Any:
+    def reduce(x: torch.Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+        return NotImplemented if dim or not x.ndim else reduction(x, list(range(x.ndim)), keepdim)
+
+    return reduce
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    if dropout_p:
+        return NotImplemented  # random: the exporter says that it has no form of it
+    if enable_gqa:
+        key, value = (_repeat_heads(tensor, query.shape[-3]) for tensor in (key, value))
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if is_causal:
+        rows, columns = (torch.arange(tensor.shape[-2], device=query.device) for tensor in (query, key))
+        attn_mask = rows.unsqueeze(-1) >= columns
+    scores = torch.matmul(query * factor, key.transpose(-2, -1))
+    if attn_mask is None:
+        return torch.matmul(torch.softmax(scores, -1), value)
+    # in rows that see nothing every weight is 0, as in PyTorch
+    if attn_mask.dtype == torch.bool:
+        weights = torch.softmax(torch.where(attn_mask, scores, torch.finfo(scores.dtype).min), -1)
+        weights = torch.where(attn_mask, weights, 0.0)
+    else:
+        weights = torch.softmax(scores + attn_mask, -1)
+        weights = torch.where(attn_mask == -math.inf, 0.0, weights)
+    return torch.matmul(weights, value)
+
+
+def _repeat_heads(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """Each head of keys or values for the queries that share it."""
+    groups = heads // tensor.shape[-3]
+    shape = (*tensor.shape[:-2], groups, *tensor.shape[-2:])
+    return tensor.unsqueeze(-3).expand(shape).flatten(-4, -3)

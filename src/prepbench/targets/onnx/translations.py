@@ -1,0 +1,25 @@
+"""ONNX forms of operators that torch's exporter has none for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import prepbench.quantize.blocks  # noqa: F401 (defines the operator)
+
+# the first version with integers of 4 and 16 bits and with scales for blocks
+OPSET = 21
+
+
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """For ``torch.onnx.export(custom_translation_table=...)``."""
+    return {torch.ops.prepbench.dequantize_blocks.default: _dequantize_blocks}
+
+
+def _dequantize_blocks(q: Any, scale: Any, zero_point: Any, block_size: int, bits: int) -> Any:
+    """Inputs are the last axis of the weight; how many bits its integers take is decided when all are known."""
+    from onnxscript import opset21
+
+    return opset21.DequantizeLinear(q, scale, zero_point, axis=1, block_size=block_size)

@@ -1,0 +1,155 @@
+"""OpenVINO on the CPU: the program as OpenVINO IR, whose quantized layers become int8 kernels when it is compiled."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prepbench.document.model import Failure
+from prepbench.errors import TargetError
+from prepbench.quantize import Placement
+from prepbench.settings import DeploymentSettings, OpenVinoDeployment
+from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.onnx.export import export_onnx
+from prepbench.targets.onnx.requirements import check_no_leaves, check_packages, unsupported_nodes
+from prepbench.targets.onnx.state import check_stateless
+from prepbench.targets.openvino.fused import FUSED
+from prepbench.targets.openvino.quantizers import hoist_quantizers, use_signed_integers
+from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
+
+FILES = ("model.xml", "model.bin")
+# where the IR keeps, for each input leaf, the name of the model's input, or "" when it is a constant
+_LEAVES = ["prepbench", "inputs"]
+
+
+class OpenVino(Runtime):
+    """A model compiled for this CPU, with a request for each call that runs at the same time.
+
+    Float layers compute in float32, also on CPUs where OpenVINO would take bfloat16, and activations of layers whose
+    weights alone are quantized stay in float32, where OpenVINO would round them to int8 in each call. int64 is computed
+    in 32 bits, as OpenVINO always does on CPUs.
+
+    Args:
+        folder: holds the IR.
+        settings: threads and what to optimise for.
+        keep: a temporary folder that lives as long as the runtime.
+    """
+
+    def __init__(
+        self, folder: Path, settings: OpenVinoDeployment, keep: tempfile.TemporaryDirectory[str] | None = None
+    ) -> None:
+        config: dict[str, Any] = {
+            "PERFORMANCE_HINT": settings.performance_hint,
+            "INFERENCE_PRECISION_HINT": "f32",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+        }
+        if settings.inference_threads is not None:
+            config["INFERENCE_NUM_THREADS"] = settings.inference_threads
+        try:
+            model = _core().read_model(folder / FILES[0])
+            self._compiled = _core().compile_model(model, "CPU", config)
+        except RuntimeError as error:  # the only kind that it raises
+            raise _refused(error) from error
+        self._inputs: list[str] = json.loads(model.get_rt_info(_LEAVES).astype(str))
+        self._folder = folder
+        self._keep = keep
+        self._idle: deque[Any] = deque()
+
+    def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        for name, leaf in zip(self._inputs, leaves, strict=True):
+            if name:
+                request.set_tensor(name, to_openvino(leaf, name))
+        request.infer()
+        # copies, because the next call of this request writes into the same memory
+        outputs = [from_openvino(tensor) for tensor in request.output_tensors]
+        self._idle.append(request)
+        return outputs
+
+    def save(self, folder: Path) -> None:
+        for name in FILES:
+            shutil.copy(self._folder / name, folder / name)
+
+
+class OpenVinoTarget(Target):
+    """CPU inference with OpenVINO.
+
+    Its transformations move quantizers through pooling, concatenation and changes of shape by themselves, so these need
+    none. Linear layers leave their results in float: what follows them (activation functions, residual sums,
+    normalisation) is computed in float anyway, and attention between integer products was measured to be slower than
+    its float kernel, and less accurate.
+    """
+
+    name = "openvino"
+    settings_type = OpenVinoDeployment
+    placement = Placement(conv_outputs=True, conv_additions=True, fused=FUSED, activations_bits=(8,))
+
+    def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
+        self.check_available()
+        return unsupported_nodes(program)
+
+    def check_available(self) -> None:
+        check_packages(("openvino", "onnx", "onnxscript"), "OpenVinoDeployment")
+
+    def check_leaves(self, leaves: Sequence[Failure]) -> None:
+        check_no_leaves(leaves, "OpenVINO")
+
+    def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
+        assert isinstance(settings, OpenVinoDeployment)
+        check_stateless(lowering.program)
+        check_dtypes(lowering)
+        keep = tempfile.TemporaryDirectory(prefix="prepbench-openvino-", ignore_cleanup_errors=True)
+        _write_ir(lowering, Path(keep.name))
+        return OpenVino(Path(keep.name), settings, keep)
+
+    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+        assert isinstance(settings, OpenVinoDeployment)
+        return OpenVino(folder, settings)
+
+
+def _write_ir(lowering: Lowering, folder: Path) -> None:
+    """Write the program as IR, which keeps integers of 4 and 8 bits as they are and loads without ONNX."""
+    import openvino
+
+    with tempfile.TemporaryDirectory(prefix="prepbench-onnx-", ignore_cleanup_errors=True) as onnx_folder:
+        file = export_onnx(lowering, Path(onnx_folder), [use_signed_integers, hoist_quantizers])
+        try:
+            # not convert_model, which reports its use over the network
+            model = _core().read_model(file)
+            model.set_rt_info(json.dumps(_tensor_names(lowering)), _LEAVES)
+            openvino.save_model(model, folder / FILES[0], compress_to_fp16=False)
+        except RuntimeError as error:
+            raise _refused(error) from error
+
+
+def _tensor_names(lowering: Lowering) -> list[str]:
+    user_inputs = lowering.program.graph_signature.user_inputs
+    return [name if isinstance(leaf, str) else "" for name, leaf in zip(lowering.input_names, user_inputs, strict=True)]
+
+
+@functools.cache
+def _core() -> Any:
+    """One for the process; it loads plug-ins and may be used from several threads."""
+    import openvino
+
+    return openvino.Core()
+
+
+def _refused(error: RuntimeError) -> TargetError:
+    lines = [line.strip() for line in str(error).splitlines()]
+    what = " ".join(line for line in lines if line and not line.startswith(("Exception from", "Check '")))
+    return TargetError(
+        f"OpenVINO cannot run the graph: {what[:600]} Rewrite the operator named here, or choose "
+        "OnnxRuntimeDeployment() or InductorDeployment()."
+    )

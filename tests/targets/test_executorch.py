@@ -1,0 +1,272 @@
+"""ExecuTorch: what XNNPACK runs in int8, numerics, sizes never seen and their bounds, saving, threads, refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import prepbench as pb
+from prepbench.errors import InputError, MissingPackageError, TargetError
+from prepbench.targets.eager import EagerTarget
+from prepbench.targets.executorch import ExecuTorchTarget
+
+pytest.importorskip("executorch")
+
+
+def noise(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def sqnr(expected: torch.Tensor, value: torch.Tensor) -> float:
+    return float(10 * torch.log10(expected.pow(2).sum() / (expected - value).pow(2).sum()))
+
+
+class Residual(nn.Module):
+    """Convolutions of each kind, an addition, and a head that needs a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.bn = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.project = nn.Conv2d(8, 8, 1)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.bn(self.stem(x)))
+        x = F.relu(self.project(F.relu6(self.depthwise(x))) + x)
+        return self.head(x.mean((2, 3)))
+
+
+class Attention(nn.Module):
+    """A transformer block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.query, self.key, self.value, self.out = (nn.Linear(64, 64) for _ in range(4))
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [
+            part(self.norm(x)).unflatten(-1, (4, 16)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        ]
+        x = x + self.out(F.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Mixed(nn.Module):
+    """Whole numbers and truth values in and out; changes an argument and a buffer on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, 8)
+        self.register_buffer("calls", torch.zeros(()))
+        self.calls: torch.Tensor
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.calls.add_(1)
+        scale.mul_(2)
+        return self.embedding(ids) * mask.unsqueeze(-1) * scale, ids + 1, ~mask
+
+
+def compiled(net: nn.Module, *shape: int, target: pb.DeploymentSettings | None = None, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return pb.compile_model(
+        net.eval(),
+        tracing_inputs=[noise(2, *shape), noise(3, *shape)],
+        calibration_inputs=[noise(16, *shape)] if settings else None,
+        deployment_settings=target or pb.ExecuTorchDeployment(),
+        quantization_settings=pb.QuantizationSettings(**settings) if settings else None,
+    )
+
+
+def kernels(model: pb.CompiledModel, folder: Path) -> set[str]:
+    """The operators that XNNPACK did not take."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    model.save(folder / "saved")
+    program = deserialize_pte_binary((folder / "saved" / "model.pte").read_bytes()).program
+    return {operator.name for operator in program.execution_plan[0].operators}
+
+
+@pytest.fixture(scope="module")
+def int8() -> pb.CompiledModel:
+    model: pb.CompiledModel = compiled(Residual(), 3, 8, 8, weights_num_bits=8)
+    return model
+
+
+def test_nothing_of_a_convolutional_net_is_left_to_portable_kernels(int8: pb.CompiledModel, tmp_path: Path) -> None:
+    assert kernels(int8, tmp_path) == {"aten::mean"}
+
+
+@pytest.mark.parametrize("settings", [{"weights_num_bits": 8}, {"prefer_weights_only_quantization": True}])
+def test_the_layers_of_a_transformer_run_in_int8(settings: Any, tmp_path: Path) -> None:
+    net = Attention()
+    model = compiled(net, 5, 64, **settings)
+    left = kernels(model, tmp_path)
+    assert not any("quantize" in name or name in ("aten::linear", "aten::addmm", "aten::mm") for name in left)
+    weights = sum(p.numel() for p in net.parameters() if p.ndim == 2)
+    assert model.size_bytes < 2 * weights  # the graph is some 40 kB
+    x = noise(4, 5, 64)
+    assert sqnr(net(x), model(x)) > 25
+
+
+@pytest.mark.parametrize(
+    "net, shape, settings",
+    [
+        (Residual(), (3, 8, 8), {"weights_num_bits": 8}),
+        (Residual(), (3, 8, 8), {"prefer_weights_only_quantization": True}),
+        (nn.Sequential(nn.Linear(15, 32), nn.GELU(), nn.Linear(32, 4)), (15,), {"per_channel": False}),
+    ],
+    ids=["int8", "weights-only", "per-tensor"],
+)
+def test_it_computes_what_the_converted_graph_computes(
+    net: nn.Module, shape: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EagerTarget, "placement", ExecuTorchTarget.placement)
+    reference = compiled(net, *shape, target=pb.EagerDeployment(), **settings)
+    model = compiled(net, *shape, **settings)
+    for batch in (1, 7):
+        x = noise(batch, *shape)
+        assert sqnr(reference(x), model(x)) > 35
+
+
+def test_a_fresh_process_computes_the_same_and_prints_nothing(int8: pb.CompiledModel, tmp_path: Path) -> None:
+    int8.save(tmp_path / "saved")
+    x = noise(5, 3, 8, 8)
+    torch.save(x, tmp_path / "in.pt")
+    code = (
+        "import sys, torch, prepbench as pb; "
+        "torch.save(pb.load_compiled(sys.argv[1])(torch.load(sys.argv[2])), sys.argv[3])"
+    )
+    files = [str(tmp_path / name) for name in ("saved", "in.pt", "out.pt")]
+    done = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert torch.equal(torch.load(tmp_path / "out.pt"), int8(x))
+
+
+def test_many_threads_get_their_own_results(int8: pb.CompiledModel) -> None:
+    inputs = [noise(1 + i % 5, 3, 8, 8) * (1 + i) for i in range(40)]
+    expected = [int8(x) for x in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        for right, got in zip(expected, pool.map(int8, inputs), strict=True):
+            assert torch.equal(right, got)
+
+
+def test_results_are_not_overwritten_by_the_next_call(int8: pb.CompiledModel) -> None:
+    first = int8(noise(2, 3, 8, 8))
+    kept = first.clone()
+    int8(noise(3, 3, 8, 8))
+    assert torch.equal(first, kept)
+
+
+def test_other_number_types_and_changes_in_place() -> None:
+    net = Mixed().eval()
+
+    def sample(batch: int, length: int) -> tuple[torch.Tensor, ...]:
+        return torch.arange(batch * length).reshape(batch, length) % 16, noise(batch, length) > 0, torch.ones(1)
+
+    model = pb.compile_model(
+        net, tracing_inputs=[sample(2, 5), sample(3, 6)], deployment_settings=pb.ExecuTorchDeployment()
+    )
+    for batch, length in ((1, 1), (4, 9)):
+        *whole, scale = sample(batch, length)
+        results = model(*whole, scale)
+        assert torch.equal(scale, torch.ones(1))  # a runtime changes no inputs
+        for expected, result in zip(net(*whole, scale.clone()), results, strict=True):
+            torch.testing.assert_close(result, expected)
+
+
+def test_a_size_beyond_the_plan_is_an_error_with_the_bound(int8: pb.CompiledModel) -> None:
+    int8(noise(100, 3, 8, 8))
+    with pytest.raises(InputError, match=r"Size 1000 in dim 0 of input 0 is more than the 128 .*max_size_factor"):
+        int8(noise(1000, 3, 8, 8))
+
+
+def test_memory_for_long_sequences_stays_bounded() -> None:
+    from prepbench.targets.executorch import bounds, lower
+
+    net = Attention().eval()
+    dims = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    program = torch.export.export(net, (noise(2, 256, 64),), dynamic_shapes=(dims,))
+    factor = lower._affordable(program.graph, program)
+    assert 1 < factor < 64
+    needed = bounds.bytes_needed(program.graph, bounds.LargestSizes(program, factor))
+    assert needed <= 256 * 2**20 < bounds.bytes_needed(program.graph, bounds.LargestSizes(program, 2 * factor))
+
+
+def test_operators_without_a_kernel_are_named_with_their_module() -> None:
+    class Inverts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.inv(x)
+
+    net = nn.Sequential(nn.Linear(4, 4), Inverts()).eval()
+    with pytest.raises(TargetError, match=r"no kernel for aten::linalg_inv\S* \(in 1\)"):
+        pb.compile_model(net, tracing_inputs=[noise(4, 4)], deployment_settings=pb.ExecuTorchDeployment())
+    nodes = ExecuTorchTarget().unsupported_nodes(torch.export.export(net, (noise(4, 4),)))
+    assert ["linalg_inv" in str(node.target) for node in nodes] == [True]
+
+
+def test_a_kernel_that_refuses_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    net = nn.Conv3d(3, 4, 3).eval()
+    with pytest.raises(TargetError, match=r"cannot run the program.*Expect input tensor to be 3-D or 4-D"):
+        pb.compile_model(net, tracing_inputs=[noise(2, 3, 5, 5, 5)], deployment_settings=pb.ExecuTorchDeployment())
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_sizes_that_depend_on_data_are_refused() -> None:
+    class Picks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[x > 0]
+
+    with pytest.raises(TargetError, match=r"plans memory ahead.*depends on data"):
+        pb.compile_model(Picks(), tracing_inputs=[noise(4), noise(5)], deployment_settings=pb.ExecuTorchDeployment())
+
+
+def test_state_between_calls_is_refused() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+            self.seen: torch.Tensor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen.add_(1)
+            return x * self.seen
+
+    with pytest.raises(TargetError, match=r"changes its buffers at each call.*seen"):
+        pb.compile_model(Counts(), tracing_inputs=[noise(4)], deployment_settings=pb.ExecuTorchDeployment())
+
+
+def test_leaves_are_refused_by_name() -> None:
+    class Branches(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(TargetError, match=r"ExecuTorch cannot run leaf-wrapped modules.*1 \(Branches\)"):
+        pb.compile_model(
+            nn.Sequential(nn.Linear(4, 4), Branches()).eval(),
+            tracing_inputs=[noise(2, 4), noise(3, 4)],
+            deployment_settings=pb.ExecuTorchDeployment(),
+            fullgraph=False,
+        )
+
+
+def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "executorch" else find(name))
+    with pytest.raises(MissingPackageError, match="pip install executorch"):
+        pb.compile_model(nn.Linear(2, 2), tracing_inputs=[noise(2, 2)], deployment_settings=pb.ExecuTorchDeployment())
