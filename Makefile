@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
 AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy networkx psutil pybind11 tqdm
-PYTEST := $(BIN)/python -m pytest
+# models in tests are tiny: threads that wait for each other cost more than they bring, above all on a busy machine
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
 .PHONY: demo lab check format test test-unit test-frontend test-notebooks test-browser bench notebooks frontend clean system
@@ -48,7 +49,7 @@ check: $(INSTALLED)
 test: system $(INSTALLED) check test-frontend test-unit test-notebooks test-browser
 
 test-unit: $(INSTALLED)
-	$(PYTEST) tests -m "not browser"
+	$(PYTEST) tests -m "not browser" --numprocesses 2 --dist loadfile
 
 test-frontend: extension/node_modules/.installed
 	$(IN_EXTENSION) npm run --silent check

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from prepbench.errors import TargetError
+from prepbench.targets.weights import dynamic_sizes
 
 Program = torch.export.ExportedProgram
-
-
-def export_again(module: fx.GraphModule, program: Program) -> Program:
-    """Export ``module``, a form of the flat ``program``, with the same dynamic sizes.
-
-    Lowering assumes things about sizes and notes them where programs share them, so it must not get the program itself.
-
-    Raises:
-        TargetError: a size cannot stay dynamic.
-    """
-    assert program.example_inputs is not None
-    inputs = program.example_inputs[0]
-    before = _dynamic_sizes(program)
-    shapes = tuple(dict.fromkeys(sizes, torch.export.Dim.AUTO) if sizes else None for sizes in before)
-    with torch.no_grad():
-        copy = torch.export.export(module, inputs, dynamic_shapes=(shapes,) if _is_variadic(module) else shapes)
-    for index, (wanted, found) in enumerate(zip(before, _dynamic_sizes(copy), strict=True)):
-        if wanted.keys() != found.keys():
-            raise TargetError(
-                f"Lowering to ExecuTorch fixes the dynamic sizes of input {index}. Make these axes static "
-                "(DynamicAxes.set), or choose another target."
-            )
-    return copy
 
 
 class LargestSizes:
@@ -52,7 +29,7 @@ class LargestSizes:
             symbol: ValueRanges(min(values.lower, 1), values.upper)
             for symbol, values in program.range_constraints.items()
         }
-        for value, sizes in zip(program.example_inputs[0], _dynamic_sizes(program), strict=True):
+        for value, sizes in zip(program.example_inputs[0], dynamic_sizes(program), strict=True):
             for dim, size in sizes.items():
                 wanted = value.shape[dim] * factor
                 for symbol in size.node.expr.free_symbols:  # one size may be computed from another
@@ -111,21 +88,3 @@ def _is_dynamic(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and any(
         isinstance(size, torch.SymInt) for size in tuple[Any, ...](value.shape)
     )
-
-
-def _dynamic_sizes(program: Program) -> list[dict[int, Any]]:
-    """For each input leaf its dynamic sizes by dim."""
-    values: dict[str, Any] = {
-        node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
-    }
-    leaves = [values.get(name) if isinstance(name, str) else None for name in program.graph_signature.user_inputs]
-    return [
-        {dim: size for dim, size in enumerate(tuple[Any, ...](leaf.shape)) if isinstance(size, torch.SymInt)}
-        if isinstance(leaf, torch.Tensor)
-        else {}
-        for leaf in leaves
-    ]
-
-
-def _is_variadic(module: nn.Module) -> bool:
-    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())

@@ -9,10 +9,11 @@ import torch
 from torch import fx
 
 from prepbench.errors import TargetError
-from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed, export_again
+from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
 from prepbench.targets.executorch.partition import partitioner
-from prepbench.targets.executorch.weights import fit_weights
+from prepbench.targets.executorch.weights import fit_to_xnnpack
 from prepbench.targets.programs import _storage_of
+from prepbench.targets.weights import export_again
 
 Program = torch.export.ExportedProgram
 
@@ -55,7 +56,8 @@ def _rewritten(program: Program) -> Program:
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     _write_to_copies(module)
-    fit_weights(module)
+    fit_to_xnnpack(module)
+    # lowering notes what it assumes about sizes where programs share them, so it must not get the program itself
     return export_again(module, program)
 
 

@@ -20,6 +20,7 @@ from prepbench.errors import MissingPackageError, TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.inductor.forms import fit_to_inductor
 
 FILE = "model.pt2"
 _COMPILING = threading.RLock()
@@ -49,7 +50,7 @@ class JustInTime(Runtime):
         self._keep_alive = lowering.keep_alive
         # leaves may keep state, and may run a compiled model themselves
         self._lock = threading.RLock()
-        program = _in_known_operators(lowering.program)
+        program = fit_to_inductor(lowering.program)
         self._compiled = torch.compile(program.module(check_guards=False), dynamic=True)
         assert program.example_inputs is not None
         with _quiet():
@@ -100,19 +101,12 @@ class InductorTarget(Target):
         file = Path(keep.name) / FILE
         with torch.no_grad(), _quiet():
             torch._inductor.aoti_compile_and_package(
-                _in_known_operators(lowering.program), package_path=str(file), inductor_configs={"freezing": True}
+                fit_to_inductor(lowering.program), package_path=str(file), inductor_configs={"freezing": True}
             )
         return AheadOfTime(file, keep)
 
     def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
         return AheadOfTime(folder / FILE)
-
-
-def _in_known_operators(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program without operators of prepbench's own, which Inductor could not look into."""
-    from prepbench.quantize.blocks import decompose_blocks
-
-    return decompose_blocks(program)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ def decompose_for_onnx(program: Program) -> Program:
     """
     table = {
         aten.scaled_dot_product_attention.default: _attention,
+        aten.avg_pool2d.default: _average,
         aten.amax.default: _over_all(aten.amax.default),
         aten.amin.default: _over_all(aten.amin.default),
     }
@@ -33,6 +34,24 @@ def decompose_for_onnx(program: Program) -> Program:
     decomposed: Program = program.run_decompositions(table)
     choose_known(decomposed.graph_module)
     return decomposed
+
+
+def _average(
+    x: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """One window over everything, which OpenVINO refuses where it is larger than the image."""
+    sizes = x.shape[-2:]
+    kernel = (kernel_size[0], kernel_size[-1])
+    known = all(isinstance(size, int) for size in sizes) and divisor_override is None and not any(padding)
+    if not known or not ceil_mode or any(size > window for size, window in zip(sizes, kernel, strict=True)):
+        return NotImplemented
+    return x.mean((-2, -1), keepdim=True)
 
 
 def _over_all(reduction: Any) -> Any:
@@ -54,7 +73,7 @@ def _attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     if dropout_p:
-        return NotImplemented  # random: the exporter says that it has no form of it
+        return NotImplemented  # type: ignore[no-any-return]  # random: the exporter says that it has no form of it
     if enable_gqa:
         key, value = (_repeat_heads(tensor, query.shape[-3]) for tensor in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale

@@ -8,7 +8,7 @@ import numpy as np
 
 from prepbench.targets.onnx.weights import add_initializer
 
-_MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+_MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "MaxPool")
 
 
 def hoist_quantizers(model: Any) -> None:
@@ -26,7 +26,7 @@ def hoist_quantizers(model: Any) -> None:
         moved = quantize.inputs[0] if quantize.op_type == "QuantizeLinear" else None
         first = _first_move(moved)
         readers = [node for node, _ in quantize.outputs[0].uses()]
-        if first is None or not _is_per_tensor(quantize) or any(node.op_type != "DequantizeLinear" for node in readers):
+        if moved is None or first is None or not _is_per_tensor(quantize) or any(node.op_type != "DequantizeLinear" for node in readers):
             continue
         integers = onnx_ir.node("QuantizeLinear", [first.inputs[0], *quantize.inputs[1:]])
         floats = onnx_ir.node("DequantizeLinear", [integers.outputs[0], *quantize.inputs[1:]])

@@ -1,0 +1,210 @@
+"""Quantized weights in graphs: finding them, and storing them in the form for which a target has kernels."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from prepbench._torch_compat import register_quantized_operators
+from prepbench.errors import TargetError
+from prepbench.quantize.layers import CONVOLUTIONS
+
+register_quantized_operators()
+aten = torch.ops.aten
+quantized = torch.ops.quantized_decomposed
+Program = torch.export.ExportedProgram
+
+# operator -> (index of the input, of the weight, of the bias or None, whether a row of the weight is an output)
+_LINEAR: dict[Any, tuple[int, int, int | None, bool]] = {
+    aten.linear.default: (0, 1, 2, True),
+    aten.addmm.default: (1, 2, 0, False),
+    aten.mm.default: (0, 1, None, False),
+    aten.matmul.default: (0, 1, None, False),
+}
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A constant of a graph that is stored in integers.
+
+    Attributes:
+        integers: int8; for linear layers a row is an output.
+        scale: float32, for each channel along ``axis``; one that holds for all is repeated.
+        zero_point: int32, likewise.
+        axis: the dim of the channels.
+        bits: how many the integers need.
+    """
+
+    integers: torch.Tensor
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    axis: int
+    bits: int
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether there are no zero points, and the channels are outputs: what integer kernels multiply by."""
+        return self.axis == 0 and not bool(self.zero_point.any())
+
+    def floats(self) -> torch.Tensor:
+        """The numbers that it stands for."""
+        shape = [-1 if dim == self.axis else 1 for dim in range(self.integers.ndim)]
+        return (self.integers - self.zero_point.reshape(shape)) * self.scale.reshape(shape)
+
+
+Choice = Callable[[fx.Node, QuantizedWeight], int]
+
+
+def fit_weights(module: fx.GraphModule, bits: Choice) -> bool:
+    """Rewrite how quantized weights are stored, in place; what the graph computes stays the same.
+
+    Products with a weight become ``aten.linear``, and scales one for each output channel, because these are the forms
+    that compilers know.
+
+    Args:
+        module: a graph with its weights as attributes.
+        bits: says for a layer's node and its weight in how many bits the integers go on, 0 for as float numbers: where
+            a target has no kernel, or would dequantize at each call.
+
+    Returns:
+        Whether there were any.
+    """
+    found = False
+    for node in list(module.graph.nodes):
+        if node.target not in _LINEAR and node.target not in CONVOLUTIONS:
+            continue
+        weight = _weight(module, node.args[1 if node.target in CONVOLUTIONS else _LINEAR[node.target][1]])
+        if weight is None:
+            continue
+        found = True
+        with module.graph.inserting_before(node):
+            if node.target in CONVOLUTIONS:
+                node.update_arg(1, _stored(module, weight, bits(node, weight)))
+            elif weight.integers.ndim == 2:
+                _as_linear(module, node, weight, bits)
+    if found:
+        module.graph.eliminate_dead_code()
+        _forget_unused(module)
+        module.recompile()
+    return found
+
+
+def input_of(node: fx.Node) -> fx.Node:
+    """The activation that a layer reads."""
+    source = node.args[_LINEAR[node.target][0] if node.target in _LINEAR else 0]
+    assert isinstance(source, fx.Node)
+    return source
+
+
+def operator_name(node: object) -> str:
+    """The operator, whichever dialect and overload, such as ``"aten.relu"``."""
+    schema = getattr(getattr(node, "target", None), "_schema", None)
+    return schema.name.replace("::", ".") if schema is not None else ""
+
+
+def export_again(module: fx.GraphModule, program: Program) -> Program:
+    """Export ``module``, a form of the flat ``program``, with the same dynamic sizes.
+
+    Raises:
+        TargetError: a size cannot stay dynamic.
+    """
+    assert program.example_inputs is not None
+    inputs = program.example_inputs[0]
+    before = dynamic_sizes(program)
+    shapes = tuple(dict.fromkeys(sizes, torch.export.Dim.AUTO) if sizes else None for sizes in before)
+    with torch.no_grad():
+        copy = torch.export.export(module, inputs, dynamic_shapes=(shapes,) if _is_variadic(module) else shapes)
+    for index, (wanted, found) in enumerate(zip(before, dynamic_sizes(copy), strict=True)):
+        if wanted.keys() != found.keys():
+            raise TargetError(
+                f"Lowering fixes the dynamic sizes of input {index}. Make these axes static (DynamicAxes.set), or "
+                "choose another target."
+            )
+    return copy
+
+
+def dynamic_sizes(program: Program) -> list[dict[int, Any]]:
+    """For each input leaf its dynamic sizes by dim."""
+    values: dict[str, Any] = {
+        node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
+    }
+    leaves = [values.get(name) if isinstance(name, str) else None for name in program.graph_signature.user_inputs]
+    return [
+        {dim: size for dim, size in enumerate(tuple[Any, ...](leaf.shape)) if isinstance(size, torch.SymInt)}
+        if isinstance(leaf, torch.Tensor)
+        else {}
+        for leaf in leaves
+    ]
+
+
+def _as_linear(module: fx.GraphModule, node: fx.Node, weight: QuantizedWeight, bits: Choice) -> None:
+    _, _, bias_index, is_row = _LINEAR[node.target]
+    if not is_row:
+        weight = replace(weight, integers=weight.integers.t().contiguous(), axis=1 - weight.axis)
+    bias = node.args[bias_index] if bias_index is not None and len(node.args) > bias_index else None
+    arguments = (input_of(node), _stored(module, weight, bits(node, weight)), bias)
+    linear = module.graph.call_function(aten.linear.default, arguments if bias is not None else arguments[:2])
+    linear.meta = dict(node.meta)
+    node.replace_all_uses_with(linear)
+    module.graph.erase_node(node)
+
+
+def _weight(module: fx.GraphModule, node: Any) -> QuantizedWeight | None:
+    """The constant that ``node`` dequantizes; None if it does something else."""
+    name = operator_name(node)
+    if name not in ("quantized_decomposed.dequantize_per_channel", "quantized_decomposed.dequantize_per_tensor"):
+        return None
+    stored, scale, zero_point, *rest = (_value(module, argument) for argument in node.args)
+    if not isinstance(stored, torch.Tensor):
+        return None
+    axis, lowest, highest = rest[:3] if name.endswith("channel") else (0, *rest[:2])
+    scale, zero_point = (torch.as_tensor(value).reshape(-1) for value in (scale, zero_point))
+    channels = stored.shape[axis]
+    return QuantizedWeight(
+        stored,
+        scale.float().expand(channels),
+        zero_point.int().expand(channels),
+        axis % stored.ndim,
+        (highest - lowest).bit_length(),
+    )
+
+
+def _value(module: fx.GraphModule, argument: Any) -> Any:
+    if isinstance(argument, fx.Node):
+        return operator.attrgetter(str(argument.target))(module).detach() if argument.op == "get_attr" else None
+    return argument
+
+
+def _stored(module: fx.GraphModule, weight: QuantizedWeight, bits: int) -> fx.Node:
+    """A node that gives the weight, kept in this many bits."""
+    if bits == 0:
+        return _constant(module, weight.floats())
+    half = 2 ** (bits - 1)
+    constants = [_constant(module, value) for value in (weight.integers, weight.scale, weight.zero_point.long())]
+    arguments = (*constants, weight.axis, -half, half - 1, torch.int8)
+    return module.graph.call_function(quantized.dequantize_per_channel.default, arguments)
+
+
+def _constant(module: fx.GraphModule, value: torch.Tensor) -> fx.Node:
+    name = f"prepbench_constant_{len(module._buffers)}"
+    module.register_buffer(name, value.contiguous())
+    return module.graph.get_attr(name)
+
+
+def _forget_unused(module: fx.GraphModule) -> None:
+    """Drop the constants that nothing reads; they would be stored all the same."""
+    used = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
+    for prefix, owner in list(module.named_modules()):
+        for name in [*owner._parameters, *owner._buffers]:
+            if (f"{prefix}.{name}" if prefix else name) not in used:
+                delattr(owner, name)
+
+
+def _is_variadic(module: nn.Module) -> bool:
+    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())

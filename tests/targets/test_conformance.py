@@ -1,0 +1,101 @@
+"""Every target that is installed here takes the models of the zoo: numbers, dynamic sizes, saving, loading, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import prepbench as pb
+from prepbench.errors import MissingPackageError, TargetError
+from prepbench.inputs import normalize_samples
+from prepbench.settings import quantizable_layers
+from prepbench.targets import target_for
+from tests.zoo import ZOO
+
+# one of each kind of network: routing, scans, recurrence, pyramids, spectra, rotary positions, attention, windows, sorting
+NETWORKS = [
+    name for name, case in ZOO.items() if case.make.__module__.endswith(".networks") and not (case.leaves or case.refused)
+]
+TARGETS = [
+    pb.OnnxRuntimeDeployment(),
+    pb.OpenVinoDeployment(),
+    pb.TensorRtDeployment(),
+    pb.ExecuTorchDeployment(),
+    pb.InductorDeployment(),
+]
+# compiling machine code takes long: a few networks of different kinds are enough to see that it conforms
+COMPILED = {"experts_by_einsum", "feature_pyramid", "rotary_positions", "vision_transformer_of_any_size"}
+
+
+def installed(target: pb.DeploymentSettings) -> bool:
+    try:
+        target_for(target).check_available()
+    except MissingPackageError:
+        return False
+    return True
+
+
+def leaves_of(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def sqnr(right: Any, got: Any) -> float:
+    """The worst over all floating outputs, in dB."""
+    worst = 300.0
+    for one, other in zip(leaves_of(right), leaves_of(got), strict=True):
+        assert one.shape == other.shape
+        assert one.dtype == other.dtype
+        if one.is_floating_point() and one.numel():
+            same = (one == other) | (one.isnan() & other.isnan())
+            noise = torch.where(same, 0.0, one - other).double().square().sum()
+            signal = torch.where(one.isfinite(), one, 0.0).double().square().sum()
+            if float(noise) > 0:
+                worst = min(worst, float(10 * torch.log10(signal / noise)))
+    return worst
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__.removesuffix("Deployment"))
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_of_the_zoo(name: str, target: pb.DeploymentSettings, tmp_path: Path) -> None:
+    if not installed(target):
+        pytest.skip(f"{type(target).__name__} is not installed here")
+    if isinstance(target, pb.InductorDeployment) and name not in COMPILED:
+        pytest.skip("one of each kind is compiled")
+    case = ZOO[name]
+    torch.manual_seed(0)
+    model = case.make()
+    if isinstance(model, nn.Module):
+        model.eval()
+    quantizable = isinstance(model, nn.Module) and bool(quantizable_layers(model))
+    arguments: dict[str, Any] = {"tracing_inputs": case.samples, "deployment_settings": target}
+    if quantizable:
+        arguments |= {"calibration_inputs": case.samples, "quantization_settings": pb.QuantizationSettings()}
+    try:
+        compiled = pb.compile_model(model, **arguments)
+    except TargetError as error:
+        assert "fullgraph=False" in str(error), error  # noqa: PT017 (a target may lack an operator, if it says which)
+        compiled = pb.compile_model(model, **arguments, fullgraph=False)
+        assert compiled.report.in_torch
+    program = compiled._origin.lowering.program.module(check_guards=False)
+    samples = normalize_samples(model, [*case.samples, *case.unseen])
+    with torch.no_grad():
+        for sample in samples:
+            sample = sample.map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+            leaves = compiled._calls.flatten(sample.args, sample.kwargs)
+            expected = compiled._calls.result(program(*leaves), compiled._out_spec)
+            got = sample.call(compiled)
+            assert sqnr(expected, got) > 25, f"against the converted graph, on sample {sample.index}"
+    compiled.save(tmp_path / "saved")
+    loaded = pb.load_compiled(tmp_path / "saved")
+    again = samples[0].call(loaded)
+    first = samples[0].call(compiled)
+    assert all(torch.equal(a, b) for a, b in zip(leaves_of(first), leaves_of(again), strict=True))
+    if not compiled.report.in_torch and not isinstance(target, pb.TensorRtDeployment):
+        import onnx
+
+        onnx.checker.check_model(str(compiled.export(tmp_path / "model.onnx")))
