@@ -479,7 +479,7 @@ def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torc
     finally:
         logger.setLevel(level)
     table = _decomp.create_onnx_friendly_decomposition_table(set(_decomp.get_onnx_implemented_overloads(registry)))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         graph = program.run_decompositions(table).graph
     return [

@@ -226,7 +226,7 @@ def test_inputs_that_need_pickle_keep_the_timing_here(exported):
         torch.randn(3).to(torch.bfloat16),
         torch.tensor([True, False]),
     ],
-    ids=str,
+    ids=["floats", "number", "strided", "expanded", "channels last", "bfloat16", "booleans"],
 )
 def test_inputs_travel_without_pickle(tmp_path, tensor):
     sample = Sample((tensor, [None, 2.5, (tensor, "text")]), {"flag": True, "nested": {"b": tensor, "a": 1}})

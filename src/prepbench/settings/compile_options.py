@@ -21,8 +21,8 @@ class CompileOptions(Settings):
         percentile: how much of the activations the observer ``"percentile"`` keeps within range, in percent.
         keep_ruined_layers_in_float: give up quantizing layers whose quality falls below a floor.
         layer_sqnr_floor: that floor for the output of one layer, in dB.
-        model_sqnr_floor: that floor for the outputs of the whole model, in dB: the layers that hurt most take their most
-            exact candidate, and then are given up, until it is reached.
+        model_sqnr_floor: that floor for the outputs of the whole model, in dB: the layers that hurt most take their
+            most exact candidate, and then are given up, until it is reached.
 
     Example:
         >>> CompileOptions(smooth_quant=True).bias_correction

@@ -87,7 +87,15 @@ def _edge(program: Program) -> Any:
 
     # what has no kernel is found here by name, with its place
     config = EdgeCompileConfig(_check_ir_validity=False)
-    return to_edge_transform_and_lower(program, partitioner=[partitioner()], compile_config=config)
+    try:
+        # without gradients, because their rules refuse some operators on complex numbers
+        with torch.no_grad():
+            return to_edge_transform_and_lower(program, partitioner=[partitioner()], compile_config=config)
+    except (RuntimeError, AssertionError) as error:  # its passes and XNNPACK's have no errors of their own
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise TargetError(
+            f"ExecuTorch cannot lower the graph: {reason} Choose another target for this model."
+        ) from error
 
 
 def _without_kernel(graph: fx.Graph) -> list[fx.Node]:

@@ -19,14 +19,16 @@ def fit_to_inductor(program: Program) -> Program:
     - Blocks of weights are taken apart into operators that Inductor knows.
     - Weights for which there is no integer kernel are stored in float; they would be dequantized at each call.
     - Activations of 16 bits are rounded in float, exactly: patterns for 8 bits stumble over them.
+    - Quantized linear layers that read transposed activations of dynamic sizes get them as matrices: their other form,
+      batches of products with a weight that is repeated, stops Inductor's patterns (torch 2.13).
     """
     from prepbench.quantize.blocks import decompose_blocks
 
     program = decompose_blocks(program)
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    found = fit_weights(module, _bits)
-    return export_again(module, program) if _round_in_float(module) or found else program
+    changes = (fit_weights(module, _bits), _round_in_float(module), _flatten_linears(module))
+    return export_again(module, program) if any(changes) else program
 
 
 def _bits(node: fx.Node, weight: QuantizedWeight) -> int:
@@ -62,6 +64,34 @@ def _round_in_float(module: fx.GraphModule) -> bool:
                 value.meta = dict(node.meta)
         node.replace_all_uses_with(value)
         module.graph.erase_node(node)
+        found = True
+    if found:
+        module.recompile()
+    return found
+
+
+def _flatten_linears(module: fx.GraphModule) -> bool:
+    """Let quantized linear layers read matrices where their input is no contiguous tensor, in place."""
+    found = False
+    for node in list(module.graph.nodes):
+        if node.target is not aten.linear.default or operator_name(node.args[0]) != _DEQUANTIZE:
+            continue
+        source = node.args[0]
+        value = source.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.ndim < 3 or value.is_contiguous():
+            continue
+        with module.graph.inserting_before(node):
+            sizes = [
+                size if isinstance(size, int) else module.graph.call_function(aten.sym_size.int, (source, dim))
+                for dim, size in enumerate(value.shape[:-1])
+            ]
+            matrix = module.graph.call_function(aten.reshape.default, (source, [-1, value.shape[-1]]))
+        with module.graph.inserting_after(node):
+            result = module.graph.call_function(aten.reshape.default, (node, [*sizes, node.meta["val"].shape[-1]]))
+        for created in (matrix, result, *(size for size in sizes if isinstance(size, fx.Node))):
+            created.meta = {key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta}
+        node.replace_all_uses_with(result, delete_user_cb=lambda user, kept=result: user is not kept)
+        node.update_arg(0, matrix)
         found = True
     if found:
         module.recompile()

@@ -16,7 +16,7 @@ import torch
 from prepbench.errors import TargetError
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
-from prepbench.targets.onnx.finish import forget_origin, quantize_biases
+from prepbench.targets.onnx.finish import forget_origin, quantize_biases, type_by_zero_point
 from prepbench.targets.onnx.translations import OPSET, translations
 from prepbench.targets.onnx.weights import pack_weights, remove_unused_initializers
 
@@ -46,6 +46,7 @@ def export_onnx(lowering: Lowering, folder: Path, finish: Sequence[Finish] = (qu
     _name_outputs(model, lowering.output_names)
     _name_dimensions(model, lowering.dimension_names)
     pack_weights(model)
+    type_by_zero_point(model)
     for change in finish:
         change(model)
     remove_unused_initializers(model)
@@ -59,7 +60,8 @@ def export_onnx(lowering: Lowering, folder: Path, finish: Sequence[Finish] = (qu
 
 def _convert(lowering: Lowering) -> Any:
     try:
-        with _quiet():
+        # without gradients, because their rules refuse some operators on complex numbers
+        with _quiet(), torch.no_grad():
             return torch.onnx.export(
                 lowering.program,
                 dynamo=True,

@@ -43,6 +43,17 @@ def quantize_biases(model: Any) -> None:
         node.replace_input_with(2, dequantize.outputs[0])
 
 
+def type_by_zero_point(model: Any) -> None:
+    """Leave it to the zero point, in place, to say what integers a quantizer writes.
+
+    ONNX Runtime copies quantizers past operators that move values, with the attribute that says the same but without
+    the zero point, and then refuses its own copy when the integers are signed.
+    """
+    for node in model.graph:
+        if node.op_type == "QuantizeLinear" and len(node.inputs) > 2 and node.inputs[2] is not None:
+            node.attributes.pop("output_dtype", None)
+
+
 def forget_origin(model: Any) -> None:
     """Drop, in place, what the exporter notes about where each node comes from: large, and it tells paths of files."""
     for graph in (model.graph, *model.functions.values()):

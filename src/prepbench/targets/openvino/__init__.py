@@ -21,7 +21,6 @@ from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.requirements import check_no_leaves, check_packages, unsupported_nodes
 from prepbench.targets.onnx.state import check_stateless
-from prepbench.targets.openvino.fused import FUSED
 from prepbench.targets.openvino.quantizers import hoist_quantizers, use_signed_integers
 from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
 
@@ -93,7 +92,7 @@ class OpenVinoTarget(Target):
 
     name = "openvino"
     settings_type = OpenVinoDeployment
-    placement = Placement(conv_outputs=True, conv_additions=True, fused=FUSED, activations_bits=(8,))
+    placement = Placement(conv_additions=True, activations_bits=(8,))
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()

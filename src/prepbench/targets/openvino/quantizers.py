@@ -26,7 +26,9 @@ def hoist_quantizers(model: Any) -> None:
         moved = quantize.inputs[0] if quantize.op_type == "QuantizeLinear" else None
         first = _first_move(moved)
         readers = [node for node, _ in quantize.outputs[0].uses()]
-        if moved is None or first is None or not _is_per_tensor(quantize) or any(node.op_type != "DequantizeLinear" for node in readers):
+        if moved is None or first is None or not _is_per_tensor(quantize):
+            continue
+        if any(node.op_type != "DequantizeLinear" for node in readers):
             continue
         integers = onnx_ir.node("QuantizeLinear", [first.inputs[0], *quantize.inputs[1:]])
         floats = onnx_ir.node("DequantizeLinear", [integers.outputs[0], *quantize.inputs[1:]])
