@@ -137,7 +137,7 @@ def test_16_bit_activations_are_finer_and_symmetric_ones_have_no_zero_point() ->
     assert sixteen.report.layers[0].activations_bits == 16
     assert sqnr(model, sixteen, x) > sqnr(model, eight, x) + 1
     low, high = compile_(model, activations_symmetric=True).report.layers[2].input_range
-    assert low == pytest.approx(-high * 128 / 127)
+    assert high == pytest.approx(-low * 128 / 127)
     assert compile_(model).report.layers[2].input_range[0] == 0  # behind a ReLU
 
 

@@ -22,7 +22,7 @@ from prepbench.compile.dry_run import planned
 from prepbench.compile.journal import Journal
 from prepbench.compile.report import CompileReport
 from prepbench.compile.request import Request, Stages, float_bytes
-from prepbench.compile.stages import agreeing, check_lowered, lower, lowering, quantize
+from prepbench.compile.stages import agreeing, check_lowered, flat_samples, lower, lowering, quantize
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import check_calibration
@@ -202,7 +202,7 @@ def _compile(request: Request, stages: Stages) -> CompiledModel:
     with stages("lower"):
         lowered = lowering(program, captured, request.calls, stages.progress)
         runtime, in_torch = lower(request, lowered)
-        check_lowered(runtime, program, target.name)
+        check_lowered(runtime, program, target.name, flat_samples(captured.samples[:2], request.calls))
     report = CompileReport(
         target.name,
         dict(stages.seconds),

@@ -187,30 +187,38 @@ def operator_places(nodes: Sequence[fx.Node]) -> list[str]:
     ]
 
 
-def check_lowered(runtime: Runtime, program: Program, target: str) -> None:
+def check_lowered(runtime: Runtime, program: Program, target: str, samples: Sequence[Sample]) -> None:
     """Run the lowered program and PyTorch on the same inputs: a compiler's mistake shall not pass as quantization
     noise.
+
+    Args:
+        runtime: what the target made.
+        program: what it was given.
+        target: its name.
+        samples: calls of the flat program, whose sizes differ: a graph may be right at one size only.
 
     Raises:
         TargetError: an output is further than 20 dB from what the program computes, far more than rounding explains.
     """
     if not is_repeatable(program):  # two runs differ by themselves, and this one would change the model's buffers
         return
-    assert program.example_inputs is not None
-    leaves = program.example_inputs[0]
-    with torch.no_grad():
-        # clones, because a model may change its inputs in place
-        expected = [v for v in program.module(check_guards=False)(*_clones(leaves)) if isinstance(v, torch.Tensor)]
-        actual = [v for v in runtime.run(_clones(leaves)) if isinstance(v, torch.Tensor)]
-    for index, (right, got) in enumerate(zip(expected, actual, strict=False)):
-        if right.is_floating_point() and right.shape == got.shape and _sqnr(right.double(), got.double()) < _WORST_SQNR:
-            raise TargetError(
-                f"{target} computes something else than the graph it was given: output {index} is "
-                f"{_sqnr(right.double(), got.double()):.0f} dB "
-                f"from it (at least {_WORST_SQNR:.0f} expected). This is a fault of the target on this model. "
-                "Choose another target, or "
-                "keep layers in float with layer_quantization_settings until it is right."
-            )
+    module = program.module(check_guards=False)
+    for sample in samples:
+        with torch.no_grad():
+            # clones, because a model may change its inputs in place
+            expected = [v for v in module(*_clones(sample.args)) if isinstance(v, torch.Tensor)]
+            actual = [v for v in runtime.run(_clones(sample.args)) if isinstance(v, torch.Tensor)]
+        for index, (right, got) in enumerate(zip(expected, actual, strict=False)):
+            if not right.is_floating_point() or right.shape != got.shape:
+                continue
+            sqnr = _sqnr(right.double(), got.double())
+            if sqnr < _WORST_SQNR:
+                raise TargetError(
+                    f"{target} computes something else than the graph it was given: on "
+                    f"tracing_inputs[{sample.index}] output {index} is {sqnr:.0f} dB from it (at least "
+                    f"{_WORST_SQNR:.0f} expected). This is a fault of the target on this model. Choose another target, "
+                    "or keep layers in float with layer_quantization_settings until it is right."
+                )
 
 
 _WORST_SQNR = 20.0

@@ -58,10 +58,10 @@ def annotate(graph: fx.GraphModule, plan: Plan, placement: Placement, percentile
 
 
 def activation_spec(settings: QuantizationSettings, placement: Placement, percentile: float) -> Any:
-    """8 or 16 bits for the whole tensor; with a zero point unless the settings or the target want none."""
+    """8 or 16 bits for the whole tensor; symmetric ones without sign have their zero point in the middle."""
     bits = settings.activations_num_bits
     symmetric = settings.activations_symmetric or placement.symmetric_activations
-    signed = placement.signed_activations or symmetric or bits > 8
+    signed = placement.signed_activations or bits > 8
     half = 2 ** (bits - 1)
     dtype = torch.int16 if bits > 8 else torch.int8 if signed else torch.uint8
     return pt2e().QuantizationSpec(

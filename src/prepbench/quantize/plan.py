@@ -119,6 +119,9 @@ def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[f
     convolutional = any(call.is_convolution for call in known)
     if len(operands) < 2 or not known or not (placement.additions or (placement.conv_additions and convolutional)):
         return
+    # residual branches have one shape; kernels for others are rare, and OpenVINO's are wrong at other batch sizes
+    if len({str(operand.meta["val"].shape) for operand in operands}) > 1:
+        return
     users = list(node.users)
     end = users[0] if len(users) == 1 and users[0].target in placement.fused else node
     edges = tuple((node.name, operand.name) for operand in operands)

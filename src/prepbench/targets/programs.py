@@ -60,9 +60,20 @@ def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
 
 def is_repeatable(program: torch.export.ExportedProgram) -> bool:
     """Whether running it again gives the same: it keeps no state and draws no random numbers."""
-    random = torch.Tag.nondeterministic_seeded
-    operators = [node.target for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-    return not written_buffers(program) and not any(random in operator.tags for operator in operators)
+    return not written_buffers(program) and not any(map(_is_random, program.graph.nodes))
+
+
+def _is_random(node: fx.Node) -> bool:
+    """Whether a node draws random numbers; attention and dropout do only where they drop something."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    given = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
+    given |= node.kwargs
+    if node.target is torch.ops.aten.scaled_dot_product_attention.default:
+        return bool(given.get("dropout_p", 0.0) != 0)
+    return not (node.target is torch.ops.aten.dropout.default and given.get("train") is False)
 
 
 def _storage_of(node: fx.Node) -> fx.Node:

@@ -6,35 +6,44 @@ import math
 import operator
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+from torch.utils._sympy.numbers import int_oo
 
 from prepbench.errors import TargetError
 from prepbench.targets.weights import dynamic_sizes
 
 Program = torch.export.ExportedProgram
 
+# as many sizes are tried, counted down from the largest
+_POINTS = 16
+
 
 class LargestSizes:
     """A pass that gives each tensor the sizes for which memory is planned.
 
     A dynamic size may reach ``factor`` times what it is in the example inputs, or less where the model takes no more.
+    Sizes computed from these take their largest value at or shortly below that (padding to a multiple is largest below
+    it), which intervals would overestimate, and so differently for a tensor and its views.
     """
 
     def __init__(self, program: Program, factor: int) -> None:
         assert program.example_inputs is not None
-        self._ranges: dict[Any, Any] = {
-            symbol: ValueRanges(min(values.lower, 1), values.upper)
-            for symbol, values in program.range_constraints.items()
-        }
+        ranges = {symbol: (int(values.lower), values.upper) for symbol, values in program.range_constraints.items()}
         for value, sizes in zip(program.example_inputs[0], dynamic_sizes(program), strict=True):
             for dim, size in sizes.items():
-                wanted = value.shape[dim] * factor
                 for symbol in size.node.expr.free_symbols:  # one size may be computed from another
-                    known = self._ranges[symbol]
-                    self._ranges[symbol] = ValueRanges(known.lower, min(known.upper, wanted))
+                    lower, upper = ranges[symbol]
+                    ranges[symbol] = (lower, min(upper, value.shape[dim] * factor))
+        bounded = {symbol: (lower, int(upper)) for symbol, (lower, upper) in ranges.items() if upper != int_oo}
+        self._points = [
+            {symbol: sympy.Integer(max(lower, upper - below)) for symbol, (lower, upper) in bounded.items()}
+            for below in range(_POINTS)
+        ]
+        self._points.append({symbol: sympy.Integer(max(lower, 1)) for symbol, (lower, _) in bounded.items()})
+        self._known: dict[Any, int] = {}
 
     def __call__(self, graph: fx.GraphModule) -> Any:
         from executorch.exir.pass_base import PassResult
@@ -52,13 +61,16 @@ class LargestSizes:
         """The largest value of a size in the graph."""
         if not isinstance(size, torch.SymInt):
             return int(size)
-        upper = bound_sympy(size.node.expr, self._ranges).upper
-        if not upper.is_Integer:
-            raise TargetError(
-                f"ExecuTorch plans memory ahead, and the size {size} of a tensor in the graph depends on data, without "
-                "a largest value. Choose another target for this model."
-            )
-        return int(upper)
+        expression = size.node.expr
+        if expression not in self._known:
+            values = [expression.xreplace(point) for point in self._points]
+            if not all(value.is_Integer for value in values):
+                raise TargetError(
+                    f"ExecuTorch plans memory ahead, and the size {size} of a tensor in the graph depends on data, "
+                    "without a largest value. Choose another target for this model."
+                )
+            self._known[expression] = max(map(int, values))
+        return self._known[expression]
 
 
 def bytes_needed(graph: fx.Graph, sizes: LargestSizes) -> int:

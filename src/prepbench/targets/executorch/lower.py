@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ Program = torch.export.ExportedProgram
 # without a wish of the user's, sizes may grow as long as memory for them stays within this
 _FACTORS = (64, 32, 16, 8, 4, 2, 1)
 _BYTES = 256 * 2**20
+_COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 
 
 def to_pte(program: Program, max_size_factor: int | None) -> bytes:
@@ -48,14 +50,17 @@ def _affordable(graph: fx.Graph, program: Program) -> int:
 
 
 def without_kernel(program: Program) -> list[fx.Node]:
-    """The nodes, after decomposition, that neither XNNPACK nor a portable kernel can compute."""
-    return _without_kernel(_edge(_rewritten(program)).exported_program().graph)
+    """The nodes, after decomposition, that no portable kernel can compute; XNNPACK knows none beyond these."""
+    from executorch.exir.tracer import _default_decomposition_table
+
+    return _without_kernel(_rewritten(program).run_decompositions(_default_decomposition_table()).graph)
 
 
 def _rewritten(program: Program) -> Program:
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     _write_to_copies(module)
+    _divide_for_remainders(module)
     fit_to_xnnpack(module)
     # lowering notes what it assumes about sizes where programs share them, so it must not get the program itself
     return export_again(module, program)
@@ -82,6 +87,17 @@ def _write_to_copies(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+def _divide_for_remainders(module: fx.GraphModule) -> None:
+    """Compute remainders of sizes by division: ExecuTorch's own have the sign of the dividend, Python's have none."""
+    for node in module.graph.find_nodes(op="call_function", target=operator.mod):
+        with module.graph.inserting_before(node):
+            quotient = module.graph.call_function(operator.floordiv, node.args)
+            multiple = module.graph.call_function(operator.mul, (quotient, node.args[1]))
+            node.replace_all_uses_with(module.graph.call_function(operator.sub, (node.args[0], multiple)))
+        module.graph.erase_node(node)
+    module.recompile()
+
+
 def _edge(program: Program) -> Any:
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
@@ -99,6 +115,7 @@ def _edge(program: Program) -> Any:
 
 
 def _without_kernel(graph: fx.Graph) -> list[fx.Node]:
+    import executorch.kernels.quantized  # noqa: F401 (makes its operators known)
     from executorch.runtime import Runtime
 
     known = Runtime.get().operator_registry.operator_names
@@ -106,18 +123,35 @@ def _without_kernel(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _has_kernel(node: fx.Node, known: set[str]) -> bool:
-    from executorch.exir.dialects.edge._ops import EdgeOpOverload
+    from executorch.exir.operator.convert import to_out_variant
 
+    # the edge dialect wraps operators of torch
+    overload = node.target if isinstance(node.target, torch._ops.OpOverload) else getattr(node.target, "_op", None)
     name = _operator(node)
+    if not isinstance(overload, torch._ops.OpOverload) or name in known:
+        return (
+            True  # numbers are computed by the interpreter, as far as it knows how; delegates and getitem are its own
+        )
     if name.startswith(("aten::_assert", "aten::sym_constrain_range")):  # left out in the end
         return True
-    if isinstance(node.target, EdgeOpOverload):
+    values = [node, *node.all_input_nodes]
+    if any(getattr(value.meta.get("val"), "dtype", None) in _COMPLEX for value in values):
+        return False
+    if name == "aten::convolution" and node.meta["val"].ndim > 4:
+        return False
+    for form in (overload, _copying(overload)):
         try:
-            return str(node.target.to_out_variant().name()) in known
-        except RuntimeError:  # no form that writes into planned memory
-            return name in known
-    # numbers are computed by the interpreter, as far as it knows how; delegates and getitem are its own
-    return not isinstance(node.target, torch._ops.OpOverload) or name in known
+            if form is not None and to_out_variant(form)[0].name() in known:
+                return True
+        except (RuntimeError, AssertionError):  # no form that writes into planned memory
+            continue
+    return False
+
+
+def _copying(view: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """The form of an operator that copies instead of giving a view."""
+    packet = getattr(torch.ops.aten, f"{view._opname}_copy", None)
+    return getattr(packet, view._overloadname, None)
 
 
 def _operator(node: fx.Node) -> str:

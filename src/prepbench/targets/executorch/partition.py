@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.targets.executorch.weights import is_between_quantizers
+from prepbench.targets.executorch.weights import has_dynamic_sizes, is_between_quantizers
 
 
 def partitioner() -> Any:
     """The partitioner for a program whose weights are in the forms of ``weights.fit_weights``."""
     from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
-    from executorch.backends.xnnpack.partition.config.gemm_configs import LinearConfig
+    from executorch.backends.xnnpack.partition.config.gemm_configs import ConvolutionConfig, LinearConfig
+    from executorch.backends.xnnpack.partition.config.generic_node_configs import UnsqueezeCopyConfig
     from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.backends.xnnpack.utils.quant_utils import is_dequant, tag_as_implicit_q_dq
@@ -31,5 +32,18 @@ def partitioner() -> Any:
             tag_as_implicit_q_dq(node.args[1])
             return True, [*found, *activation]
 
-    configs = [LinearOrWeightsOnly if config is LinearConfig else config for config in ALL_PARTITIONER_CONFIGS]
-    return XnnpackPartitioner(configs=configs)
+    class Convolution(ConvolutionConfig):  # type: ignore[misc]
+        """One over a line becomes one over an image, with a reshape before it."""
+
+        def check_constraints(self, node: fx.Node, program: torch.export.ExportedProgram) -> bool:
+            is_line = node.meta["val"].ndim == 3
+            return bool(super().check_constraints(node, program)) and not (is_line and has_dynamic_sizes(node))
+
+    class Unsqueeze(UnsqueezeCopyConfig):  # type: ignore[misc]
+        """It is a reshape."""
+
+        def check_constraints(self, node: fx.Node, program: torch.export.ExportedProgram) -> bool:
+            return bool(super().check_constraints(node, program)) and not has_dynamic_sizes(node)
+
+    own = {LinearConfig: LinearOrWeightsOnly, ConvolutionConfig: Convolution, UnsqueezeCopyConfig: Unsqueeze}
+    return XnnpackPartitioner(configs=[own.get(config, config) for config in ALL_PARTITIONER_CONFIGS])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -44,8 +46,13 @@ def is_between_quantizers(node: fx.Node) -> bool:
     )
 
 
+def has_dynamic_sizes(node: fx.Node) -> bool:
+    """Whether more than one size of a result is dynamic, which is too many for XNNPACK's reshapes."""
+    return sum(isinstance(size, torch.SymInt) for size in tuple[Any, ...](node.meta["val"].shape)) > 1
+
+
 def _bits(node: fx.Node, weight: QuantizedWeight) -> int:
-    if not weight.is_symmetric or weight.integers.ndim > 4:
+    if not weight.is_symmetric or weight.integers.ndim > 4 or (weight.integers.ndim == 3 and has_dynamic_sizes(node)):
         return 0
     if is_between_quantizers(node):
         return 8

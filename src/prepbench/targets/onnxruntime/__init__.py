@@ -29,10 +29,16 @@ class OnnxRuntime(Runtime):
         file: the ONNX file; large weights may lie beside it.
         settings: threads.
         keep: a temporary folder that lives as long as the runtime.
+        fuse: whether quantizers are fused into integer kernels; otherwise each operator computes in float between them.
     """
 
     def __init__(
-        self, file: Path, settings: OnnxRuntimeDeployment, keep: tempfile.TemporaryDirectory[str] | None = None
+        self,
+        file: Path,
+        settings: OnnxRuntimeDeployment,
+        keep: tempfile.TemporaryDirectory[str] | None = None,
+        *,
+        fuse: bool = True,
     ) -> None:
         import onnxruntime
 
@@ -40,6 +46,8 @@ class OnnxRuntime(Runtime):
         if settings.intra_op_threads is not None:
             options.intra_op_num_threads = settings.intra_op_threads
         options.log_severity_level = 3
+        if not fuse:
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
             self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no common base
