@@ -33,7 +33,14 @@ NETWORKS = [
     "sorting_and_gathering",
 ]
 # what a target cannot take even in parts, and the words that say so
-REFUSED: dict[tuple[str, str], str] = {}
+REFUSED = {
+    ("experts_by_einsum", "ExecuTorchDeployment"): "ExecuTorch cannot lower the graph: XNNPACK reshape",
+    ("attention_over_lengths", "ExecuTorchDeployment"): "has no kernel for quantized_decomposed",
+    ("shifted_windows", "ExecuTorchDeployment"): "has no kernel for quantized_decomposed",
+    ("selective_scan_of_fixed_length", "OpenVinoDeployment"): "OpenVINO cannot run the graph",
+    ("sorting_and_gathering", "OnnxRuntimeDeployment"): "has no ONNX form",
+    ("sorting_and_gathering", "OpenVinoDeployment"): "has no ONNX form",
+}
 TARGETS = [
     pb.OnnxRuntimeDeployment(),
     pb.OpenVinoDeployment(),
