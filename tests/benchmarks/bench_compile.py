@@ -103,6 +103,9 @@ def measure(model: str, names: Sequence[str]) -> list[Row]:
         rounds = interleave({name: (*command, name, model, str(files[name])) for name in names})
         silent = {"error": "the process ended without a word"}
         found = {name: json.loads(file.read_text()) if file.exists() else silent for name, file in files.items()}
+    for name in names:
+        if not rounds[name]:
+            found[name].setdefault("error", "the process ended while it was timed")
     return [Row(name, rounds[name], **found[name]) for name in names]
 
 

@@ -34,8 +34,8 @@ def serve(call: Callable[[], object], warm_up: int = 5, wake_up: int = 2) -> Non
 def interleave(commands: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
     """Milliseconds of each command's worker in each of :data:`ROUNDS` rounds that take turns.
 
-    Workers get ready one after the other, so that they do not compete for memory and cores. One that fails to has no
-    rounds.
+    Workers get ready one after the other, so that they do not compete for memory and cores. One that ends before
+    the last round has no rounds.
     """
     workers: dict[str, subprocess.Popen[str]] = {}
     times: dict[str, list[float]] = {name: [] for name in commands}
@@ -54,8 +54,12 @@ def interleave(commands: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
                 alive.append(name)
             print(f"{name}: prepared in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
         for _ in range(ROUNDS):
-            for name in alive:
-                times[name].append(_turn(workers[name]))
+            for name in list(alive):
+                try:
+                    times[name].append(_turn(workers[name]))
+                except (OSError, ValueError):  # it ended: nothing to write to, or an empty line
+                    alive.remove(name)
+                    times[name] = []
         return times
     finally:
         for worker in workers.values():

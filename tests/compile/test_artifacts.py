@@ -154,10 +154,14 @@ def with_leaf() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), Branches(), nn.Linear(4, 2)).eval()
 
 
-def test_onnx_refuses_leaves_by_name_with_the_way_out() -> None:
+def test_leaves_run_in_pytorch_between_parts_in_onnx_runtime() -> None:
     samples = [torch.randn(2, 4), torch.randn(3, 4)]
-    with pytest.raises(TargetError, match=r"Leaf-wrapped: 1 \(Branches\): .*InductorDeployment\(\)"):
-        pb.compile_model(with_leaf(), tracing_inputs=samples, fullgraph=False)
+    model = with_leaf()
+    compiled = pb.compile_model(model, tracing_inputs=samples, fullgraph=False)
+    assert [text.partition(":")[0] for text in compiled.report.in_torch] == ["1"]
+    x = torch.randn(7, 4)
+    assert torch.allclose(compiled(x), model(x), atol=1e-5)
+    assert torch.allclose(compiled(-x), model(-x), atol=1e-5)
 
 
 def test_a_model_with_leaves_runs_quantized_but_is_not_saved(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ missing.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,9 @@ def decompose_for_onnx(program: Program) -> Program:
     }
     if not any(node.target in table for node in program.graph.nodes):
         return program
-    decomposed: Program = program.run_decompositions(table)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # torch about its own internals
+        decomposed: Program = program.run_decompositions(table)
     choose_known(decomposed.graph_module)
     return decomposed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from prepbench.targets.onnx.translations import OPSET, translations
 from prepbench.targets.onnx.weights import pack_weights, remove_unused_initializers
 
 FILE = "model.onnx"
+# metadata: a shape that each input can have
+EXAMPLE_SHAPES = "prepbench.example_shapes"
 
 Finish = Callable[[Any], None]
 
@@ -52,6 +55,7 @@ def export_onnx(lowering: Lowering, folder: Path, finish: Sequence[Finish] = (qu
     remove_unused_initializers(model)
     forget_origin(model)
     model.metadata_props["prepbench.inputs"] = "\n".join(used)
+    model.metadata_props[EXAMPLE_SHAPES] = json.dumps(_example_shapes(lowering.program, used))
     path = folder / FILE
     with _quiet():
         onnx_program.save(str(path))
@@ -60,24 +64,34 @@ def export_onnx(lowering: Lowering, folder: Path, finish: Sequence[Finish] = (qu
 
 def _convert(lowering: Lowering) -> Any:
     try:
-        # without gradients, because their rules refuse some operators on complex numbers
-        with _quiet(), torch.no_grad():
-            return torch.onnx.export(
-                lowering.program,
-                dynamo=True,
-                verbose=False,
-                opset_version=OPSET,
-                custom_translation_table=translations(),
-            )
+        try:
+            return _export(lowering.program)
+        except Exception as error:
+            # sizes that depend on data and that an earlier trace left behind; they are gone now
+            if "Pending unbacked symbols" not in str(_first_cause(error)):
+                raise
+            return _export(lowering.program)
     except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
+        cause = _first_cause(error)
         raise TargetError(
             f"The graph has no ONNX form: {type(cause).__name__}: "
             f"{str(cause).strip().splitlines()[0] if str(cause).strip() else ''} "
             "Rewrite the operator named here, or choose InductorDeployment()."
         ) from error
+
+
+def _export(program: torch.export.ExportedProgram) -> Any:
+    # without gradients, because their rules refuse some operators on complex numbers
+    with _quiet(), torch.no_grad():
+        return torch.onnx.export(
+            program, dynamo=True, verbose=False, opset_version=OPSET, custom_translation_table=translations()
+        )
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _name_inputs(model: Any, lowering: Lowering) -> list[str]:
@@ -96,6 +110,15 @@ def _name_inputs(model: Any, lowering: Lowering) -> list[str]:
     for value, name in zip(graph_inputs, names, strict=True):
         value.name = name
     return tensors
+
+
+def _example_shapes(program: torch.export.ExportedProgram, names: Sequence[str]) -> dict[str, list[int]]:
+    leaves = program.example_inputs[0] if program.example_inputs is not None else ()
+    return {
+        name: list(leaf.shape)
+        for name, leaf in zip(names, leaves, strict=False)
+        if name and isinstance(leaf, torch.Tensor)
+    }
 
 
 def _name_outputs(model: Any, names: tuple[str, ...]) -> None:

@@ -18,12 +18,20 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.onnx.export import FILE, export_onnx
-from prepbench.targets.onnx.requirements import check_no_leaves, check_packages, unsupported_nodes
+from prepbench.targets.onnx.requirements import (
+    check_no_complex_leaves,
+    check_no_leaves,
+    check_packages,
+    unsupported_nodes,
+)
 from prepbench.targets.onnx.state import check_stateless
 
 
 class OnnxRuntime(Runtime):
     """A session on an ONNX file, and which input leaves are its inputs.
+
+    Attributes:
+        metadata: what the file says about itself.
 
     Args:
         file: the ONNX file; large weights may lie beside it.
@@ -55,9 +63,10 @@ class OnnxRuntime(Runtime):
                 f"ONNX Runtime cannot run the graph: {str(error).strip()} If its number type is the reason, compile "
                 "model.float(); else choose InductorDeployment()."
             ) from error
-        metadata = self._session.get_modelmeta().custom_metadata_map
+        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
         # leaf i is the session's input inputs[i], or "" when the graph does not use it
-        self._inputs = metadata["prepbench.inputs"].split("\n") if metadata.get("prepbench.inputs") else []
+        inputs = self.metadata.get("prepbench.inputs")
+        self._inputs = inputs.split("\n") if inputs else []
         self._outputs = [output.name for output in self._session.get_outputs()]
         self._file = file
         self._keep = keep
@@ -103,6 +112,7 @@ class OnnxRuntimeTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
         check_stateless(lowering.program)
+        check_no_complex_leaves(lowering)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-onnx-")
         file = export_onnx(lowering, Path(keep.name))
         return OnnxRuntime(file, settings, keep)

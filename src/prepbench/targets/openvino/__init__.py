@@ -19,8 +19,14 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.onnx.export import export_onnx
-from prepbench.targets.onnx.requirements import check_no_leaves, check_packages, unsupported_nodes
+from prepbench.targets.onnx.requirements import (
+    check_no_complex_leaves,
+    check_no_leaves,
+    check_packages,
+    unsupported_nodes,
+)
 from prepbench.targets.onnx.state import check_stateless
+from prepbench.targets.openvino.lacks import check_right, wrong_nodes
 from prepbench.targets.openvino.quantizers import hoist_quantizers, use_signed_integers
 from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
 
@@ -96,7 +102,7 @@ class OpenVinoTarget(Target):
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()
-        return unsupported_nodes(program)
+        return unsupported_nodes(program, wrong_nodes(program))
 
     def check_available(self) -> None:
         check_packages(("openvino", "onnx", "onnxscript"), "OpenVinoDeployment")
@@ -107,7 +113,9 @@ class OpenVinoTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OpenVinoDeployment)
         check_stateless(lowering.program)
+        check_no_complex_leaves(lowering)
         check_dtypes(lowering)
+        check_right(lowering.program)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-openvino-", ignore_cleanup_errors=True)
         _write_ir(lowering, Path(keep.name))
         return OpenVino(Path(keep.name), settings, keep)

@@ -19,7 +19,12 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment, TensorRtDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.onnx.export import FILE, export_onnx
-from prepbench.targets.onnx.requirements import check_no_leaves, check_packages, unsupported_nodes
+from prepbench.targets.onnx.requirements import (
+    check_no_complex_leaves,
+    check_no_leaves,
+    check_packages,
+    unsupported_nodes,
+)
 from prepbench.targets.onnx.state import check_stateless
 from prepbench.targets.onnxruntime import OnnxRuntime
 from prepbench.targets.tensorrt.engine import Engine, has_tensorrt
@@ -53,6 +58,7 @@ class TensorRtTarget(Target):
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         check_stateless(lowering.program)
+        check_no_complex_leaves(lowering)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-tensorrt-")
         # biases stay in float: TensorRT adds them to the sums before these are rounded
         file = export_onnx(lowering, Path(keep.name), finish=())

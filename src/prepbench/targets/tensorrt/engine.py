@@ -1,11 +1,14 @@
-"""Engines of TensorRT. Written after its Python interface; it runs only where there is a GPU, so tests on a CPU do not
-reach it.
+"""Engines of TensorRT 10 and later, written after the documentation of its Python interface.
+
+They need a GPU of NVIDIA: no test has run this file. Everything else of the target is tested without one.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,19 @@ import torch
 
 from prepbench.errors import TargetError
 from prepbench.targets.base import Runtime
+from prepbench.targets.onnx.export import EXAMPLE_SHAPES
 from prepbench.targets.onnxruntime import OnnxRuntime
 
-# smallest, usual and largest size of each dynamic dim, as multiples of 1
-_SIZES = (1, 8, 64)
+_DTYPES = {
+    "FLOAT": torch.float32,
+    "HALF": torch.float16,
+    "BF16": torch.bfloat16,
+    "INT8": torch.int8,
+    "UINT8": torch.uint8,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "BOOL": torch.bool,
+}
 
 
 def has_tensorrt() -> bool:
@@ -25,7 +37,7 @@ def has_tensorrt() -> bool:
 
 
 class Engine(Runtime):
-    """An engine built from an ONNX file; calls of other sizes than it was built for run in ONNX Runtime.
+    """An engine built from an ONNX file; calls of sizes that it was not built for run in ONNX Runtime.
 
     Args:
         file: the ONNX file.
@@ -34,40 +46,60 @@ class Engine(Runtime):
 
     def __init__(self, file: Path, reference: OnnxRuntime) -> None:
         self._reference = reference
-        self._engine = _build(file)
+        self._engine = _build(file, json.loads(reference.metadata.get(EXAMPLE_SHAPES, "{}")))
         self._names = [self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)]
+        self._idle: deque[Any] = deque()  # contexts, of which each runs one call at a time
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         feeds = self._reference.feeds(leaves)
-        context = self._engine.create_execution_context()
-        tensors: dict[str, torch.Tensor] = {}
-        for name in self._names:
-            if name in feeds:
-                tensors[name] = torch.from_numpy(feeds[name]).cuda().contiguous()
-                if not context.set_input_shape(name, tuple(tensors[name].shape)):
-                    return self._reference.run(leaves)
-        for name in self._names:
-            if name not in feeds:
-                dtype = _torch_dtype(self._engine.get_tensor_dtype(name))
-                tensors[name] = torch.empty(tuple(context.get_tensor_shape(name)), dtype=dtype, device="cuda")
-            context.set_tensor_address(name, tensors[name].data_ptr())
-        stream = torch.cuda.current_stream()
-        if not context.execute_async_v3(stream.cuda_stream):
-            raise TargetError("TensorRT could not run its engine. Its log on standard error says why.")
+        try:
+            context = self._idle.pop()
+        except IndexError:
+            context = self._engine.create_execution_context()
+        try:
+            results = self._call(context, feeds)
+        finally:
+            self._idle.append(context)
+        return self._reference.run(leaves) if results is None else results
+
+    def _call(self, context: Any, feeds: Mapping[str, Any]) -> list[torch.Tensor] | None:
+        """The results, or None when the engine was not built for these sizes or cannot tell those of its results."""
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            tensors = {name: torch.from_numpy(array).cuda().contiguous() for name, array in feeds.items()}
+            if not all(context.set_input_shape(name, tuple(tensors[name].shape)) for name in tensors):
+                return None
+            for name in self._names:
+                shape = tuple(context.get_tensor_shape(name))
+                if min(shape, default=0) < 0:
+                    return None
+                if name not in tensors:
+                    dtype = _DTYPES[self._engine.get_tensor_dtype(name).name]
+                    tensors[name] = torch.empty(shape, dtype=dtype, device="cuda")
+                context.set_tensor_address(name, tensors[name].data_ptr())
+            if not context.execute_async_v3(stream.cuda_stream):
+                raise TargetError("TensorRT could not run its engine. Its log on standard error says why.")
         stream.synchronize()
         return [tensors[name].cpu() for name in self._reference.output_names]
 
     def save(self, folder: Path) -> None:
-        # an engine fits one GPU and one version; the file it is built from fits all
+        # an engine fits one GPU and one version; the file that it is built from fits all
         self._reference.save(folder)
 
 
-def _build(file: Path) -> Any:
+def _build(file: Path, examples: Mapping[str, Sequence[int]]) -> Any:
+    """An engine for sizes from small ones to some multiples of the examples'.
+
+    Args:
+        file: the ONNX file.
+        examples: a shape that each input can have.
+    """
     import tensorrt
 
     logger = tensorrt.Logger(tensorrt.Logger.ERROR)
     builder = tensorrt.Builder(logger)
-    network = builder.create_network(0)
+    # the types of the file decide, as explicit quantization wants it
+    network = builder.create_network(1 << int(tensorrt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = tensorrt.OnnxParser(network, logger)
     if not parser.parse_from_file(str(file)):
         errors = "; ".join(str(parser.get_error(i)) for i in range(parser.num_errors))
@@ -76,8 +108,13 @@ def _build(file: Path) -> Any:
     profile = builder.create_optimization_profile()
     for i in range(network.num_inputs):
         tensor = network.get_input(i)
-        shapes = [tuple(size if dim < 0 else dim for dim in tensor.shape) for size in _SIZES]
-        profile.set_shape(tensor.name, *shapes)
+        if min(tensor.shape, default=0) >= 0:
+            continue
+        ranges = [
+            _range(dim, example, size)
+            for dim, (size, example) in enumerate(zip(tensor.shape, examples[tensor.name], strict=True))
+        ]
+        profile.set_shape(tensor.name, *(tuple(sizes) for sizes in zip(*ranges, strict=True)))
     config.add_optimization_profile(profile)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
@@ -85,6 +122,8 @@ def _build(file: Path) -> Any:
     return tensorrt.Runtime(logger).deserialize_cuda_engine(plan)
 
 
-def _torch_dtype(dtype: Any) -> torch.dtype:
-    names = {"FLOAT": torch.float32, "HALF": torch.float16, "INT32": torch.int32, "INT64": torch.int64}
-    return names.get(dtype.name, torch.bool if dtype.name == "BOOL" else torch.int8)
+def _range(dim: int, example: int, size: int) -> tuple[int, int, int]:
+    """Smallest, usual and largest size of a dim; the first one of a dynamic shape usually counts samples."""
+    if size >= 0:
+        return size, size, size
+    return (1, example, max(32, 4 * example)) if dim == 0 else (max(1, example // 2), example, 4 * example)

@@ -1,0 +1,29 @@
+"""Operators that OpenVINO reads from ONNX but computes wrongly."""
+
+from __future__ import annotations
+
+import torch
+
+from prepbench.errors import TargetError
+
+Program = torch.export.ExportedProgram
+
+_FOURIER = ("aten::fft_", "aten::_fft_", "aten::stft", "aten::istft")
+
+
+def wrong_nodes(program: Program) -> list[torch.fx.Node]:
+    """Fourier transforms: ONNX gives their axis as an input since version 20, which OpenVINO (2026.4) does not read."""
+    return [
+        node
+        for node in program.graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.name().startswith(_FOURIER)
+    ]
+
+
+def check_right(program: Program) -> None:
+    """Raise ``TargetError`` naming the first operator that OpenVINO would compute wrongly."""
+    for node in wrong_nodes(program):
+        raise TargetError(
+            f"OpenVINO computes {node.target} along another axis than the one that is asked for. Choose "
+            "OnnxRuntimeDeployment() or InductorDeployment() for this model."
+        )
