@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import MissingPackageError
+from prepbench.targets.eager import EagerTarget
+from prepbench.targets.inductor import InductorTarget
 
 
 def noise(*shape: int) -> torch.Tensor:
@@ -45,12 +49,16 @@ def test_int8_is_close_at_batches_never_shown(compiled: pb.CompiledModel) -> Non
         assert float((compiled(x) - expected).pow(2).sum() / expected.pow(2).sum()) < 10**-2.5
 
 
+def calls_of(model: pb.CompiledModel, folder: Path, *names: str) -> list[int]:
+    """How often the compiled code calls kernels whose names have these words in them."""
+    model.save(folder / "saved")
+    with zipfile.ZipFile(folder / "saved" / "model.pt2") as archive:
+        code = b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".wrapper.cpp")).decode()
+    return [sum(line.lstrip().startswith("AOTI") and name in line for line in code.splitlines()) for name in names]
+
+
 def test_int8_kernels_do_the_work(compiled: pb.CompiledModel, tmp_path: Path) -> None:
-    compiled.save(tmp_path / "saved")
-    with zipfile.ZipFile(tmp_path / "saved" / "model.pt2") as archive:
-        code = b"".join(archive.read(name) for name in archive.namelist() if name.endswith((".cpp", ".so")))
-    assert b"qconv_pointwise" in code or b"qconv2d_pointwise" in code
-    assert b"qlinear_pointwise" in code
+    assert calls_of(compiled, tmp_path, "qconv_pointwise", "qlinear_pointwise") == [1, 1]
 
 
 def test_a_fresh_process_computes_the_same(compiled: pb.CompiledModel, tmp_path: Path) -> None:
@@ -79,8 +87,75 @@ def test_a_graph_with_leaves_compiles_and_keeps_its_batch_dynamic() -> None:
         deployment_settings=pb.InductorDeployment(),
         fullgraph=False,
     )
+    inputs = [noise(1 + i % 7, 4) for i in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        for x, got in zip(inputs, pool.map(compiled, inputs), strict=True):
+            torch.testing.assert_close(got, net(x))
+
+
+class Projection(nn.Module):
+    """A linear layer that keeps its weight with inputs first, as GPT-2 does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(noise(16, 32) / 4), nn.Parameter(noise(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x.flatten(0, 1), self.weight).unflatten(0, x.shape[:2])
+
+
+def both(net: nn.Module, *shape: int, **settings: Any) -> tuple[pb.CompiledModel, pb.CompiledModel]:
+    """The same quantized graph in Inductor and in PyTorch itself."""
+    models = [
+        pb.compile_model(
+            net.eval(),
+            tracing_inputs=[noise(2, *shape), noise(3, *shape)],
+            calibration_inputs=[noise(16, *shape)],
+            deployment_settings=target,
+            quantization_settings=pb.QuantizationSettings(**settings),
+            compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
+        )
+        for target in (pb.InductorDeployment(), pb.EagerDeployment())
+    ]
+    return models[0], models[1]
+
+
+@pytest.mark.parametrize(
+    "settings, kernels",
+    [
+        ({"per_channel": False}, 1),
+        ({"weights_num_bits": 4}, 1),
+        ({"activations_symmetric": True}, 1),
+        ({"weights_num_bits": 4, "activations_num_bits": 16}, 0),
+        ({"prefer_weights_only_quantization": True, "weights_symmetric": False}, 0),
+        ({"prefer_weights_only_quantization": True, "weights_num_bits": 4}, 0),
+    ],
+    ids=["per-tensor", "w4", "symmetric", "w4-a16", "weights-only", "w4-only"],
+)
+def test_every_form_computes_what_the_converted_graph_computes(
+    settings: Any, kernels: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(EagerTarget, "placement", InductorTarget.placement)
+    model, reference = both(nn.Sequential(Projection(), nn.Tanh()), 5, 16, **settings)
     for batch in (1, 7):
-        torch.testing.assert_close(compiled(noise(batch, 4)), net(noise(batch, 4)))
+        expected = reference(noise(batch, 5, 16))
+        assert float((model(noise(batch, 5, 16)) - expected).pow(2).sum() / expected.pow(2).sum()) < 10**-4
+    assert calls_of(model, tmp_path, "qlinear_pointwise") == [kernels]
+
+
+def test_blocks_of_weights_are_looked_into() -> None:
+    net = nn.Linear(64, 8)
+    settings = {"prefer_weights_only_quantization": True, "weights_only_quantization_block_size": 32}
+    model, reference = both(net, 64, weights_num_bits=4, **settings)
+    torch.testing.assert_close(model(noise(5, 64)), reference(noise(5, 64)))
+
+
+def test_many_threads_get_their_own_results(compiled: pb.CompiledModel) -> None:
+    inputs = [noise(1 + i % 5, 3, 8, 8) * (1 + i) for i in range(40)]
+    expected = [compiled(x) for x in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        for right, got in zip(expected, pool.map(compiled, inputs), strict=True):
+            torch.testing.assert_close(got, right)
 
 
 def test_without_a_compiler_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 import prepbench as pb
 from prepbench.errors import MissingPackageError, TargetError
+from prepbench.targets.openvino.quantizers import use_signed_integers
 from tests.targets.test_onnxruntime import CONV1D, CONV_STACK, DEPTHWISE, MLP, POOLED, RESIDUAL, TOKENS, noise
 
 pytest.importorskip("openvino")
@@ -206,6 +208,36 @@ def test_settings_are_passed_on() -> None:
 def test_an_operator_without_onnx_form_is_named() -> None:
     with pytest.raises(TargetError, match=r"linalg_inv"):
         in_float(lambda x: torch.linalg.inv(x), noise(4, 4))
+
+
+def test_fourier_transforms_are_refused_and_run_in_pytorch_between_parts() -> None:
+    samples = [noise(2, 8), noise(3, 8)]
+    with pytest.raises(TargetError, match=r"fft_rfft.*another axis"):
+        in_float(lambda x: torch.fft.rfft(x).abs() * 2, *samples)
+    model = pb.compile_model(
+        lambda x: torch.fft.rfft(x * 2).abs() * 2,
+        tracing_inputs=samples,
+        deployment_settings=pb.OpenVinoDeployment(),
+        fullgraph=False,
+    )
+    torch.testing.assert_close(model(noise(5, 8)), torch.fft.rfft(noise(5, 8) * 2).abs() * 2)
+
+
+def test_a_zero_point_in_the_middle_becomes_signed_integers() -> None:
+    import onnx_ir
+
+    graph = onnx_ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 21]> agraph (float[N] x) => (float[N] y)
+        <float scale = {0.5}, uint8 zero = {128}>
+        {
+            q = QuantizeLinear(x, scale, zero)
+            y = DequantizeLinear(q, scale, zero)
+        }"""
+    )
+    use_signed_integers(graph)
+    for node in graph.graph:
+        zero_point = node.inputs[2].const_value.numpy()
+        assert (zero_point.dtype, zero_point.item()) == (np.int8, 0)
 
 
 def test_a_model_with_state_is_refused_and_the_buffer_named() -> None:

@@ -35,9 +35,9 @@ class QuantizedWeight:
 
     Attributes:
         integers: int8; for linear layers a row is an output.
-        scale: float32, for each channel along ``axis``; one that holds for all is repeated.
+        scale: float32, for each channel along ``axis``, or one for all.
         zero_point: int32, likewise.
-        axis: the dim of the channels.
+        axis: the dim of the channels; 0 where one scale is for all.
         bits: how many the integers need.
     """
 
@@ -146,7 +146,8 @@ def dynamic_sizes(program: Program) -> list[dict[int, Any]]:
 def _as_linear(module: fx.GraphModule, node: fx.Node, weight: QuantizedWeight, bits: Choice) -> None:
     _, _, bias_index, is_row = _LINEAR[node.target]
     if not is_row:
-        weight = replace(weight, integers=weight.integers.t().contiguous(), axis=1 - weight.axis)
+        axis = 0 if weight.scale.numel() == 1 else 1 - weight.axis
+        weight = replace(weight, integers=weight.integers.t().contiguous(), axis=axis)
     bias = node.args[bias_index] if bias_index is not None and len(node.args) > bias_index else None
     arguments = (input_of(node), _stored(module, weight, bits(node, weight)), bias)
     linear = module.graph.call_function(aten.linear.default, arguments if bias is not None else arguments[:2])
@@ -164,12 +165,10 @@ def _weight(module: fx.GraphModule, node: Any) -> QuantizedWeight | None:
     if not isinstance(stored, torch.Tensor):
         return None
     axis, lowest, highest = rest[:3] if name.endswith("channel") else (0, *rest[:2])
-    scale, zero_point = (torch.as_tensor(value).reshape(-1) for value in (scale, zero_point))
-    channels = stored.shape[axis]
     return QuantizedWeight(
         stored,
-        scale.float().expand(channels),
-        zero_point.int().expand(channels),
+        torch.as_tensor(scale).float().reshape(-1),
+        torch.as_tensor(zero_point).int().reshape(-1),
         axis % stored.ndim,
         (highest - lowest).bit_length(),
     )
@@ -186,7 +185,8 @@ def _stored(module: fx.GraphModule, weight: QuantizedWeight, bits: int) -> fx.No
     if bits == 0:
         return _constant(module, weight.floats())
     half = 2 ** (bits - 1)
-    constants = [_constant(module, value) for value in (weight.integers, weight.scale, weight.zero_point.long())]
+    numbers = [value.expand(weight.integers.shape[weight.axis]) for value in (weight.scale, weight.zero_point.long())]
+    constants = [_constant(module, value) for value in (weight.integers, *numbers)]
     arguments = (*constants, weight.axis, -half, half - 1, torch.int8)
     return module.graph.call_function(quantized.dequantize_per_channel.default, arguments)
 
