@@ -40,7 +40,12 @@ def to_pte(program: Program, max_size_factor: int | None) -> bytes:
         raise TargetError(f"ExecuTorch has no kernel for {_named(missing)}. Choose another target for this model.")
     sizes = LargestSizes(rewritten, max_size_factor or _affordable(edge.exported_program().graph, rewritten))
     # a pass for each method; ExecuTorch's own reads ranges that lowering has narrowed to what the example needs
-    return bytes(edge.to_executorch(ExecutorchBackendConfig(sym_shape_eval_pass={"forward": sizes})).buffer)
+    try:
+        return bytes(edge.to_executorch(ExecutorchBackendConfig(sym_shape_eval_pass={"forward": sizes})).buffer)
+    except (RuntimeError, AssertionError) as error:  # its passes have no errors of their own
+        raise TargetError(
+            f"ExecuTorch cannot plan memory for the graph: {error} Choose another target for this model."
+        ) from error
 
 
 def _affordable(graph: fx.Graph, program: Program) -> int:
