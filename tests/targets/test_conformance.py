@@ -37,8 +37,6 @@ REFUSED = {
     ("fourier_layer", "OnnxRuntimeDeployment"): "ONNX Runtime cannot run the graph",
     ("fourier_layer", "TensorRtDeployment"): "ONNX Runtime cannot run the graph",
     ("fourier_layer", "ExecuTorchDeployment"): "ExecuTorch cannot plan memory",
-    ("attention_over_lengths", "ExecuTorchDeployment"): "has no kernel for quantized_decomposed",
-    ("shifted_windows", "ExecuTorchDeployment"): "has no kernel for quantized_decomposed",
     ("selective_scan_of_fixed_length", "OpenVinoDeployment"): "OpenVINO cannot run the graph",
 }
 # no layer of theirs has an integer form

@@ -32,10 +32,11 @@ class AheadOfTime(Runtime):
     def __init__(self, file: Path, keep: tempfile.TemporaryDirectory[str] | None = None) -> None:
         self._file = file
         self._keep = keep
-        self._package = torch._inductor.aoti_load_package(str(file))
+        # calling the package itself would read the structures of inputs and outputs from JSON each time
+        self._loader = torch._inductor.aoti_load_package(str(file)).loader
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        outputs: Sequence[Any] = self._package(*leaves)
+        outputs: Sequence[Any] = self._loader.boxed_run([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
         return outputs
 
     def save(self, folder: Path) -> None:
