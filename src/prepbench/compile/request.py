@@ -96,14 +96,16 @@ class Stages:
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """One stage, e.g. ``with stages("capture"):``."""
-        self.progress(Progress(name, 0, 1))
+    def __call__(self, name: str, counts: bool = False) -> Iterator[None]:
+        """One stage, e.g. ``with stages("capture"):``; ``counts`` says that it reports its own beginning and end."""
+        if not counts:
+            self.progress(Progress(name, 0, 1))
         start = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - start
         self._journal.write("stage", f"{name}: {self.seconds[name]:.2f} s", stage=name, seconds=self.seconds[name])
-        self.progress(Progress(name, 1, 1))
+        if not counts:
+            self.progress(Progress(name, 1, 1))
 
 
 def float_bytes(model: nn.Module) -> int:

@@ -69,10 +69,10 @@ def quantize(request: Request, stages: Stages) -> Quantized:
             samples=samples,
             progress=progress,
         )
-    with stages("calibrate"):
+    with stages("calibrate", counts=True):
         observed = calibrate(observed, samples, progress)
     if request.measured:
-        with stages("measure"):
+        with stages("measure", counts=True):
             observed = choose_forms(observed, samples, progress)
     with stages("convert"):
         converted = _export_again(convert(observed), program)

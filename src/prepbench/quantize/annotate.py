@@ -34,18 +34,21 @@ def annotate(graph: fx.GraphModule, plan: Plan, placement: Placement, percentile
     outputs: dict[fx.Node, Any] = {}
     shared: dict[tuple[fx.Node, Any], Any] = {}
 
-    def activation(source: fx.Node, place: Any, settings: QuantizationSettings) -> Any:
-        key = (source, (settings.activations_num_bits, settings.activations_symmetric, settings.observer))
+    def activation(source: fx.Node, place: Any, settings: QuantizationSettings, in_middle: bool = False) -> Any:
+        key = (source, (settings.activations_num_bits, settings.activations_symmetric, settings.observer, in_middle))
         if key in shared:
             return pt2e().SharedQuantizationSpec(shared[key])
         shared[key] = place
-        return activation_spec(settings, placement, percentile)
+        return activation_spec(settings, placement, percentile, in_middle)
+
+    linears = {call.node.name for calls in plan.calls.values() for call in calls if not call.is_convolution}
 
     for name, settings in plan.outputs.items():
         outputs[nodes[name]] = activation(nodes[name], nodes[name], settings)
     for (user, source), settings in plan.inputs.items():
         edge = (nodes[source], nodes[user])
-        inputs.setdefault(edge[1], {})[edge[0]] = activation(edge[0], edge, settings)
+        in_middle = placement.middle_zero_points and user in linears
+        inputs.setdefault(edge[1], {})[edge[0]] = activation(edge[0], edge, settings, in_middle)
     for (user, source), call in plan.weights.items():
         inputs.setdefault(nodes[user], {})[nodes[source]] = weight_spec(call.axis, plan.settings[call.fqn])
     for node in {**inputs, **outputs}:
@@ -57,8 +60,10 @@ def annotate(graph: fx.GraphModule, plan: Plan, placement: Placement, percentile
         )
 
 
-def activation_spec(settings: QuantizationSettings, placement: Placement, percentile: float) -> Any:
-    """8 or 16 bits for the whole tensor; symmetric ones without sign have their zero point in the middle."""
+def activation_spec(settings: QuantizationSettings, placement: Placement, percentile: float, in_middle: bool) -> Any:
+    """8 or 16 bits for the whole tensor; symmetric ones without sign have their zero point in the middle, and with
+    ``in_middle`` all that are ever negative.
+    """
     bits = settings.activations_num_bits
     symmetric = settings.activations_symmetric or placement.symmetric_activations
     signed = placement.signed_activations or bits > 8
@@ -70,7 +75,7 @@ def activation_spec(settings: QuantizationSettings, placement: Placement, percen
         quant_max=half - 1 if signed else 2 * half - 1,
         qscheme=torch.per_tensor_symmetric if symmetric else torch.per_tensor_affine,
         observer_or_fake_quant_ctr=observers().ActivationObserver.with_args(
-            method=settings.observer, percentile=percentile
+            method=settings.observer, percentile=percentile, in_middle=in_middle
         ),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import fx, nn
@@ -49,12 +49,14 @@ def correct_biases(graph: fx.GraphModule, shifts: Mapping[str, torch.Tensor]) ->
     return before
 
 
-def restore_biases(graph: fx.GraphModule, before: Mapping[str, fx.Node], names: Collection[str]) -> None:
-    """Take corrections back, in place, for these nodes."""
-    for node in graph.graph.nodes:
-        if node.name in names and node.name in before:
+def restore_biases(graph: fx.GraphModule, before: Mapping[str, fx.Node]) -> None:
+    """Take corrections back, in place."""
+    for node in list(graph.graph.nodes):
+        if node.name in before:
             corrected = _bias(node)
-            node.args = tuple(before[node.name] if argument is corrected else argument for argument in node.args)
+            assert corrected is not None
+            node.replace_input_with(corrected, before[node.name])
+            graph.graph.erase_node(corrected)
 
 
 def fit_biases(graph: fx.GraphModule) -> None:

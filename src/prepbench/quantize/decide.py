@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,7 @@ from prepbench.quantize.measure import (
     chosen_samples,
     decibels,
     measure,
+    observed_value,
     observer_of,
     ratio,
     set_mode,
@@ -29,6 +31,8 @@ from prepbench.settings import CompileOptions, QuantizationSettings
 
 # noise that a candidate may add when the settings name several but no threshold: 20 dB
 CANDIDATE_LIMIT = 0.01
+# dB that a few measured samples must lie above the floor for the whole model, so that others do too
+MARGIN = 1.0
 
 
 @dataclass
@@ -74,28 +78,13 @@ def decide(
     measured = measure(graph, plan, forms, chosen, progress)
     for fqn, candidates in forms.items():
         _choose(fqn, _tallies(plan, fqn, candidates, measured), plan.settings[fqn], options, decisions)
-    kept = _give_up(graph, plan, decisions, {})
-    for fqn, form in decisions.forms.items():
-        for call in kept.calls.get(fqn, ()):
-            _weight_observer(graph, call.node.name, call.weight_index).take(form)
-    before = correct_biases(graph, _shifts(kept, decisions, measured)) if options.bias_correction else {}
-    graph.recompile()
-    decisions.model_sqnr = simulated_sqnr(graph, chosen, measured.outputs)
-    step = 1
-    while options.keep_ruined_layers_in_float and decisions.model_sqnr < options.model_sqnr_floor and kept.calls:
-        worst = sorted(kept.calls, key=lambda fqn: decisions.ratios.get(fqn, 0.0), reverse=True)[:step]
-        finer = [fqn for fqn in worst if _best(measured, plan, fqn, forms[fqn]) != decisions.forms[fqn]]
-        for fqn in finer:
-            _refine(graph, plan, fqn, _best(measured, plan, fqn, forms[fqn]), decisions, measured, before)
-        for fqn in set(worst) - set(finer):
-            decisions.given_up[fqn] = (
-                f"the model's output would be at {decisions.model_sqnr:.1f} dB, below the floor of "
-                f"{options.model_sqnr_floor:g} dB, and this layer is among those that add most noise "
-                f"({decibels(decisions.ratios.get(fqn, 0.0)):.1f} dB)"
-            )
-        kept = _give_up(graph, kept, decisions, before)
-        decisions.model_sqnr = simulated_sqnr(graph, chosen, measured.outputs)
-        step *= 2
+    kept = _give_up(graph, plan, decisions)
+    search = _Search(graph, kept, options, measured, chosen)
+    decisions.model_sqnr = search.sqnr(decisions.forms)
+    if options.keep_ruined_layers_in_float and not search.is_enough(decisions.model_sqnr):
+        best = {fqn: _best(measured, plan, fqn, forms[fqn]) for fqn in kept.calls}
+        search.reach_floor(decisions, best)
+    _give_up(graph, kept, decisions)
     return decisions
 
 
@@ -105,25 +94,79 @@ def _best(measured: Measured, plan: Plan, fqn: str, candidates: Sequence[WeightF
     return min(ratios, key=lambda form: ratios[form])
 
 
-def _refine(
-    graph: fx.GraphModule,
-    plan: Plan,
-    fqn: str,
-    form: WeightForm,
-    decisions: Decisions,
-    measured: Measured,
-    before: dict[str, fx.Node],
-) -> None:
-    """Give a layer another form of weights, with the bias that belongs to it."""
-    decisions.forms[fqn] = form
-    decisions.ratios[fqn] = ratio(_tallies(plan, fqn, [form], measured)[form])
-    for call in plan.calls[fqn]:
-        _weight_observer(graph, call.node.name, call.weight_index).take(form)
-    names = {call.node.name for call in plan.calls[fqn]} & before.keys()
-    restore_biases(graph, before, names)
-    shifts = {name: shift for name, shift in _shifts(plan, decisions, measured).items() if name in names}
-    before.update(correct_biases(graph, shifts))
-    graph.recompile()
+class _Search:
+    """Tries forms for the layers of a graph: each try changes it so far that it can be run, and can be followed by
+    another.
+    """
+
+    def __init__(
+        self, graph: fx.GraphModule, plan: Plan, options: CompileOptions, measured: Measured, samples: Sequence[Sample]
+    ) -> None:
+        self._graph = graph
+        self._plan = plan
+        self._options = options
+        self._measured = measured
+        self._samples = samples
+        self._before: dict[str, fx.Node] = {}
+        self._weights = {
+            fqn: [_weight_observer(graph, call.node.name, call.weight_index) for call in calls]
+            for fqn, calls in plan.calls.items()
+        }
+
+    def sqnr(self, forms: Mapping[str, WeightForm]) -> float:
+        """SQNR of the model's outputs in dB with these forms; layers without one are in float."""
+        for fqn, form in forms.items():
+            for observer in self._weights[fqn]:
+                observer.take(form)
+        restore_biases(self._graph, self._before)
+        if self._options.bias_correction:
+            self._before = correct_biases(self._graph, _shifts(self._plan, forms, self._measured))
+        self._graph.recompile()
+        left = self._plan.without(self._plan.calls.keys() - forms.keys())
+        return simulated_sqnr(self._graph, self._samples, self._measured.outputs, left)
+
+    def reach_floor(self, decisions: Decisions, best: Mapping[str, WeightForm]) -> None:
+        """Change few layers: those that add most noise to their best form, while that is another than the chosen one,
+        then to float. Which layers go to float is tried in several orders, because what a layer adds may grow or fade
+        on its way to the outputs; the order wins that leaves most multiplications to integers.
+        """
+        floor = self._options.model_sqnr_floor
+        noise = {fqn: ratio(_tallies(self._plan, fqn, [form], self._measured)[form]) for fqn, form in best.items()}
+        by_noise = sorted(best, key=lambda fqn: noise[fqn], reverse=True)
+        chosen = decisions.forms
+        finer = [(fqn, best[fqn]) for fqn in by_noise if best[fqn] != chosen[fqn]]
+        orders = (by_noise, list(best), list(best)[::-1])
+        attempts = [self._fewest(chosen, [*finer, *((fqn, None) for fqn in order)]) for order in orders]
+        decisions.forms = max(attempts, key=self._integer_work)
+        before, decisions.model_sqnr = decisions.model_sqnr, self.sqnr(decisions.forms)
+        for fqn in best:
+            if decisions.forms.get(fqn) == chosen[fqn]:
+                continue
+            decisions.ratios[fqn] = noise[fqn]
+            if fqn not in decisions.forms:
+                decisions.given_up[fqn] = (
+                    f"the model's output would be at {before:.1f} dB, below the floor of {floor:g} dB with {MARGIN:g} "
+                    f"to spare; with this layer and others in float it is at {decisions.model_sqnr:.1f} dB"
+                )
+
+    def _fewest(
+        self, chosen: Mapping[str, WeightForm], moves: Sequence[tuple[str, WeightForm | None]]
+    ) -> dict[str, WeightForm]:
+        """The forms after as few of these moves as reach the floor; all of them leave no integers."""
+
+        def after(count: int) -> dict[str, WeightForm]:
+            return {fqn: form for fqn, form in {**chosen, **dict(moves[:count])}.items() if form is not None}
+
+        counts = range(len(moves))
+        return after(bisect.bisect_left(counts, True, lo=1, key=lambda count: self.is_enough(self.sqnr(after(count)))))
+
+    def is_enough(self, sqnr: float) -> bool:
+        """Whether the floor is kept, also on samples that were not measured."""
+        return sqnr >= self._options.model_sqnr_floor + MARGIN
+
+    def _integer_work(self, forms: Mapping[str, WeightForm]) -> int:
+        """How many multiplications of the measured samples are those of quantized layers."""
+        return sum(self._measured.work.get(call.node.name, 0) for fqn in forms for call in self._plan.calls[fqn])
 
 
 def _forms(
@@ -180,12 +223,12 @@ def _choose(
         decisions.forms[fqn] = form
 
 
-def _shifts(plan: Plan, decisions: Decisions, measured: Measured) -> dict[str, torch.Tensor]:
+def _shifts(plan: Plan, forms: Mapping[str, WeightForm], measured: Measured) -> dict[str, torch.Tensor]:
     """Mean shift of each call; a layer that is called several times has one bias for all of them and is left alone."""
     result: dict[str, torch.Tensor] = {}
     for fqn, calls in plan.calls.items():
-        if len(calls) == 1 and fqn in decisions.forms:
-            tally = measured.tallies.get(calls[0].node.name, {}).get(decisions.forms[fqn])
+        if len(calls) == 1 and fqn in forms:
+            tally = measured.tallies.get(calls[0].node.name, {}).get(forms[fqn])
             if tally is not None and tally.mean_shift is not None:
                 result[calls[0].node.name] = tally.mean_shift
     return result
@@ -200,20 +243,17 @@ def _give_up(
     graph: fx.GraphModule,
     plan: Plan,
     decisions: Decisions,
-    before: Mapping[str, fx.Node],
 ) -> Plan:
     """Take the observers of layers that were given up out of the graph; returns the plan of what is left."""
     if not decisions.given_up.keys() & plan.calls.keys():
         return plan
-    gone = {call.node.name for fqn in decisions.given_up for call in plan.calls.get(fqn, ())}
-    restore_biases(graph, before, gone)
     for fqn in decisions.given_up:
         decisions.forms.pop(fqn, None)
     left = plan.without(decisions.given_up.keys())
     for node in list(graph.graph.nodes):
         if observer_of(graph, node) is None:
             continue
-        source = _value(graph, node)
+        source = observed_value(graph, node)
         if source.name in left.outputs:
             continue
         for user in list(node.users):
@@ -224,12 +264,3 @@ def _give_up(
             graph.graph.erase_node(node)
     graph.recompile()
     return left
-
-
-def _value(graph: fx.GraphModule, node: fx.Node) -> fx.Node:
-    """What an observer looks at, behind other observers."""
-    while observer_of(graph, node) is not None:
-        source = node.args[0]
-        assert isinstance(source, fx.Node)
-        node = source
-    return node

@@ -78,10 +78,12 @@ class Measured:
     Attributes:
         tallies: by node name of the call, for each form of its weight.
         outputs: the results in float of each sample: leaves.
+        work: by node name of the call, how many multiplications it needs on all samples.
     """
 
     tallies: dict[str, dict[WeightForm, Tally]] = field(default_factory=dict)
     outputs: list[tuple[Any, ...]] = field(default_factory=list)
+    work: dict[str, int] = field(default_factory=dict)
 
 
 def chosen_samples(samples: Sequence[Sample]) -> list[Sample]:
@@ -144,6 +146,8 @@ class _Runner(fx.Interpreter):
             if observer is not None and index != call.weight_index:
                 operands[index] = observer.simulate(operands[index])
         weight = operands[call.weight_index]
+        work = right.numel() // max(1, right.shape[call.channels]) * weight.numel()
+        self._result.work[node.name] = self._result.work.get(node.name, 0) + work
         assert callable(node.target)
         for form in forms:
             key = (node.name, form)
@@ -174,9 +178,35 @@ def set_mode(graph: fx.GraphModule, mode: str) -> None:
         observer.mode = mode
 
 
-def simulated_sqnr(graph: fx.GraphModule, samples: Sequence[Sample], expected: Sequence[tuple[Any, ...]]) -> float:
-    """SQNR in dB of the model's outputs as quantized, the worst of its floating outputs; leaves the mode ``"pass"``."""
-    set_mode(graph, "simulate")
+def _simulate(graph: fx.GraphModule, plan: Plan) -> None:
+    """Let those observers simulate that ``plan`` names, and the others pass."""
+    set_mode(graph, "pass")
+    for node in graph.graph.nodes:
+        observer = observer_of(graph, node)
+        if observer is None:
+            continue
+        source = observed_value(graph, node).name
+        edges = [(user.name, source) for user in node.users]
+        if source in plan.outputs or any(edge in plan.inputs or edge in plan.weights for edge in edges):
+            observer.mode = "simulate"
+
+
+def observed_value(graph: torch.nn.Module, node: fx.Node) -> fx.Node:
+    """What an observer looks at, behind other observers."""
+    while observer_of(graph, node) is not None:
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        node = source
+    return node
+
+
+def simulated_sqnr(
+    graph: fx.GraphModule, samples: Sequence[Sample], expected: Sequence[tuple[Any, ...]], plan: Plan
+) -> float:
+    """SQNR in dB of the model's outputs when quantized as ``plan`` says, the worst of its floating outputs; leaves the
+    mode ``"pass"``.
+    """
+    _simulate(graph, plan)
     noise: dict[int, float] = {}
     signal: dict[int, float] = {}
     try:

@@ -15,8 +15,8 @@ from prepbench.quantize.blocks import OPERATOR
 from prepbench.quantize.weights import EPSILON, WeightForm, integers, rounded, rows_of, weight_qparams
 
 # how many values of one batch are kept for ranges that depend on more than the extremes, and how many of all batches
-_KEPT_OF_A_BATCH = 2**14
-_KEPT = 2**17
+_KEPT_OF_A_BATCH = 2**13
+_KEPT = 2**15
 
 
 @functools.cache
@@ -33,12 +33,16 @@ def observers() -> SimpleNamespace:
         Args:
             method: ``"minmax"``, ``"percentile"`` or ``"mse"``.
             percentile: for ``"percentile"``, how much of the values stays within the range, in percent.
+            in_middle: the zero point is the middle of the integers unless no value is negative.
         """
 
-        def __init__(self, method: str = "minmax", percentile: float = 99.99, **keywords: Any) -> None:
+        def __init__(
+            self, method: str = "minmax", percentile: float = 99.99, in_middle: bool = False, **keywords: Any
+        ) -> None:
             super().__init__(eps=EPSILON, **keywords)
             self.method = method
             self.percentile = percentile
+            self.in_middle = in_middle
             self.mode = "observe"
             self.forget()
 
@@ -62,8 +66,9 @@ def observers() -> SimpleNamespace:
             self.high = high if math.isnan(high) else max(self.high, high)
             self._qparams = None
             if self.method != "minmax":
-                flat = x.flatten()
-                self._kept.append(flat[:: max(1, math.ceil(flat.numel() / _KEPT_OF_A_BATCH))].float().clone())
+                # in the order of memory, which copies nothing; any order will do for statistics
+                flat = x.permute(sorted(range(x.ndim), key=x.stride, reverse=True)).flatten()
+                self._kept.append(flat[:: _step(x)].float().clone())
                 if sum(map(len, self._kept)) > _KEPT:
                     self._kept = [torch.cat(self._kept)[::2]]
 
@@ -95,6 +100,10 @@ def observers() -> SimpleNamespace:
             return (self.quant_min - zero_point) * scale, (self.quant_max - zero_point) * scale
 
         def _of_range(self, low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
+            if self.in_middle and low < 0:
+                below = (self.quant_max - self.quant_min + 1) // 2
+                scale = max(-low / below, high / (below - 1), EPSILON)
+                return torch.tensor([scale]), torch.tensor([self.quant_min + below])
             result: tuple[torch.Tensor, torch.Tensor] = self._calculate_qparams(torch.tensor(low), torch.tensor(high))
             return result
 
@@ -185,6 +194,14 @@ def observers() -> SimpleNamespace:
             return torch.per_channel_symmetric if self.form.symmetric else torch.per_channel_affine
 
     return SimpleNamespace(ActivationObserver=ActivationObserver, WeightObserver=PerChannelWeightObserver)
+
+
+def _step(x: torch.Tensor) -> int:
+    """How far apart the values of ``x`` lie that are kept: coprime to its sizes, so that all channels have their turn."""
+    step = max(1, math.ceil(x.numel() / _KEPT_OF_A_BATCH))
+    while any(math.gcd(step, size) > 1 for size in x.shape):
+        step += 1
+    return step
 
 
 def replace_by_blocks(graph: fx.GraphModule, node: fx.Node, observer: Any) -> None:

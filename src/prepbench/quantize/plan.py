@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -124,9 +124,17 @@ def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[f
         return
     users = list(node.users)
     end = users[0] if len(users) == 1 and users[0].target in placement.fused else node
-    edges = tuple((node.name, operand.name) for operand in operands)
     because = frozenset(call.fqn for call in known)
-    plan.places.append(Place(because, plan.settings[known[0].fqn], edges, end.name))
+    fused = _fused_operand(operands, ends) if placement.fuses_additions else None
+    edges = tuple((node.name, operand.name) for operand in operands if operand is not fused)
+    plan.places.append(Place(because, plan.settings[known[0].fqn], edges, None if fused else end.name))
+
+
+def _fused_operand(operands: Sequence[fx.Node], ends: Mapping[fx.Node, LayerCall]) -> fx.Node | None:
+    """The operand whose kernel computes the addition: the last convolution of those that nothing else reads."""
+    own = [operand for operand in operands if operand in ends and len(operand.users) == 1]
+    convolutions = [operand for operand in own if ends[operand].node is operand and ends[operand].is_convolution]
+    return max(convolutions, default=None)
 
 
 def _plan_product(plan: Plan, node: fx.Node, ends: dict[fx.Node, LayerCall]) -> None:

@@ -34,14 +34,20 @@ class OpenVinoDeployment(DeploymentSettings):
     Attributes:
         inference_threads: threads that one inference may use; ``None`` lets OpenVINO choose.
         performance_hint: ``"LATENCY"`` for one call at a time, ``"THROUGHPUT"`` for calls from several threads.
+        inference_precision: what is not quantized computes in ``"f32"``, ``"bf16"`` or ``"f16"``. ``None`` takes
+            float32 unless the activations and weights of all layers are quantized: then what is left is what OpenVINO
+            chooses for the CPU, bfloat16 where that has instructions for it.
     """
 
     inference_threads: int | None = None
     performance_hint: str = "LATENCY"
+    inference_precision: str | None = None
 
     def __post_init__(self) -> None:
         _check_threads(self, "inference_threads")
         check_choice(self, "performance_hint", ("LATENCY", "THROUGHPUT"))
+        if self.inference_precision is not None:
+            check_choice(self, "inference_precision", ("f32", "bf16", "f16"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,17 @@ class TensorRtDeployment(DeploymentSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ExecuTorchDeployment(DeploymentSettings):
-    """An ExecuTorch program (``.pte``) whose operators are delegated to XNNPACK: phones and small CPUs."""
+    """An ExecuTorch program (``.pte``) whose operators are delegated to XNNPACK: phones and small CPUs.
+
+    Attributes:
+        max_size_factor: dynamic sizes may grow to this many times those of the tracing inputs; memory is planned for
+            the largest. ``None`` takes the largest power of two, 64 at most, with which the plan stays below 256 MiB.
+    """
+
+    max_size_factor: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_count(self, "max_size_factor", "number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +84,10 @@ class EagerDeployment(DeploymentSettings):
 
 
 def _check_threads(owner: DeploymentSettings, field: str) -> None:
+    _check_count(owner, field, "number of threads")
+
+
+def _check_count(owner: DeploymentSettings, field: str, what: str) -> None:
     value = getattr(owner, field)
     if value is not None and (type(value) is not int or value < 1):
-        raise SettingsError(
-            f"{type(owner).__name__}.{field} must be None or a positive number of threads, got {value!r}."
-        )
+        raise SettingsError(f"{type(owner).__name__}.{field} must be None or a positive {what}, got {value!r}.")

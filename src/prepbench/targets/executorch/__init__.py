@@ -132,7 +132,7 @@ class ExecuTorchTarget(Target):
         keep = tempfile.TemporaryDirectory(prefix="prepbench-executorch-")
         file = Path(keep.name) / FILE
         with quiet():
-            file.write_bytes(to_pte(lowering.program, getattr(settings, "max_size_factor", None)))
+            file.write_bytes(to_pte(lowering.program, settings.max_size_factor))
         runtime = ExecuTorch(file, keep)
         assert lowering.program.example_inputs is not None
         with quiet() as heard:  # a kernel that refuses its arguments says why on standard error only

@@ -21,6 +21,7 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.inductor.forms import fit_to_inductor
+from prepbench.targets.inductor.package import Package
 
 FILE = "model.pt2"
 _COMPILING = threading.RLock()
@@ -32,12 +33,10 @@ class AheadOfTime(Runtime):
     def __init__(self, file: Path, keep: tempfile.TemporaryDirectory[str] | None = None) -> None:
         self._file = file
         self._keep = keep
-        # calling the package itself would read the structures of inputs and outputs from JSON each time
-        self._loader = torch._inductor.aoti_load_package(str(file)).loader
+        self._package = Package(file)
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        outputs: Sequence[Any] = self._loader.boxed_run([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
-        return outputs
+        return self._package([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
     def save(self, folder: Path) -> None:
         shutil.copy(self._file, folder / FILE)
@@ -60,7 +59,7 @@ class JustInTime(Runtime):
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         # weights become constants only while this is set when Inductor compiles, also for a size that needs another
         # kernel
-        with self._lock, torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        with self._lock, torch.no_grad(), torch._inductor.config.patch(_options()):
             outputs: Sequence[Any] = self._compiled(*leaves)
         return outputs
 
@@ -81,7 +80,7 @@ class InductorTarget(Target):
     # With one input channel, contiguous and channels-last memory look the same, and what follows such an int8
     # convolution
     # reads its output in the other order (torch 2.13).
-    placement = Placement(single_channel_convs=False)
+    placement = Placement(conv_additions=True, fuses_additions=True, single_channel_convs=False)
 
     def check_available(self) -> None:
         from torch._inductor import cpp_builder
@@ -102,12 +101,21 @@ class InductorTarget(Target):
         file = Path(keep.name) / FILE
         with torch.no_grad(), _quiet():
             torch._inductor.aoti_compile_and_package(
-                fit_to_inductor(lowering.program), package_path=str(file), inductor_configs={"freezing": True}
+                fit_to_inductor(lowering.program), package_path=str(file), inductor_configs=_options()
             )
         return AheadOfTime(file, keep)
 
     def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
         return AheadOfTime(folder / FILE)
+
+
+def _options() -> dict[str, Any]:
+    from prepbench.targets.inductor.hints import ExpectedSizes  # loads Inductor
+
+    return {
+        "freezing": True,
+        "joint_custom_post_pass": ExpectedSizes(),
+    }
 
 
 @contextlib.contextmanager

@@ -21,13 +21,16 @@ def fit_to_inductor(program: Program) -> Program:
     - Activations of 16 bits are rounded in float, exactly: patterns for 8 bits stumble over them.
     - Quantized linear layers that read transposed activations of dynamic sizes get them as matrices: their other form,
       batches of products with a weight that is repeated, stops Inductor's patterns (torch 2.13).
+    - Convolutions without padding have a 0 for each dim: packing weights for a size reads as many (torch 2.13).
+    - Pooling windows larger than the image become means: the loops of Inductor's kernel are as long as the window.
     """
     from prepbench.quantize.blocks import decompose_blocks
 
     program = decompose_blocks(program)
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    changes = (fit_weights(module, _bits), _round_in_float(module), _flatten_linears(module))
+    rewrites = (_spell_padding, _round_in_float, _flatten_linears, _average_images)
+    changes = [fit_weights(module, _bits), *(rewrite(module) for rewrite in rewrites)]
     return export_again(module, program) if any(changes) else program
 
 
@@ -93,6 +96,54 @@ def _flatten_linears(module: fx.GraphModule) -> bool:
         node.replace_all_uses_with(result, delete_user_cb=lambda user, kept=result: user is not kept)
         node.update_arg(0, matrix)
         found = True
+    if found:
+        module.recompile()
+    return found
+
+
+def _average_images(module: fx.GraphModule) -> bool:
+    """Replace average pooling whose one window holds the whole image by a mean, in place."""
+    found = False
+    for node in list(module.graph.find_nodes(op="call_function", target=aten.avg_pool2d.default)):
+        if not _is_mean(node):
+            continue
+        with module.graph.inserting_before(node):
+            mean = module.graph.call_function(aten.mean.dim, (node.args[0], [-2, -1], True))
+        mean.meta = dict(node.meta)
+        node.replace_all_uses_with(mean)
+        module.graph.erase_node(node)
+        found = True
+    if found:
+        module.recompile()
+    return found
+
+
+def _is_mean(node: fx.Node) -> bool:
+    names = ("kernel", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+    given = dict[str, Any](zip(names, node.args[1:], strict=False))
+    source, result = input_of(node).meta.get("val"), node.meta.get("val")
+    if not isinstance(source, torch.Tensor) or not isinstance(result, torch.Tensor) or node.kwargs:
+        return False
+    if any(given.get("padding", ())) or given.get("divisor_override") is not None:
+        return False
+    height, width = source.shape[-2:]
+    kernel = list(given["kernel"]) * (2 // len(given["kernel"]))
+    is_static = isinstance(height, int) and isinstance(width, int)
+    return is_static and height <= kernel[0] and width <= kernel[1]
+
+
+def _spell_padding(module: fx.GraphModule) -> bool:
+    """Give convolutions with the padding "valid" zeros instead, in place."""
+    found = False
+    for target in (aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding):
+        for node in module.graph.find_nodes(op="call_function", target=target):
+            names = [argument.name for argument in target._schema.arguments]
+            given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+            if given.get("padding", "valid") == "valid":
+                node.target = getattr(aten, target._opname).default
+                node.args = (given.pop("input"), given.pop("weight"))
+                node.kwargs = {**given, "padding": [0] * (node.meta["val"].ndim - 2)}
+                found = True
     if found:
         module.recompile()
     return found

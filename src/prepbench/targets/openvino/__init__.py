@@ -26,6 +26,7 @@ from prepbench.targets.onnx.requirements import (
     unsupported_nodes,
 )
 from prepbench.targets.onnx.state import check_stateless
+from prepbench.targets.openvino.integers import is_all_integer
 from prepbench.targets.openvino.lacks import check_right, wrong_nodes
 from prepbench.targets.openvino.quantizers import hoist_quantizers, use_signed_integers
 from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
@@ -38,13 +39,12 @@ _LEAVES = ["prepbench", "inputs"]
 class OpenVino(Runtime):
     """A model compiled for this CPU, with a request for each call that runs at the same time.
 
-    Float layers compute in float32, also on CPUs where OpenVINO would take bfloat16, and activations of layers whose
-    weights alone are quantized stay in float32, where OpenVINO would round them to int8 in each call. int64 is computed
-    in 32 bits, as OpenVINO always does on CPUs.
+    Activations of layers whose weights alone are quantized stay in float, where OpenVINO would round them to int8 in
+    each call. int64 is computed in 32 bits, as OpenVINO always does on CPUs.
 
     Args:
         folder: holds the IR.
-        settings: threads and what to optimise for.
+        settings: threads, precision, and what to optimise for.
         keep: a temporary folder that lives as long as the runtime.
     """
 
@@ -53,13 +53,15 @@ class OpenVino(Runtime):
     ) -> None:
         config: dict[str, Any] = {
             "PERFORMANCE_HINT": settings.performance_hint,
-            "INFERENCE_PRECISION_HINT": "f32",
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
         }
         if settings.inference_threads is not None:
             config["INFERENCE_NUM_THREADS"] = settings.inference_threads
         try:
             model = _core().read_model(folder / FILES[0])
+            precision = settings.inference_precision or (None if is_all_integer(model) else "f32")
+            if precision is not None:
+                config["INFERENCE_PRECISION_HINT"] = precision
             self._compiled = _core().compile_model(model, "CPU", config)
         except RuntimeError as error:  # the only kind that it raises
             raise _refused(error) from error
@@ -93,12 +95,13 @@ class OpenVinoTarget(Target):
     What enters a layer is quantized, and the additions that end residual branches. A quantizer at the end of a
     convolution gained nothing where quantized layers follow and cost time and accuracy where none do. Linear layers
     leave their results in float, because activation functions, sums and normalisation are computed in float anyway;
-    attention between integer products was measured to be slower than its float kernel, and less accurate.
+    what enters them has no zero point, or one at 0, which is what its matrix products are fastest on. Attention between
+    integer products was measured to be slower than its float kernel, and less accurate.
     """
 
     name = "openvino"
     settings_type = OpenVinoDeployment
-    placement = Placement(conv_additions=True, activations_bits=(8,))
+    placement = Placement(conv_additions=True, middle_zero_points=True, activations_bits=(8,))
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()

@@ -40,6 +40,7 @@ class TensorRtTarget(Target):
     # fusion. Of the two operands of a residual addition, that which is no convolution's result needs one of its own.
     placement = Placement(
         conv_additions=True,
+        fuses_additions=True,
         signed_activations=True,
         symmetric_activations=True,
         weights_bits=(8,),
