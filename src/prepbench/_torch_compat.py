@@ -240,6 +240,15 @@ def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) ->
     result._module_call_graph = [dataclasses.replace(root, signature=flat), *rest]
     if program.example_inputs is not None:
         result._example_inputs = (tuple(pytree.tree_leaves(program.example_inputs)), {})
+    return without_guards(result)
+
+
+def without_guards(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same program without checks of its inputs, which refer to the original call: ``b['x']`` where a flat program
+    has a leaf. torch makes them anew for each program that it derives.
+    """
+    result = copy.copy(program)
+    result._guards_code = []
     return result
 
 

@@ -188,7 +188,7 @@ def test_logs_tell_people_and_programs_what_happened(net: Net, tmp_path: Path) -
     assert events[0]["event"] == "start"
     assert events[0]["quantization_settings"]["weights_num_bits"] == 8
     assert [event["stage"] for event in events if event["event"] == "stage"] == list(compiled.report.seconds)
-    assert [event["done"] for event in events if event.get("stage") == "calibrate" and "done" in event][-1] == 1
+    assert [event["done"] for event in events if event.get("stage") == "calibrate" and "done" in event][-1] == 2
     assert events[-1]["event"] == "done"
     assert events[-1]["report"]["layers"][0]["fqn"] == "one"
     text = (tmp_path / "deep" / "logs" / "compile.log").read_text()

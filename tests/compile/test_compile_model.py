@@ -149,6 +149,26 @@ def test_skip_eval_set_mode_compiles_the_model_in_its_own_mode() -> None:
     assert net.training
 
 
+class Shares(nn.Module):
+    """``forward(batch, y)``: a tensor within a dict and another one, of one dynamic size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, batch: dict[str, torch.Tensor], y: torch.Tensor) -> torch.Tensor:
+        return self.layer(batch["x"]) + y
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment(), pb.EagerDeployment()])
+def test_a_size_may_be_shared_with_a_tensor_within_a_dict(target: pb.DeploymentSettings) -> None:
+    net = Shares().eval()
+    samples = [({"x": torch.randn(n, 4)}, torch.randn(n, 4)) for n in (2, 3, 5)]
+    compiled = pb.compile_model(net, tracing_inputs=samples[:2], deployment_settings=target)
+    with torch.no_grad():
+        assert torch.allclose(compiled(*samples[2]), net(*samples[2]), atol=1e-5)
+
+
 def test_a_function_and_a_method_can_be_compiled() -> None:
     class Owner(nn.Module):
         def __init__(self) -> None:

@@ -67,11 +67,12 @@ def test_a_threshold_keeps_the_layers_above_it_in_float() -> None:
 
 
 def test_candidates_are_chosen_by_sensitivity() -> None:
-    model = mlp()
-    assert bits(compile_(model, weights_num_bits=[8, 4], quantization_sensitivity_threshold=0.05)) == [4, 4, 4]
+    model, each = mlp(), pb.CompileOptions(model_sqnr_floor=0)
+    loose = {"weights_num_bits": [8, 4], "quantization_sensitivity_threshold": 0.05}
+    assert bits(compile_(model, options=each, **loose)) == [4, 4, 4]
     assert bits(compile_(model, weights_num_bits=[8, 4], quantization_sensitivity_threshold=1e-3)) == [8, 8, 8]
-    model[2].weight.data[:, 5] *= 40  # few bits are not enough for one scale to a row
-    mixed = compile_(model, weights_num_bits=[8, 4], quantization_sensitivity_threshold=0.05)
+    model[2].weight.data[:, 5] *= 20  # few bits are not enough for one scale to a row
+    mixed = compile_(model, options=each, **loose)
     assert bits(mixed) == [4, 8, 4]
     assert all(row.sqnr >= 13 for row in mixed.report.layers)
     assert all(row.sqnr >= 20 for row in compile_(mlp(), weights_num_bits=[8, 4]).report.layers)
@@ -189,6 +190,31 @@ def test_a_ruined_layer_stays_in_float_unless_the_user_forbids_it() -> None:
     assert sqnr(model, kept, x) > 20
     assert kept.report.model_sqnr > 20
     assert any("below the floor of 20 dB" in row.reason for row in kept.report.layers)
+
+
+def test_as_few_layers_as_the_models_floor_allows_are_given_up() -> None:
+    """What the first layers add grows on its way to the output of this network; the last ones can stay integers."""
+    layers: list[nn.Module] = []
+    for _ in range(6):
+        layers += [nn.Linear(64, 64), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(64, 8)).eval()
+    free = compile_(model, options=pb.CompileOptions(model_sqnr_floor=-300))
+    floor = free.report.model_sqnr + 3
+    kept = compile_(model, options=pb.CompileOptions(model_sqnr_floor=floor))
+    given_up = [row for row in kept.report.layers if not row.quantized]
+    assert kept.report.model_sqnr >= floor
+    assert 0 < len(given_up) < len(kept.report.layers)
+    assert all(f"below the floor of {floor:g} dB" in row.reason for row in given_up)
+    x = noise(40, 64)
+    assert sqnr(model, kept, x) > sqnr(model, free, x) + 2
+
+
+def test_a_finer_form_comes_before_float_to_reach_the_models_floor() -> None:
+    threshold = {"weights_num_bits": [8, 4], "quantization_sensitivity_threshold": 0.05}
+    coarse = compile_(mlp(), options=pb.CompileOptions(model_sqnr_floor=-300), **threshold)
+    finer = compile_(mlp(), options=pb.CompileOptions(model_sqnr_floor=coarse.report.model_sqnr + 1), **threshold)
+    assert set(bits(coarse)) == {4}
+    assert set(bits(finer)) == {4, 8}
 
 
 def test_a_layer_that_is_given_up_computes_what_it_did_in_float() -> None:

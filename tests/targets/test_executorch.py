@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import prepbench as pb
-from prepbench.errors import InputError, MissingPackageError, TargetError
+from prepbench.errors import InputError, MissingPackageError, SettingsError, TargetError
 from prepbench.targets.eager import EagerTarget
 from prepbench.targets.executorch import ExecuTorchTarget
 
@@ -191,6 +191,17 @@ def test_a_size_beyond_the_plan_is_an_error_with_the_bound(int8: pb.CompiledMode
     int8(noise(100, 3, 8, 8))
     with pytest.raises(InputError, match=r"Size 1000 in dim 0 of input 0 is more than the 128 .*max_size_factor"):
         int8(noise(1000, 3, 8, 8))
+
+
+def test_the_user_decides_how_far_sizes_may_grow() -> None:
+    net = nn.Linear(4, 2).eval()
+    settings = pb.ExecuTorchDeployment(max_size_factor=300)
+    compiled = pb.compile_model(net, tracing_inputs=[noise(2, 4), noise(3, 4)], deployment_settings=settings)
+    torch.testing.assert_close(compiled(noise(600, 4)), net(noise(600, 4)))
+    with pytest.raises(InputError, match="Size 601 in dim 0"):
+        compiled(noise(601, 4))
+    with pytest.raises(SettingsError, match="max_size_factor must be None or a positive number, got 0"):
+        pb.ExecuTorchDeployment(max_size_factor=0)
 
 
 def test_memory_for_long_sequences_stays_bounded() -> None:

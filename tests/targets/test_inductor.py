@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import MissingPackageError
+from prepbench.errors import ArtifactError, MissingPackageError
 from prepbench.targets.eager import EagerTarget
 from prepbench.targets.inductor import InductorTarget
+from prepbench.targets.inductor.forms import fit_to_inductor
+from prepbench.targets.inductor.package import Package
 
 
 def noise(*shape: int) -> torch.Tensor:
@@ -141,6 +143,73 @@ def test_every_form_computes_what_the_converted_graph_computes(
         expected = reference(noise(batch, 5, 16))
         assert float((model(noise(batch, 5, 16)) - expected).pow(2).sum() / expected.pow(2).sum()) < 10**-4
     assert calls_of(model, tmp_path, "qlinear_pointwise") == [kernels]
+
+
+class Residual(nn.Module):
+    """``forward(x, y)``: adds a view of an input to what a layer makes of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + y.view(-1, 16)
+
+
+def test_inputs_are_not_changed_where_kernels_add_in_place() -> None:
+    samples = [(noise(batch, 16), noise(batch, 4, 4)) for batch in (2, 3)]
+    model = Residual().eval()
+    compiled = pb.compile_model(
+        model,
+        tracing_inputs=samples,
+        calibration_inputs=samples,
+        deployment_settings=pb.InductorDeployment(),
+        quantization_settings=pb.QuantizationSettings(),
+    )
+    x, y = samples[1]
+    kept = y.clone()
+    first = compiled(x, y)
+    assert torch.equal(y, kept)
+    assert torch.equal(compiled(x, y), first)
+
+
+def test_packed_weights_of_convolutions_lie_on_cache_lines(compiled: pb.CompiledModel, tmp_path: Path) -> None:
+    compiled.save(tmp_path / "saved")
+    loaded: Any = pb.load_compiled(tmp_path / "saved")
+    package = loaded._runtime._package
+    constants = package._runner.extract_constants_map(False)
+    packed = [name for name, value in constants.items() if value.is_mkldnn]
+    aligned = all(value.data_ptr() % 64 == 0 for value in constants.values() if not value.is_mkldnn)
+    assert packed
+    assert aligned or set(packed) == set(package._weights)
+
+
+def test_pooling_a_whole_image_is_a_mean_and_padding_by_name_is_taken() -> None:
+    """A window much larger than the image would be walked through value by value."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding="valid"), nn.ReLU(), nn.AvgPool2d(500, ceil_mode=True), nn.Flatten(), nn.Linear(8, 4)
+    ).eval()
+    compiled = pb.compile_model(
+        net,
+        tracing_inputs=[noise(2, 3, 8, 8), noise(3, 3, 8, 8)],
+        calibration_inputs=[noise(16, 3, 8, 8)],
+        deployment_settings=pb.InductorDeployment(),
+        quantization_settings=pb.QuantizationSettings(),
+    )
+    x = noise(5, 3, 8, 8)
+    with torch.no_grad():
+        assert float((compiled(x) - net(x)).square().sum() / net(x).square().sum()) < 10**-2.5
+    program = compiled._origin.lowering.program  # type: ignore[union-attr]
+    operators = [node.target for node in fit_to_inductor(program).graph.nodes]
+    assert torch.ops.aten.mean.dim in operators
+    assert torch.ops.aten.avg_pool2d.default not in operators
+
+
+def test_a_package_without_machine_code_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "empty.pt2", "w") as archive:
+        archive.writestr("model/version", "1")
+    with pytest.raises(ArtifactError, match="holds 0 libraries"):
+        Package(tmp_path / "empty.pt2")
 
 
 def test_blocks_of_weights_are_looked_into() -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import prepbench as pb
-from prepbench.errors import MissingPackageError, TargetError
+from prepbench.errors import MissingPackageError, SettingsError, TargetError
 from prepbench.targets.openvino.quantizers import use_signed_integers
 from tests.targets.test_onnxruntime import CONV1D, CONV_STACK, DEPTHWISE, MLP, POOLED, RESIDUAL, TOKENS, noise
 
@@ -25,13 +25,16 @@ pytest.importorskip("openvino")
 MATRICES = ("Convolution", "FullyConnected", "MatMul")
 
 
-def compiled(net: nn.Module, shape: tuple[int, ...], **settings: Any) -> pb.CompiledModel:
+def compiled(
+    net: nn.Module, shape: tuple[int, ...], precision: str | None = "f32", rules: Any = None, **settings: Any
+) -> pb.CompiledModel:
     return pb.compile_model(
         net.eval(),
         tracing_inputs=[noise(2, *shape), noise(3, *shape)],
         calibration_inputs=[noise(16, *shape), noise(8, *shape)],
-        deployment_settings=pb.OpenVinoDeployment(),
+        deployment_settings=pb.OpenVinoDeployment(inference_precision=precision),
         quantization_settings=pb.QuantizationSettings(**settings),
+        layer_quantization_settings=rules,
     )
 
 
@@ -134,6 +137,34 @@ class Kinds(nn.Module):
     def forward(self, kinds: dict[str, torch.Tensor], number: torch.Tensor, times: int) -> Any:
         doubled = {name: ~x if x.dtype == torch.bool else x + x for name, x in kinds.items()}
         return doubled, number * times, kinds["float32"], number * times
+
+
+def hint(model: pb.CompiledModel) -> str:
+    return str(model._runtime._compiled.get_property("INFERENCE_PRECISION_HINT").to_string())
+
+
+def test_what_is_left_in_float_beside_integers_is_openvinos_choice(tmp_path: Path) -> None:
+    import openvino
+
+    own_choice = str(openvino.Core().get_property("CPU", "INFERENCE_PRECISION_HINT").to_string())
+    whole = compiled(*MLP, precision=None)
+    assert hint(whole) == own_choice
+    whole.save(tmp_path / "saved")
+    assert hint(pb.load_compiled(tmp_path / "saved")) == own_choice
+    skip = pb.LayerQuantizationSettings(skip_quantization=True)
+    assert hint(compiled(*MLP, precision=None, rules={"2": skip})) == "f32"
+    assert hint(compiled(*MLP, precision=None, prefer_weights_only_quantization=True)) == "f32"
+    assert hint(compiled(*MLP, precision="f32")) == "f32"
+    with pytest.raises(SettingsError, match="inference_precision must be 'f32' or 'bf16' or 'f16', got 'int8'"):
+        pb.OpenVinoDeployment(inference_precision="int8")
+
+
+def test_what_enters_a_linear_layer_has_no_zero_point_or_one_at_zero() -> None:
+    net = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4)).eval()
+    program = compiled(net, (16,))._origin.lowering.program
+    quantizers = [node for node in program.graph.nodes if "quantize_per_tensor.default" in str(node.target)]
+    zero_points = [node.args[2] for node in quantizers if str(node.target).split(".")[1].startswith("quantize")]
+    assert zero_points == [128, 0, 128]
 
 
 def test_every_kind_of_tensor_goes_in_and_comes_out(tmp_path: Path) -> None:

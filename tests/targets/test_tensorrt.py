@@ -73,13 +73,26 @@ def test_quantization_is_explicit_and_symmetric(net: nn.Module, shape: Any, tmp_
             assert quantized(node.input[0])
             assert quantized(node.input[1])
             assert all(values[name].dtype == np.float32 for name in node.input[2:])  # the bias
-    if net is not RESIDUAL[0]:  # which ends in a sum
-        assert not any(makers[output.name].op_type in QUANTIZERS for output in graph.output)
+        if (
+            node.op_type == "Add"
+        ):  # a kernel computes a convolution and the sum after it; the other operand is quantized
+            assert sorted(quantized(name) for name in node.input) == [False, True]
+    assert not any(makers[output.name].op_type in QUANTIZERS for output in graph.output)
     for batch in (1, 7):
         x = noise(batch, *shape)
         with torch.no_grad():
             expected = model._origin.lowering.program.module(check_guards=False)(x)[0]
         assert error(model(x), expected) < 10**-3.5
+
+
+def test_an_exported_file_is_explicit_too_and_keeps_biases_in_float(tmp_path: Path) -> None:
+    model = compiled(*CONV_STACK)
+    graph = onnx.load(model.export(tmp_path / "net.onnx", input_names=["image"])).graph
+    values = constants(graph)
+    convolutions = [node for node in graph.node if node.op_type == "Conv"]
+    assert [value.name for value in graph.input] == ["image"]
+    assert convolutions
+    assert all(values[name].dtype == np.float32 for node in convolutions for name in node.input[2:])
 
 
 @pytest.mark.parametrize("bits, kind", [(8, TensorProto.INT8), (4, TensorProto.INT4)])

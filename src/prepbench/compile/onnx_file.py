@@ -16,8 +16,7 @@ import torch
 from prepbench._torch_compat import with_outputs
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
-from prepbench.targets import Lowering, Runtime
-from prepbench.targets.onnx.export import export_onnx
+from prepbench.targets import Lowering, Runtime, target_named
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def export_onnx_file(
         folder = Path(name)
         try:
             if source is not None:
-                export_onnx(_renamed(source, names), folder)
+                target_named(target).write_onnx(_renamed(source, names), folder)
             else:
                 _from_saved(folder, names, runtime, target)
         except OSError as error:

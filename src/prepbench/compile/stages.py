@@ -198,7 +198,8 @@ def check_lowered(runtime: Runtime, program: Program, target: str, samples: Sequ
         samples: calls of the flat program, whose sizes differ: a graph may be right at one size only.
 
     Raises:
-        TargetError: an output is further than 20 dB from what the program computes, far more than rounding explains.
+        TargetError: an output is further than 20 dB from what the program computes, far more than rounding explains; or
+            an input is changed that the program does not change.
     """
     if not is_repeatable(program):  # two runs differ by themselves, and this one would change the model's buffers
         return
@@ -206,8 +207,16 @@ def check_lowered(runtime: Runtime, program: Program, target: str, samples: Sequ
     for sample in samples:
         with torch.no_grad():
             # clones, because a model may change its inputs in place
-            expected = [v for v in module(*_clones(sample.args)) if isinstance(v, torch.Tensor)]
-            actual = [v for v in runtime.run(_clones(sample.args)) if isinstance(v, torch.Tensor)]
+            for_module, for_runtime = _clones(sample.args), _clones(sample.args)
+            expected = [v for v in module(*for_module) if isinstance(v, torch.Tensor)]
+            actual = [v for v in runtime.run(for_runtime) if isinstance(v, torch.Tensor)]
+        for index, (before, right, got) in enumerate(zip(sample.args, for_module, for_runtime, strict=True)):
+            if isinstance(before, torch.Tensor) and _are_equal(before, right) and not _are_equal(before, got):
+                raise TargetError(
+                    f"{target} changes input {index} of the graph while it runs. This is a fault of the target on this "
+                    "model. Choose another target, or keep the layers that read this input in float with "
+                    "layer_quantization_settings."
+                )
         for index, (right, got) in enumerate(zip(expected, actual, strict=False)):
             if not right.is_floating_point() or right.shape != got.shape:
                 continue
@@ -226,6 +235,10 @@ _WORST_SQNR = 20.0
 
 def _clones(leaves: Sequence[Any]) -> list[Any]:
     return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(((one == other) | ((one != one) & (other != other))).all())  # NaN differs from itself
 
 
 def _sqnr(right: torch.Tensor, got: torch.Tensor) -> float:

@@ -197,7 +197,7 @@ def observers() -> SimpleNamespace:
 
 
 def _step(x: torch.Tensor) -> int:
-    """How far apart the values of ``x`` lie that are kept: coprime to its sizes, so that all channels have their turn."""
+    """How far apart the values of ``x`` lie that are kept: coprime to its sizes, so that all channels are seen."""
     step = max(1, math.ceil(x.numel() / _KEPT_OF_A_BATCH))
     while any(math.gcd(step, size) > 1 for size in x.shape):
         step += 1

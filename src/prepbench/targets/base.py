@@ -73,6 +73,16 @@ class Target(ABC):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         """Turn a program into something that runs on the target."""
 
+    def write_onnx(self, lowering: Lowering, folder: Path) -> Path:
+        """Write a program as ``folder/model.onnx``: as ONNX Runtime wants it, unless the target reads ONNX itself.
+
+        Raises:
+            TargetError: an operator has no ONNX form.
+        """
+        from prepbench.targets.onnx.export import export_onnx  # it builds on this module
+
+        return export_onnx(lowering, folder)
+
     @abstractmethod
     def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
         """Read what :meth:`Runtime.save` wrote."""

@@ -80,7 +80,7 @@ class InductorTarget(Target):
     # With one input channel, contiguous and channels-last memory look the same, and what follows such an int8
     # convolution
     # reads its output in the other order (torch 2.13).
-    placement = Placement(conv_additions=True, fuses_additions=True, single_channel_convs=False)
+    placement = Placement(single_channel_convs=False)
 
     def check_available(self) -> None:
         from torch._inductor import cpp_builder

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench.quantize.layers import ADDITIONS
 from prepbench.targets.weights import QuantizedWeight, export_again, fit_weights, input_of, operator_name
 
 aten = torch.ops.aten
@@ -22,6 +23,8 @@ def fit_to_inductor(program: Program) -> Program:
     - Quantized linear layers that read transposed activations of dynamic sizes get them as matrices: their other form,
       batches of products with a weight that is repeated, stops Inductor's patterns (torch 2.13).
     - Convolutions without padding have a 0 for each dim: packing weights for a size reads as many (torch 2.13).
+    - What is added to an input of the graph is subtracted from its negative: the integer kernels would add in place
+      and change the caller's tensor (torch 2.13).
     - Pooling windows larger than the image become means: the loops of Inductor's kernel are as long as the window.
     """
     from prepbench.quantize.blocks import decompose_blocks
@@ -29,7 +32,7 @@ def fit_to_inductor(program: Program) -> Program:
     program = decompose_blocks(program)
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    rewrites = (_spell_padding, _round_in_float, _flatten_linears, _average_images)
+    rewrites = (_spell_padding, _round_in_float, _flatten_linears, _spare_inputs, _average_images)
     changes = [fit_weights(module, _bits), *(rewrite(module) for rewrite in rewrites)]
     return export_again(module, program) if any(changes) else program
 
@@ -99,6 +102,45 @@ def _flatten_linears(module: fx.GraphModule) -> bool:
     if found:
         module.recompile()
     return found
+
+
+def _spare_inputs(module: fx.GraphModule) -> bool:
+    """Rewrite additions to inputs of a quantized graph, or to views of them, as subtractions, in place."""
+    if not any(operator_name(node) == _DEQUANTIZE for node in module.graph.nodes):
+        return False
+    found = False
+    for node in list(module.graph.nodes):
+        if node.target not in ADDITIONS or node.kwargs or len(node.args) != 2:
+            continue
+        first, second = node.args
+        if not isinstance(first, fx.Node) or not isinstance(second, fx.Node):
+            continue
+        spared, other = (first, second) if _is_input(first) else (second, first)
+        if not _is_input(spared) or not spared.meta["val"].is_floating_point():
+            continue
+        with module.graph.inserting_before(node):
+            negative = module.graph.call_function(aten.neg.default, (spared,))
+            result = module.graph.call_function(aten.sub.Tensor, (other, negative))
+        negative.meta, result.meta = dict(spared.meta), dict(node.meta)
+        node.replace_all_uses_with(result)
+        module.graph.erase_node(node)
+        found = True
+    if found:
+        module.recompile()
+    return found
+
+
+def _is_input(node: fx.Node) -> bool:
+    """Whether it is an input of the graph or shares memory with one."""
+    while isinstance(node.target, torch._ops.OpOverload):
+        is_view = node.target in _MAY_SHARE or any(value.alias_info for value in node.target._schema.returns)
+        if not is_view or not node.all_input_nodes:
+            break
+        node = node.all_input_nodes[0]
+    return node.op == "placeholder"
+
+
+_MAY_SHARE = (aten.reshape.default, aten.flatten.using_ints, aten.contiguous.default)
 
 
 def _average_images(module: fx.GraphModule) -> bool:

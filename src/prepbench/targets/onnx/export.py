@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat import without_guards
 from prepbench.errors import TargetError
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
@@ -84,7 +85,11 @@ def _export(program: torch.export.ExportedProgram) -> Any:
     # without gradients, because their rules refuse some operators on complex numbers
     with _quiet(), torch.no_grad():
         return torch.onnx.export(
-            program, dynamo=True, verbose=False, opset_version=OPSET, custom_translation_table=translations()
+            without_guards(program),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            custom_translation_table=translations(),
         )
 
 

@@ -61,10 +61,13 @@ class TensorRtTarget(Target):
         check_stateless(lowering.program)
         check_no_complex_leaves(lowering)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-tensorrt-")
-        # biases stay in float: TensorRT adds them to the sums before these are rounded
-        file = export_onnx(lowering, Path(keep.name), finish=())
+        file = self.write_onnx(lowering, Path(keep.name))
         check_file(file)
         return _runtime(file, keep)
+
+    def write_onnx(self, lowering: Lowering, folder: Path) -> Path:
+        # biases stay in float: TensorRT adds them to the sums before these are rounded
+        return export_onnx(lowering, folder, finish=())
 
     def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
         return _runtime(folder / FILE, None)
