@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -82,6 +83,9 @@ class CallSpec:
         Raises:
             InputError: an argument that was not captured or is missing, another structure, or another constant.
         """
+        plain = self._takes_tensors and not kwargs and len(args) == self.positional
+        if plain and all(isinstance(value, torch.Tensor) for value in args):
+            return list(args)
         arranged = self._arrange(args, kwargs)
         leaves, spec = pytree.tree_flatten(arranged)
         if structure_of(spec) != self.inputs:
@@ -99,6 +103,12 @@ class CallSpec:
                     "Compile again with this value in the tracing inputs."
                 )
         return leaves
+
+    @functools.cached_property
+    def _takes_tensors(self) -> bool:
+        """Whether it is called with tensors by position and nothing else, which needs no arranging."""
+        arguments = self.inputs["items"][0]["items"]
+        return not self.keywords and all(self.tensors) and all(item["kind"] == "leaf" for item in arguments)
 
     def dummy(self, seed: int) -> Sample:
         """A call of the form that was captured, with made-up tensors."""

@@ -37,24 +37,27 @@ def dummy_leaf(form: Mapping[str, Any], generator: torch.Generator) -> torch.Ten
 def check_tensors(leaves: Sequence[Any], forms: TensorForms, paths: Sequence[str]) -> None:
     """Raise ``InputError`` for an input leaf that the compiled graph cannot take, naming it and what it should be."""
     for leaf, form, path in zip(leaves, forms, paths, strict=True):
-        if form is None:
-            continue
-        wanted = f"a torch.{form['dtype']} tensor of shape {_shape_text(form['shape'])}"
-        if not isinstance(leaf, torch.Tensor):
-            raise InputError(
-                f"{path} must be {wanted}, got {type(leaf).__name__}. Convert it, e.g. torch.as_tensor(...)."
-            )
-        if _name(leaf.dtype) != form["dtype"]:
-            raise InputError(
-                f"{path} must be {wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{form['dtype']})."
-            )
-        sizes = form["shape"]
-        if leaf.ndim != len(sizes) or any(s is not None and s != n for s, n in zip(sizes, leaf.shape, strict=True)):
-            raise InputError(
-                f"{path} must be {wanted}, got shape {tuple(leaf.shape)}. A size that differs between the tracing "
-                "inputs "
-                "becomes dynamic (*): compile again with such samples."
-            )
+        if form is not None and not _fits(leaf, form):
+            raise _misfit(leaf, form, path)
+
+
+def _fits(leaf: Any, form: Mapping[str, Any]) -> bool:
+    if not isinstance(leaf, torch.Tensor) or _name(leaf.dtype) != form["dtype"]:
+        return False
+    sizes = form["shape"]
+    return leaf.ndim == len(sizes) and all(s is None or s == n for s, n in zip(sizes, leaf.shape, strict=True))
+
+
+def _misfit(leaf: Any, form: Mapping[str, Any], path: str) -> InputError:
+    wanted = f"{path} must be a torch.{form['dtype']} tensor of shape {_shape_text(form['shape'])}"
+    if not isinstance(leaf, torch.Tensor):
+        return InputError(f"{wanted}, got {type(leaf).__name__}. Convert it, e.g. torch.as_tensor(...).")
+    if _name(leaf.dtype) != form["dtype"]:
+        return InputError(f"{wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{form['dtype']}).")
+    return InputError(
+        f"{wanted}, got shape {tuple(leaf.shape)}. A size that differs between the tracing inputs becomes dynamic (*): "
+        "compile again with such samples."
+    )
 
 
 def _form(value: Any, example: Any) -> Mapping[str, Any] | None:
