@@ -101,6 +101,8 @@ def _import_all() -> None:
     import torchao.quantization.pt2e.quantize_pt2e
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
 
+    import prepbench.compile  # noqa: F401
+
 
 def _compile(model: nn.Module, tracing: Any, calibrating: Any, deployment: pb.DeploymentSettings, **more: Any) -> Any:
     return pb.compile_model(

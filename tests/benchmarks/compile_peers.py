@@ -123,11 +123,13 @@ def _onnx_dynamic(case: Case) -> Call:
 def _openvino_model(case: Case) -> Any:
     import openvino
 
+    shapes = {i: [-1, *x.shape[1:]] for i, x in enumerate(case.tracing[0])}
     try:
         model = openvino.convert_model(case.model, example_input=case.tracing[1])
+        model.reshape(shapes)
     except Exception:  # its errors have no common base; what its reader for PyTorch gets wrong, that for ONNX may take
         model = openvino.Core().read_model(_onnx_file(case, Path(tempfile.mkdtemp())))
-    model.reshape({i: [-1, *x.shape[1:]] for i, x in enumerate(case.tracing[0])})
+        model.reshape(shapes)
     return model
 
 

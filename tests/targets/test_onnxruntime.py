@@ -32,7 +32,10 @@ class Residual(nn.Module):
 
 
 CONV_STACK = (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)), (3, 8, 8))
-DEPTHWISE = (nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU6(), nn.Conv2d(8, 8, 3, groups=8), nn.ReLU6()), (3, 8, 8))
+DEPTHWISE = (
+    nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU6(), nn.Conv2d(8, 8, 3, groups=8), nn.ReLU6(), nn.Conv2d(8, 4, 1)),
+    (3, 8, 8),
+)
 RESIDUAL = (nn.Sequential(Residual(), Residual()), (3, 8, 8))
 MLP = (nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4)), (16,))
 TOKENS = (nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)), (5, 16))
@@ -69,7 +72,7 @@ def operators(model: pb.CompiledModel, folder: Path) -> Counter[str]:
     "net, shape, expected",
     [
         (*CONV_STACK, {"QLinearConv": 2}),
-        (*DEPTHWISE, {"QLinearConv": 2}),
+        (*DEPTHWISE, {"QLinearConv": 3}),
         (*RESIDUAL, {"QLinearConv": 4, "QLinearAdd": 2}),
         (*MLP, {"QGemm": 3}),
         (*TOKENS, {"MatMulIntegerToFloat": 2}),
@@ -82,6 +85,15 @@ def test_every_layer_runs_in_an_int8_kernel(net: nn.Module, shape: Any, expected
     found = operators(compiled(net, shape), tmp_path)
     assert {name: found[name] for name in expected} == expected
     assert not found.keys() & {"Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul", "Relu", "Clip"}
+
+
+def test_a_depthwise_convolution_whose_integers_nothing_reads_stays_in_float(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU6(), nn.Conv2d(8, 8, 3, groups=8), nn.SiLU(), nn.Conv2d(8, 4, 1))
+    model = compiled(net, (3, 8, 8))
+    rows = {row.fqn: row for row in model.report.layers}
+    assert [row.quantized for row in rows.values()] == [True, False, True]
+    assert "depthwise convolution is faster in float" in rows["2"].reason
+    assert operators(model, tmp_path)["QLinearConv"] == 2
 
 
 @pytest.mark.parametrize("net, shape", [CONV_STACK, DEPTHWISE, RESIDUAL, MLP, TOKENS, POOLED, CONV1D])

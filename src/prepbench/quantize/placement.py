@@ -21,6 +21,7 @@ class Placement:
             other one is quantized, and the sum is left to its readers.
         additions: so is every other addition of two activations.
         matmuls: products of two activations (attention) are computed in int8 as well.
+        lone_depthwise_convs: whether a depthwise convolution is faster in int8 where nothing reads its integers.
         single_channel_convs: whether the target's int8 convolutions are right for one input channel.
         fused: activation functions that one kernel computes together with the layer before.
         signed_activations: int8 activations instead of uint8.
@@ -38,6 +39,7 @@ class Placement:
     fuses_additions: bool = False
     additions: bool = False
     matmuls: bool = False
+    lone_depthwise_convs: bool = True
     single_channel_convs: bool = True
     fused: frozenset[OpOverload] = field(default=ACTIVATIONS)
     signed_activations: bool = False

@@ -86,7 +86,7 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
     for node in graph.graph.nodes:
         if node in calls:
             call = calls[node]
-            refusal = _refusal(graph, call, settings[call.fqn], placement)
+            refusal = _refusal(graph, call, settings, placement, calls)
             if refusal:
                 plan.refused.setdefault(call.fqn, refusal)
             else:
@@ -162,12 +162,29 @@ def is_float32(model: fx.GraphModule, weight: fx.Node) -> bool:
     return bool(operator.attrgetter(str(weight.target))(model).dtype == torch.float32)
 
 
-def _refusal(graph: fx.GraphModule, call: LayerCall, settings: QuantizationSettings, placement: Placement) -> str:
+def _refusal(
+    graph: fx.GraphModule,
+    call: LayerCall,
+    settings: Mapping[str, QuantizationSettings],
+    placement: Placement,
+    calls: Mapping[fx.Node, LayerCall],
+) -> str:
     """Why a call stays in float; empty if it can be quantized."""
     if not is_float32(graph, call.weight):
         dtype = operator.attrgetter(str(call.weight.target))(graph).dtype
         return f"its weight is {str(dtype).removeprefix('torch.')}; only float32 is quantized (model.float())"
-    if placement.single_channel_convs or settings.prefer_weights_only_quantization or not call.is_convolution:
+    if settings[call.fqn].prefer_weights_only_quantization or not call.is_convolution:
         return ""
     channels = call.input.meta["val"].shape[call.weight.meta["val"].ndim * -1 + 1]
-    return "int8 convolutions of one input channel are wrong on this target" if channels == 1 else ""
+    if channels == 1 and not placement.single_channel_convs:
+        return "int8 convolutions of one input channel are wrong on this target"
+    is_depthwise = channels > 1 and call.weight.meta["val"].shape[1] == 1
+    if is_depthwise and not placement.lone_depthwise_convs:
+        readers = [calls.get(user) for user in call.end(placement.fused).users]
+        if not any(_takes_integers(reader, settings) for reader in readers):
+            return "on this target, a depthwise convolution is faster in float where no layer reads its integers"
+    return ""
+
+
+def _takes_integers(call: LayerCall | None, settings: Mapping[str, QuantizationSettings]) -> bool:
+    return call is not None and not settings[call.fqn].prefer_weights_only_quantization

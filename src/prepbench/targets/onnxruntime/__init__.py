@@ -93,11 +93,15 @@ class OnnxRuntime(Runtime):
 
 
 class OnnxRuntimeTarget(Target):
-    """CPU inference with ONNX Runtime."""
+    """CPU inference with ONNX Runtime.
+
+    Convolutions write integers, and residual sums are computed in them. Its float kernels for depthwise convolutions
+    are as fast as those for int8, so these gain only where the next layer reads the integers.
+    """
 
     name = "onnxruntime"
     settings_type = OnnxRuntimeDeployment
-    placement = Placement(conv_outputs=True, conv_additions=True)
+    placement = Placement(conv_outputs=True, conv_additions=True, lone_depthwise_convs=False)
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()
