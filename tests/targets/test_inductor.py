@@ -205,6 +205,31 @@ def test_pooling_a_whole_image_is_a_mean_and_padding_by_name_is_taken() -> None:
     assert torch.ops.aten.avg_pool2d.default not in operators
 
 
+@torch.library.custom_op("prepbench_tests::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _twice_of_nothing(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Doubles(nn.Module):
+    """``forward(x)``: calls an operator that Inductor has no code for."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return twice(x) + 1
+
+
+def test_a_loaded_package_finds_operators_that_were_registered(tmp_path: Path) -> None:
+    compiled = pb.compile_model(
+        Doubles(), tracing_inputs=[noise(2, 4), noise(3, 4)], deployment_settings=pb.InductorDeployment()
+    )
+    compiled.save(tmp_path / "saved")
+    assert torch.equal(pb.load_compiled(tmp_path / "saved")(noise(5, 4)), noise(5, 4) * 2 + 1)
+
+
 def test_a_package_without_machine_code_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "empty.pt2", "w") as archive:
         archive.writestr("model/version", "1")
