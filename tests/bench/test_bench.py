@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.bench.state import TARGETS
 from prepbench.errors import InputError, SettingsError
+from prepbench.targets import _TARGETS
 
 
 class Small(nn.Module):
@@ -169,3 +171,10 @@ def test_background_job_reports_its_end(bench: pb.Bench) -> None:
     assert job.result(timeout=300) is bench.results["int8 ONNX Runtime"]
     assert ends == [None]
     assert {"capture", "calibrate"} <= set(stages)
+
+
+def test_every_target_can_be_chosen(bench: pb.Bench) -> None:
+    assert set(TARGETS.values()) == {target.settings_type for target in _TARGETS}
+    for name, settings in TARGETS.items():
+        bench.set_target(name)
+        assert f"deployment_settings=pb.{settings.__name__}()" in bench.code()

@@ -10,10 +10,13 @@ from prepbench.capture.dynamic_axes import DynamicAxes
 from prepbench.settings import (
     DeploymentSettings,
     EagerDeployment,
+    ExecuTorchDeployment,
     InductorDeployment,
     LayerQuantizationSettings,
     OnnxRuntimeDeployment,
+    OpenVinoDeployment,
     QuantizationSettings,
+    TensorRtDeployment,
 )
 
 Precision = Literal["int8", "int8 weights", "float32"]
@@ -21,7 +24,10 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 TARGETS: dict[str, type[DeploymentSettings]] = {
     "ONNX Runtime": OnnxRuntimeDeployment,
+    "OpenVINO": OpenVinoDeployment,
     "Inductor": InductorDeployment,
+    "TensorRT": TensorRtDeployment,
+    "ExecuTorch": ExecuTorchDeployment,
     "PyTorch eager": EagerDeployment,
 }
 
