@@ -252,6 +252,18 @@ def without_guards(program: torch.export.ExportedProgram) -> torch.export.Export
     return result
 
 
+def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModule) -> torch.export.ExportedProgram:
+    """The same program computing its results in another way; inputs and constants keep their names."""
+    (output,) = graph.graph.find_nodes(op="output")
+    specs = [
+        dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=value.name))
+        if isinstance(value, torch.fx.Node)
+        else spec
+        for spec, value in zip(program.graph_signature.output_specs, output.args[0], strict=True)
+    ]
+    return program._update(graph, dataclasses.replace(program.graph_signature, output_specs=specs))
+
+
 def with_own_weights(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The same program with copies of all parameters, buffers and constants."""
     result = copy.copy(program)

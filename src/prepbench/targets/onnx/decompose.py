@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from prepbench._torch_compat import with_graph
 from prepbench.targets.onnx.masks import choose_known
 
 Program = torch.export.ExportedProgram
@@ -32,11 +35,53 @@ def decompose_for_onnx(program: Program) -> Program:
     }
     if not any(node.target in table for node in program.graph.nodes):
         return program
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(program.graph, {}))
+    module = fx.GraphModule(program.graph_module, graph)
+    for node in list(graph.nodes):
+        if node.target in table:
+            _take_apart(node, table[node.target])
+    choose_known(module)
+    module.recompile()
+    return with_graph(program, module)
+
+
+def _take_apart(node: fx.Node, form: Callable[..., Any]) -> None:
+    """Put the operators that ``form`` runs in the place of one; leave it where there is no such form.
+
+    Taking whole programs apart (``run_decompositions``) traces them anew, which takes as long as exporting them.
+    """
+    operands = node.all_input_nodes
+    values = [operand.meta["val"] for operand in operands]
+    has_form = True
+
+    def run(*given: torch.Tensor) -> Any:
+        nonlocal has_form
+        by_node = dict(zip(operands, given, strict=True))
+        args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda operand: by_node[operand])
+        result = form(*args, **kwargs)
+        has_form = result is not NotImplemented
+        return result if has_form else given[0]
+
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch about its own internals
-        decomposed: Program = program.run_decompositions(table)
-    choose_known(decomposed.graph_module)
-    return decomposed
+        steps = make_fx(run, tracing_mode="symbolic", pre_dispatch=True)(*values)
+    if not has_form:
+        return
+    places = dict(zip(steps.graph.find_nodes(op="placeholder"), operands, strict=True))
+    with node.graph.inserting_before(node):
+        for step in steps.graph.nodes:
+            if step.op == "output":
+                (result,) = step.all_input_nodes
+                node.replace_all_uses_with(places[result])
+            elif step.op != "placeholder":
+                copy = node.graph.node_copy(step, lambda source: places[source])
+                copy.meta = {**{key: node.meta[key] for key in _KEPT if key in node.meta}, "val": step.meta["val"]}
+                places[step] = copy
+    node.graph.erase_node(node)
+
+
+_KEPT = ("nn_module_stack", "stack_trace", "from_node")
 
 
 def _average(
