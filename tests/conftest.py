@@ -1,9 +1,43 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
+
+import prepbench as pb
 
 
 @pytest.fixture(autouse=True)
 def _weights_are_the_same_in_every_order_of_tests() -> None:
     torch.manual_seed(0)
+
+
+_LOAD_AND_CALL = """
+import sys, torch, prepbench as pb
+compiled = pb.load_compiled(sys.argv[1])
+torch.save((compiled(torch.load(sys.argv[2])), compiled.target, len(compiled.report.layers)), sys.argv[3])
+loaded = set(sys.argv[4:]) & set(sys.modules)
+assert not loaded, loaded
+"""
+
+
+@pytest.fixture
+def in_fresh_process(tmp_path: Path) -> Callable[..., torch.Tensor]:
+    """What a model saves to ``tmp_path / "saved"`` computes where nothing of the model's code is loaded."""
+
+    def call(compiled: pb.CompiledModel, x: torch.Tensor, absent: tuple[str, ...] = ()) -> torch.Tensor:
+        compiled.save(tmp_path / "saved")
+        torch.save(x, tmp_path / "in.pt")
+        files = [str(tmp_path / name) for name in ("saved", "in.pt", "out.pt")]
+        command = [sys.executable, "-c", _LOAD_AND_CALL, *files, *absent]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        result, target, layers = torch.load(tmp_path / "out.pt")
+        assert (target, layers) == (compiled.target, len(compiled.report.layers))
+        return result
+
+    return call

@@ -261,7 +261,10 @@ def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModul
         else spec
         for spec, value in zip(program.graph_signature.output_specs, output.args[0], strict=True)
     ]
-    return program._update(graph, dataclasses.replace(program.graph_signature, output_specs=specs))
+    result = copy.copy(program)
+    result._graph_module = graph
+    result._graph_signature = dataclasses.replace(program.graph_signature, output_specs=specs)
+    return result
 
 
 def with_own_weights(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

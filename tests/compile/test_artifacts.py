@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,23 +17,14 @@ from prepbench.errors import ArtifactError, SettingsError, TargetError
 sys.path.insert(0, str(Path(__file__).parent))
 from conftest import images, int8
 
-FRESH = """
-import sys, torch, prepbench as pb
-compiled = pb.load_compiled(sys.argv[1])
-torch.save(compiled(torch.load(sys.argv[2])), sys.argv[3])
-print(compiled.target, len(compiled.report.layers))
-"""
-
 
 @pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.EagerDeployment()], ids=["onnxruntime", "eager"])
-def test_a_fresh_process_computes_the_same(net: nn.Module, target: pb.DeploymentSettings, tmp_path: Path) -> None:
+def test_a_fresh_process_computes_the_same(
+    net: nn.Module, target: pb.DeploymentSettings, in_fresh_process: Callable[..., torch.Tensor]
+) -> None:
     compiled = int8(net, target)
-    compiled.save(tmp_path / "saved")
-    torch.save(images(5), tmp_path / "in.pt")
-    files = [str(tmp_path / name) for name in ("saved", "in.pt", "out.pt")]
-    done = subprocess.run([sys.executable, "-c", FRESH, *files], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [compiled.target, "4"]
-    torch.testing.assert_close(torch.load(tmp_path / "out.pt"), compiled(images(5)), rtol=1e-5, atol=1e-6)
+    result = in_fresh_process(compiled, images(5))
+    torch.testing.assert_close(result, compiled(images(5)), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.EagerDeployment()], ids=["onnxruntime", "eager"])

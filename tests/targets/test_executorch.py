@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -141,18 +140,11 @@ def test_it_computes_what_the_converted_graph_computes(
         assert sqnr(reference(x), model(x)) > 35
 
 
-def test_a_fresh_process_computes_the_same_and_prints_nothing(int8: pb.CompiledModel, tmp_path: Path) -> None:
-    int8.save(tmp_path / "saved")
+def test_a_fresh_process_computes_the_same(
+    int8: pb.CompiledModel, in_fresh_process: Callable[..., torch.Tensor]
+) -> None:
     x = noise(5, 3, 8, 8)
-    torch.save(x, tmp_path / "in.pt")
-    code = (
-        "import sys, torch, prepbench as pb; "
-        "torch.save(pb.load_compiled(sys.argv[1])(torch.load(sys.argv[2])), sys.argv[3])"
-    )
-    files = [str(tmp_path / name) for name in ("saved", "in.pt", "out.pt")]
-    done = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
-    assert torch.equal(torch.load(tmp_path / "out.pt"), int8(x))
+    assert torch.equal(in_fresh_process(int8, x), int8(x))
 
 
 def test_many_threads_get_their_own_results(int8: pb.CompiledModel) -> None:

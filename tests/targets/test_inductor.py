@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import zipfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -63,17 +62,9 @@ def test_int8_kernels_do_the_work(compiled: pb.CompiledModel, tmp_path: Path) ->
     assert calls_of(compiled, tmp_path, "qconv_pointwise", "qlinear_pointwise") == [1, 1]
 
 
-def test_a_fresh_process_computes_the_same(compiled: pb.CompiledModel, tmp_path: Path) -> None:
-    compiled.save(tmp_path / "saved")
+def test_a_fresh_process_computes_the_same(compiled: pb.CompiledModel, in_fresh_process: Callable[..., Any]) -> None:
     x = noise(5, 3, 8, 8)
-    torch.save(x, tmp_path / "in.pt")
-    code = (
-        "import sys, torch, prepbench as pb; "
-        "torch.save(pb.load_compiled(sys.argv[1])(torch.load(sys.argv[2])), sys.argv[3])"
-    )
-    files = [str(tmp_path / name) for name in ("saved", "in.pt", "out.pt")]
-    subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
-    torch.testing.assert_close(torch.load(tmp_path / "out.pt"), compiled(x))
+    torch.testing.assert_close(in_fresh_process(compiled, x), compiled(x))
 
 
 class Branches(nn.Module):
@@ -145,32 +136,54 @@ def test_every_form_computes_what_the_converted_graph_computes(
     assert calls_of(model, tmp_path, "qlinear_pointwise") == [kernels]
 
 
-class Residual(nn.Module):
-    """``forward(x, y)``: adds a view of an input to what a layer makes of another."""
+class Sum(nn.Module):
+    """A linear layer's result and something that is there before and after the call."""
 
-    def __init__(self) -> None:
+    def __init__(self, add: Callable[..., torch.Tensor]) -> None:
         super().__init__()
         self.layer = nn.Linear(16, 16)
+        self.weight = nn.Parameter(torch.randn(5, 16))
+        self.register_buffer("table", torch.randn(5, 16))
+        self.add = add
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return self.layer(x) + y.view(-1, 16)
+        return self.add(self, self.layer(x), y)
 
 
-def test_inputs_are_not_changed_where_kernels_add_in_place() -> None:
-    samples = [(noise(batch, 16), noise(batch, 4, 4)) for batch in (2, 3)]
-    model = Residual().eval()
+def in_place(net: nn.Module, result: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    view = result.view(-1)
+    result += y.view(5, 16)
+    return result + 2 * view.view(5, 16)
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda net, result, y: result + y.view(-1, 16),
+        lambda net, result, y: y.view(5, 16) + result,
+        lambda net, result, y: result + net.weight,
+        lambda net, result, y: net.table.t().t() + result,
+        lambda net, result, y: result + torch.relu(net.weight),  # folded to a constant
+        in_place,
+    ],
+    ids=["input", "input first", "parameter", "view of a buffer", "computed from a parameter", "in place"],
+)
+def test_what_outlives_a_call_is_not_changed_where_kernels_add_in_place(add: Callable[..., torch.Tensor]) -> None:
+    model = Sum(add).eval()
+    x, y = noise(5, 16), noise(5, 4, 4)
     compiled = pb.compile_model(
         model,
-        tracing_inputs=samples,
-        calibration_inputs=samples,
+        tracing_inputs=[(x, y)],  # of one size: kernels for dynamic sizes add elsewhere
+        calibration_inputs=[(x, y)],
         deployment_settings=pb.InductorDeployment(),
         quantization_settings=pb.QuantizationSettings(),
     )
-    x, y = samples[1]
     kept = y.clone()
-    first = compiled(x, y)
-    assert torch.equal(y, kept)
-    assert torch.equal(compiled(x, y), first)
+    with torch.no_grad():
+        expected = model(x, y)
+    for _ in range(3):
+        assert float((compiled(x, y) - expected).square().sum() / expected.square().sum()) < 10**-3
+        assert torch.equal(y, kept)
 
 
 def test_packed_weights_of_convolutions_lie_on_cache_lines(compiled: pb.CompiledModel, tmp_path: Path) -> None:

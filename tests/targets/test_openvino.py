@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -203,21 +202,15 @@ def test_float64_is_refused_instead_of_computed_in_float32() -> None:
         in_float(lambda x: x * 2, noise(2, 3).double())
 
 
-def test_a_fresh_process_computes_the_same_without_onnx(tmp_path: Path) -> None:
+def test_a_fresh_process_computes_the_same_without_onnx(
+    in_fresh_process: Callable[..., torch.Tensor], tmp_path: Path
+) -> None:
     net, shape = POOLED
     model = compiled(net, shape)
-    model.save(tmp_path / "saved")
-    assert {path.name for path in (tmp_path / "saved").iterdir()} == {"model.xml", "model.bin", "manifest.json"}
     x = noise(5, *shape)
-    torch.save(x, tmp_path / "in.pt")
-    code = (
-        "import sys, torch, prepbench as pb; "
-        "torch.save(pb.load_compiled(sys.argv[1])(torch.load(sys.argv[2])), sys.argv[3]); "
-        "assert not {'onnx', 'onnxscript', 'onnxruntime'} & set(sys.modules)"
-    )
-    files = [str(tmp_path / name) for name in ("saved", "in.pt", "out.pt")]
-    subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
-    torch.testing.assert_close(torch.load(tmp_path / "out.pt"), model(x))
+    result = in_fresh_process(model, x, absent=("onnx", "onnxscript", "onnxruntime"))
+    torch.testing.assert_close(result, model(x))
+    assert {path.name for path in (tmp_path / "saved").iterdir()} == {"model.xml", "model.bin", "manifest.json"}
 
 
 @pytest.mark.parametrize("hint", ["LATENCY", "THROUGHPUT"])

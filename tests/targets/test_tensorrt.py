@@ -4,8 +4,7 @@ engine itself needs a GPU.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -126,19 +125,11 @@ def test_attention_keeps_its_numbers_at_lengths_never_shown() -> None:
     torch.testing.assert_close(model(noise(4, 9, 16)), net(noise(4, 9, 16)))
 
 
-def test_a_fresh_process_computes_the_same(tmp_path: Path) -> None:
+def test_a_fresh_process_computes_the_same(in_fresh_process: Callable[..., torch.Tensor]) -> None:
     net, shape = POOLED
     model = compiled(net, shape)
-    model.save(tmp_path / "saved")
     x = noise(5, *shape)
-    torch.save(x, tmp_path / "in.pt")
-    code = (
-        "import sys, torch, prepbench as pb; "
-        "torch.save(pb.load_compiled(sys.argv[1])(torch.load(sys.argv[2])), sys.argv[3])"
-    )
-    files = [str(tmp_path / name) for name in ("saved", "in.pt", "out.pt")]
-    subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
-    torch.testing.assert_close(torch.load(tmp_path / "out.pt"), model(x))
+    torch.testing.assert_close(in_fresh_process(model, x), model(x))
     with ThreadPoolExecutor(8) as pool:
         assert all(torch.equal(result, model(x)) for result in pool.map(model, [x] * 50))
 

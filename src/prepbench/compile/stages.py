@@ -198,36 +198,48 @@ def check_lowered(runtime: Runtime, program: Program, target: str, samples: Sequ
         samples: calls of the flat program, whose sizes differ: a graph may be right at one size only.
 
     Raises:
-        TargetError: an output is further than 20 dB from what the program computes, far more than rounding explains; or
-            an input is changed that the program does not change.
+        TargetError: an output is further than 20 dB from what the program computes, far more than rounding explains,
+            at the first call or at a second one; or an input is changed that the program does not change.
     """
     if not is_repeatable(program):  # two runs differ by themselves, and this one would change the model's buffers
         return
     module = program.module(check_guards=False)
-    for sample in samples:
-        with torch.no_grad():
+    references = []
+    with torch.no_grad():
+        for sample in samples:
             # clones, because a model may change its inputs in place
             for_module, for_runtime = _clones(sample.args), _clones(sample.args)
-            expected = [v for v in module(*for_module) if isinstance(v, torch.Tensor)]
-            actual = [v for v in runtime.run(for_runtime) if isinstance(v, torch.Tensor)]
-        for index, (before, right, got) in enumerate(zip(sample.args, for_module, for_runtime, strict=True)):
-            if isinstance(before, torch.Tensor) and _are_equal(before, right) and not _are_equal(before, got):
-                raise TargetError(
-                    f"{target} changes input {index} of the graph while it runs. This is a fault of the target on this "
-                    "model. Choose another target, or keep the layers that read this input in float with "
-                    "layer_quantization_settings."
-                )
-        for index, (right, got) in enumerate(zip(expected, actual, strict=False)):
-            if not right.is_floating_point() or right.shape != got.shape:
-                continue
-            sqnr = _sqnr(right.double(), got.double())
-            if sqnr < _WORST_SQNR:
-                raise TargetError(
-                    f"{target} computes something else than the graph it was given: on "
-                    f"tracing_inputs[{sample.index}] output {index} is {sqnr:.0f} dB from it (at least "
-                    f"{_WORST_SQNR:.0f} expected). This is a fault of the target on this model. Choose another target, "
-                    "or keep layers in float with layer_quantization_settings until it is right."
-                )
+            references.append(module(*for_module))
+            _check_outputs(references[-1], runtime.run(for_runtime), f"tracing_inputs[{sample.index}]", target)
+            _check_inputs(sample.args, for_module, for_runtime, target)
+        for sample, reference in zip(samples[:1], references, strict=False):
+            again = runtime.run(_clones(sample.args))  # a kernel that adds to a constant is right only once
+            _check_outputs(reference, again, f"a second call with tracing_inputs[{sample.index}]", target)
+
+
+def _check_outputs(expected: Sequence[Any], actual: Sequence[Any], call: str, target: str) -> None:
+    tensors = ([value for value in values if isinstance(value, torch.Tensor)] for values in (expected, actual))
+    for index, (right, got) in enumerate(zip(*tensors, strict=False)):
+        if not right.is_floating_point() or right.shape != got.shape:
+            continue
+        sqnr = _sqnr(right.double(), got.double())
+        if sqnr < _WORST_SQNR:
+            raise TargetError(
+                f"{target} computes something else than the graph it was given: on {call} output {index} is "
+                f"{sqnr:.0f} dB from it (at least {_WORST_SQNR:.0f} expected). This is a fault of the target on this "
+                "model. Choose another target, or keep layers in float with layer_quantization_settings until it is "
+                "right."
+            )
+
+
+def _check_inputs(before: Sequence[Any], by_module: Sequence[Any], by_runtime: Sequence[Any], target: str) -> None:
+    for index, (value, right, got) in enumerate(zip(before, by_module, by_runtime, strict=True)):
+        if isinstance(value, torch.Tensor) and _are_equal(value, right) and not _are_equal(value, got):
+            raise TargetError(
+                f"{target} changes input {index} of the graph while it runs. This is a fault of the target on this "
+                "model. Choose another target, or keep the layers that read this input in float with "
+                "layer_quantization_settings."
+            )
 
 
 _WORST_SQNR = 20.0

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.quantize.layers import ADDITIONS
+from prepbench.targets.pooling import is_mean
 from prepbench.targets.weights import QuantizedWeight, export_again, fit_weights, input_of, operator_name
 
 aten = torch.ops.aten
@@ -23,8 +23,8 @@ def fit_to_inductor(program: Program) -> Program:
     - Quantized linear layers that read transposed activations of dynamic sizes get them as matrices: their other form,
       batches of products with a weight that is repeated, stops Inductor's patterns (torch 2.13).
     - Convolutions without padding have a 0 for each dim: packing weights for a size reads as many (torch 2.13).
-    - What is added to an input of the graph is subtracted from its negative: the integer kernels would add in place
-      and change the caller's tensor (torch 2.13).
+    - Inputs that are added, and what is computed from constants, are negated and subtracted instead: the integer
+      kernels would add in place, and change the caller's tensor, or the constant from call to call (torch 2.13).
     - Pooling windows larger than the image become means: the loops of Inductor's kernel are as long as the window.
     """
     from prepbench.quantize.blocks import decompose_blocks
@@ -32,9 +32,12 @@ def fit_to_inductor(program: Program) -> Program:
     program = decompose_blocks(program)
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    rewrites = (_spell_padding, _round_in_float, _flatten_linears, _spare_inputs, _average_images)
+    rewrites = (_spell_padding, _round_in_float, _flatten_linears, _spare_lasting, _average_images)
     changes = [fit_weights(module, _bits), *(rewrite(module) for rewrite in rewrites)]
-    return export_again(module, program) if any(changes) else program
+    if not any(changes):
+        return program
+    module.recompile()
+    return export_again(module, program)
 
 
 def _bits(node: fx.Node, weight: QuantizedWeight) -> int:
@@ -71,8 +74,6 @@ def _round_in_float(module: fx.GraphModule) -> bool:
         node.replace_all_uses_with(value)
         module.graph.erase_node(node)
         found = True
-    if found:
-        module.recompile()
     return found
 
 
@@ -99,45 +100,53 @@ def _flatten_linears(module: fx.GraphModule) -> bool:
         node.replace_all_uses_with(result, delete_user_cb=lambda user, kept=result: user is not kept)
         node.update_arg(0, matrix)
         found = True
-    if found:
-        module.recompile()
     return found
 
 
-def _spare_inputs(module: fx.GraphModule) -> bool:
-    """Rewrite additions to inputs of a quantized graph, or to views of them, as subtractions, in place."""
+def _spare_lasting(module: fx.GraphModule) -> bool:
+    """Rewrite additions to what outlives a call of a quantized graph as subtractions, in place."""
     if not any(operator_name(node) == _DEQUANTIZE for node in module.graph.nodes):
         return False
+    lasting = _lasting(module.graph)
     found = False
     for node in list(module.graph.nodes):
-        if node.target not in ADDITIONS or node.kwargs or len(node.args) != 2:
+        if node.target not in _SUBTRACTIONS or node.kwargs or len(node.args) != 2:
             continue
         first, second = node.args
         if not isinstance(first, fx.Node) or not isinstance(second, fx.Node):
             continue
-        spared, other = (first, second) if _is_input(first) else (second, first)
-        if not _is_input(spared) or not spared.meta["val"].is_floating_point():
+        if node.target is aten.add.Tensor and first in lasting:
+            first, second = second, first
+        if second not in lasting or not second.meta["val"].is_floating_point():
             continue
         with module.graph.inserting_before(node):
-            negative = module.graph.call_function(aten.neg.default, (spared,))
-            result = module.graph.call_function(aten.sub.Tensor, (other, negative))
-        negative.meta, result.meta = dict(spared.meta), dict(node.meta)
-        node.replace_all_uses_with(result)
-        module.graph.erase_node(node)
+            negative = module.graph.call_function(aten.neg.default, (second,))
+        negative.meta = dict(second.meta)
+        node.target, node.args = _SUBTRACTIONS[node.target], (first, negative)
         found = True
-    if found:
-        module.recompile()
     return found
 
 
-def _is_input(node: fx.Node) -> bool:
-    """Whether it is an input of the graph or shares memory with one."""
-    while isinstance(node.target, torch._ops.OpOverload):
-        is_view = node.target in _MAY_SHARE or any(value.alias_info for value in node.target._schema.returns)
-        if not is_view or not node.all_input_nodes:
-            break
-        node = node.all_input_nodes[0]
-    return node.op == "placeholder"
+_SUBTRACTIONS = {aten.add.Tensor: aten.sub.Tensor, aten.add_.Tensor: aten.sub_.Tensor}
+
+
+def _lasting(graph: fx.Graph) -> set[fx.Node]:
+    """What has its memory before and after a call: inputs, views of them, and what depends on no input."""
+    varying, lasting = set[fx.Node](), set[fx.Node]()
+    for node in graph.nodes:
+        if node.op == "placeholder" or not varying.isdisjoint(node.all_input_nodes):
+            varying.add(node)
+        if node.op == "placeholder" or node not in varying or _viewed(node) in lasting:
+            lasting.add(node)
+    return lasting
+
+
+def _viewed(node: fx.Node) -> fx.Node | None:
+    """The node whose memory a node may return."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
+        return None
+    is_view = node.target in _MAY_SHARE or any(value.alias_info for value in node.target._schema.returns)
+    return node.all_input_nodes[0] if is_view else None
 
 
 _MAY_SHARE = (aten.reshape.default, aten.flatten.using_ints, aten.contiguous.default)
@@ -147,31 +156,17 @@ def _average_images(module: fx.GraphModule) -> bool:
     """Replace average pooling whose one window holds the whole image by a mean, in place."""
     found = False
     for node in list(module.graph.find_nodes(op="call_function", target=aten.avg_pool2d.default)):
-        if not _is_mean(node):
+        source = input_of(node)
+        value = source.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not is_mean(value.shape[-2:], *node.args[1:], **node.kwargs):
             continue
         with module.graph.inserting_before(node):
-            mean = module.graph.call_function(aten.mean.dim, (node.args[0], [-2, -1], True))
+            mean = module.graph.call_function(aten.mean.dim, (source, [-2, -1], True))
         mean.meta = dict(node.meta)
         node.replace_all_uses_with(mean)
         module.graph.erase_node(node)
         found = True
-    if found:
-        module.recompile()
     return found
-
-
-def _is_mean(node: fx.Node) -> bool:
-    names = ("kernel", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
-    given = dict[str, Any](zip(names, node.args[1:], strict=False))
-    source, result = input_of(node).meta.get("val"), node.meta.get("val")
-    if not isinstance(source, torch.Tensor) or not isinstance(result, torch.Tensor) or node.kwargs:
-        return False
-    if any(given.get("padding", ())) or given.get("divisor_override") is not None:
-        return False
-    height, width = source.shape[-2:]
-    kernel = list(given["kernel"]) * (2 // len(given["kernel"]))
-    is_static = isinstance(height, int) and isinstance(width, int)
-    return is_static and height <= kernel[0] and width <= kernel[1]
 
 
 def _spell_padding(module: fx.GraphModule) -> bool:
@@ -186,6 +181,4 @@ def _spell_padding(module: fx.GraphModule) -> bool:
                 node.args = (given.pop("input"), given.pop("weight"))
                 node.kwargs = {**given, "padding": [0] * (node.meta["val"].ndim - 2)}
                 found = True
-    if found:
-        module.recompile()
     return found

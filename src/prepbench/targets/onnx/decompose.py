@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from prepbench._torch_compat import with_graph
 from prepbench.targets.onnx.masks import choose_known
+from prepbench.targets.pooling import is_mean
 
 Program = torch.export.ExportedProgram
 aten = torch.ops.aten
@@ -90,14 +91,10 @@ def _average(
     stride: Sequence[int] = (),
     padding: Sequence[int] = (0,),
     ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
+    *rest: Any,
 ) -> Any:
-    """One window over everything, which OpenVINO refuses where it is larger than the image."""
-    sizes = x.shape[-2:]
-    kernel = (kernel_size[0], kernel_size[-1])
-    known = all(isinstance(size, int) for size in sizes) and divisor_override is None and not any(padding)
-    if not known or not ceil_mode or any(size > window for size, window in zip(sizes, kernel, strict=True)):
+    """One window over everything, which OpenVINO refuses where it is larger than the image: only with ``ceil_mode``."""
+    if not ceil_mode or not is_mean(x.shape[-2:], kernel_size, stride, padding, ceil_mode, *rest):
         return NotImplemented
     return x.mean((-2, -1), keepdim=True)
 
