@@ -21,8 +21,9 @@ class CompileOptions(Settings):
         percentile: how much of the activations the observer ``"percentile"`` keeps within range, in percent.
         keep_ruined_layers_in_float: give up quantizing layers whose quality falls below a floor.
         layer_sqnr_floor: that floor for the output of one layer, in dB.
-        model_sqnr_floor: that floor for the outputs of the whole model, in dB: the layers that hurt most take their
-            most exact candidate, and then are given up, until it is reached.
+        model_sqnr_floor: that floor for the outputs of the whole model, in dB: layers take their most exact candidate,
+            and then are given up, as few as reach it. It is measured on calibration samples, which must lie 1 dB above
+            it, because other samples differ.
 
     Example:
         >>> CompileOptions(smooth_quant=True).bias_correction
