@@ -44,6 +44,18 @@ class Residual(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class Gated(nn.Module):
+    """A convolution's result is read by an integer kernel and by a product with numbers in float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.gate, self.out = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.stem(x))
+        return self.out(x * self.gate(x.mean((2, 3), keepdim=True)).sigmoid())
+
+
 class Attention(nn.Module):
     """A transformer block."""
 
@@ -124,10 +136,11 @@ def test_the_layers_of_a_transformer_run_in_int8(settings: Any, tmp_path: Path) 
     "net, shape, settings",
     [
         (Residual(), (3, 8, 8), {"weights_num_bits": 8}),
+        (Gated(), (3, 8, 8), {"weights_num_bits": 8}),
         (Residual(), (3, 8, 8), {"prefer_weights_only_quantization": True}),
         (nn.Sequential(nn.Linear(15, 32), nn.GELU(), nn.Linear(32, 4)), (15,), {"per_channel": False}),
     ],
-    ids=["int8", "weights-only", "per-tensor"],
+    ids=["int8", "gated", "weights-only", "per-tensor"],
 )
 def test_it_computes_what_the_converted_graph_computes(
     net: nn.Module, shape: Any, settings: Any, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ from torch import fx
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, operator_name
 
 aten = torch.ops.aten
+quantized = torch.ops.quantized_decomposed
 _FUSED = frozenset(f"aten.{name}" for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_"))
 
 
@@ -20,9 +21,16 @@ def fit_to_xnnpack(module: fx.GraphModule) -> None:
       no bias there, so that becomes an addition.
     - Between quantized activations integers of 4 bits are stored in 8.
     - What no kernel takes (convolutions in float, weights with zero points) is stored in float.
+    - Each reader of quantized activations dequantizes them itself, because XNNPACK marks a dequantizer as part of the
+      integer kernel that reads it, and takes other readers for integer kernels, too.
     """
     if not fit_weights(module, _bits):
         return
+    for node in list(module.graph.find_nodes(op="call_function", target=quantized.dequantize_per_tensor.default)):
+        for reader in list(node.users)[1:]:
+            with module.graph.inserting_after(node):
+                own = module.graph.node_copy(node)
+            reader.replace_input_with(node, own)
     for node in module.graph.find_nodes(op="call_function", target=aten.linear.default):
         if len(node.args) > 2 and not is_between_quantizers(node) and "dequantize" in operator_name(node.args[1]):
             with module.graph.inserting_after(node):
