@@ -50,3 +50,9 @@ class DocumentError(PrepbenchError, ValueError):
 
 class ArtifactError(PrepbenchError, ValueError):
     """A saved model folder is damaged, incomplete or of an unknown version."""
+
+
+def sentence(error: BaseException) -> str:
+    """What another library says, in one sentence for a message: its first line, or the type of a wordless error."""
+    words = str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
+    return words if words.endswith((".", "!", "?")) else f"{words}."

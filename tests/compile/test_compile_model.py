@@ -226,3 +226,21 @@ def test_a_bad_calibration_sample_is_named(net: nn.Module) -> None:
         int8(net, calibration_inputs=[images(4) * float("inf")])
     with pytest.raises(CalibrationError, match=r"cannot run on calibration_inputs\[1\] \(x \(4, 2, 8, 8\)\)"):
         int8(net, calibration_inputs=[images(4), images(4).expand(4, 2, 8, 8)])
+
+
+def test_a_model_without_layers_is_no_model_to_quantize() -> None:
+    keywords: dict[str, Any] = {
+        "tracing_inputs": [images(1)],
+        "calibration_inputs": [images(1)],
+        "deployment_settings": pb.OnnxRuntimeDeployment(),
+        "quantization_settings": pb.QuantizationSettings(),
+    }
+    with pytest.raises(SettingsError, match="Nothing would be quantized: the model has no layer with a weight"):
+        pb.compile_model(nn.ReLU(), **keywords)
+    report = pb.compile_model(nn.ReLU(), is_dry_run=True, **keywords)
+    assert "Nothing would be quantized" in report.problem
+
+
+def test_a_class_is_no_model() -> None:
+    with pytest.raises(InputError, match=r"got the class ReLU: create one with ReLU\(\.\.\.\)"):
+        pb.compile_model(nn.ReLU, tracing_inputs=[images(1)])

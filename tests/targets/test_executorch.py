@@ -73,6 +73,11 @@ class Attention(nn.Module):
         return x + self.down(F.gelu(self.up(x)))
 
 
+class Squares(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) + x.norm(dim=-1, keepdim=True)
+
+
 class Mixed(nn.Module):
     """Whole numbers and truth values in and out; changes an argument and a buffer on the way."""
 
@@ -151,6 +156,17 @@ def test_it_computes_what_the_converted_graph_computes(
     for batch in (1, 7):
         x = noise(batch, *shape)
         assert sqnr(reference(x), model(x)) > 35
+
+
+def test_powers_have_a_kernel() -> None:
+    """Root mean square normalisation, as in language models."""
+    net = Attention()
+    net.norm = nn.RMSNorm(64)  # type: ignore[assignment]
+    model = compiled(net, 5, 64)
+    squares = compiled(Squares(), 5, 64)
+    x = noise(4, 5, 64)
+    torch.testing.assert_close(model(x), net(x), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(squares(x), Squares()(x))
 
 
 def test_a_fresh_process_computes_the_same(

@@ -28,13 +28,16 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
     """The module itself, or a module that calls the function or bound method; parameters are shared.
 
     Raises:
-        InputError: it is not callable.
+        InputError: it is a class, or not callable.
     """
     if isinstance(module_or_function, torch.jit.ScriptModule):
         # its forward runs outside Python, so a module around it is captured
         return FunctionModule(lambda *args, **kwargs: module_or_function(*args, **kwargs))
     if isinstance(module_or_function, torch.nn.Module):
         return module_or_function
+    if isinstance(module_or_function, type) and issubclass(module_or_function, torch.nn.Module):
+        name = module_or_function.__name__
+        raise InputError(f"Expected a module to capture, got the class {name}: create one with {name}(...).")
     if not callable(module_or_function):
         raise InputError(f"Expected a module or a function to capture, got {type(module_or_function).__name__}.")
     owner = getattr(module_or_function, "__self__", None)

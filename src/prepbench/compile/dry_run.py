@@ -18,7 +18,7 @@ def planned(request: Request, stages: Stages) -> CompileReport:
     captured = request.captured
     layers: tuple[LayerReport, ...] = ()
     problem = ""
-    if request.explained:
+    if request.explained is not None:
         leaves = {leaf.fqn: leaf.kind for leaf in captured.leaves}
         with stages("plan"):
             try:

@@ -141,17 +141,15 @@ def compile_model(
         target.check_available()
     function = module_or_func if forward_fn is None else with_forward_fn(module_or_func, forward_fn)
     model = as_module(function)
-    explained = (
-        explain_settings(model, quantization_settings, layer_quantization_settings)
-        if quantization_settings is not None
-        else []
-    )
-    check_settings(target, settings, explained)
+    explained = None
+    if quantization_settings is not None:
+        explained = tuple(explain_settings(model, quantization_settings, layer_quantization_settings))
+    check_settings(target, settings, explained or ())
     name = graph_name if graph_name is not None else type(as_module(module_or_func)).__name__
     journal = Journal(logs_dir, name)
     journal.write(
         "start",
-        f"compiling for {target.name}, {'int' if explained else 'float'}",
+        f"compiling for {target.name}, {'float' if explained is None else 'int'}",
         target=target.name,
         deployment_settings=settings.to_dict(),
         quantization_settings=None if quantization_settings is None else quantization_settings.to_dict(),
@@ -174,7 +172,7 @@ def compile_model(
             own_weights = not discard_input_model
             request = replace(
                 Request.of(function, captured, target, settings, options, name, own_weights=own_weights),
-                explained=tuple(explained),
+                explained=explained,
                 calibration=tuple(calibration),
                 measured=is_model_pretrained,
                 fullgraph=fullgraph,
@@ -196,7 +194,7 @@ def _compile(request: Request, stages: Stages) -> CompiledModel:
     if request.fullgraph:
         target.check_leaves(captured.leaves)
     program, quantized = request.program, None
-    if request.explained:
+    if request.explained is not None:
         quantized = quantize(request, stages)
         program = quantized.program
     with stages("lower"):
@@ -217,7 +215,7 @@ def _compile(request: Request, stages: Stages) -> CompiledModel:
     document = document_of_program(
         program, captured.model, captured.leaves, request.name, size_names=captured.size_names
     )
-    origin = Origin(lowered, None if request.explained else functools.partial(_quantize_later, request))
+    origin = Origin(lowered, None if request.explained is not None else functools.partial(_quantize_later, request))
     spec = captured.program.call_spec.out_spec
     return CompiledModel(runtime, request.calls, request.settings, report, spec, document, origin)
 

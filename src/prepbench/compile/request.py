@@ -34,7 +34,7 @@ class Request:
         calls: how it is called.
         program: the flat program, in float.
         name: of the graph.
-        explained: what applies to each layer; empty for a compile in float.
+        explained: what applies to each layer; None for a compile in float.
         calibration: the calibration inputs.
         measured: whether the weights mean something, so that measuring layers does.
         fullgraph: whether the target must take all of it.
@@ -48,7 +48,7 @@ class Request:
     calls: CallSpec
     program: torch.export.ExportedProgram
     name: str
-    explained: tuple[ExplainedLayer, ...] = ()
+    explained: tuple[ExplainedLayer, ...] | None = None
     calibration: tuple[Sample, ...] = ()
     measured: bool = True
     fullgraph: bool = True

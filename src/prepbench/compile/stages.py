@@ -56,6 +56,7 @@ class Quantized:
 def quantize(request: Request, stages: Stages) -> Quantized:
     """Insert observers, calibrate, choose each layer's form, convert, and export again with the same dynamic sizes."""
     program, captured, progress = request.program, request.captured, stages.progress
+    assert request.explained is not None
     leaves = {leaf.fqn: leaf.kind for leaf in captured.leaves}
     samples = flat_samples(request.calibration, request.calls)
     with stages("insert observers"):

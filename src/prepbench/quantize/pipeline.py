@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from prepbench.errors import CalibrationError, SettingsError
+from prepbench.errors import CalibrationError, SettingsError, sentence
 from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.quantize._torchao import pt2e
@@ -219,7 +219,7 @@ def _observe(graph: fx.GraphModule, sample: Sample) -> None:
         leaves = zip(_names(graph), pytree.tree_leaves((sample.args, sample.kwargs)), strict=False)
         shapes = ", ".join(f"{name} {tuple(leaf.shape)}" for name, leaf in leaves if isinstance(leaf, torch.Tensor))
         raise CalibrationError(
-            f"The captured graph cannot run on calibration_inputs[{sample.index}] ({shapes}): {error} "
+            f"The captured graph cannot run on calibration_inputs[{sample.index}] ({shapes}): {sentence(error)} "
             "Give calibration inputs of the form of the tracing inputs; sizes may differ along dynamic axes only."
         ) from error
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.errors import TargetError
+from prepbench.errors import TargetError, sentence
 from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
 from prepbench.targets.executorch.partition import partitioner
 from prepbench.targets.executorch.weights import fit_to_xnnpack
@@ -44,7 +44,7 @@ def to_pte(program: Program, max_size_factor: int | None) -> bytes:
         return bytes(edge.to_executorch(ExecutorchBackendConfig(sym_shape_eval_pass={"forward": sizes})).buffer)
     except (RuntimeError, AssertionError) as error:  # its passes have no errors of their own
         raise TargetError(
-            f"ExecuTorch cannot plan memory for the graph: {error} Choose another target for this model."
+            f"ExecuTorch cannot plan memory for the graph: {sentence(error)} Choose another target for this model."
         ) from error
 
 
@@ -113,9 +113,8 @@ def _edge(program: Program) -> Any:
         with torch.no_grad():
             return to_edge_transform_and_lower(program, partitioner=[partitioner()], compile_config=config)
     except (RuntimeError, AssertionError) as error:  # its passes and XNNPACK's have no errors of their own
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise TargetError(
-            f"ExecuTorch cannot lower the graph: {reason} Choose another target for this model."
+            f"ExecuTorch cannot lower the graph: {sentence(error)} Choose another target for this model."
         ) from error
 
 
@@ -128,15 +127,13 @@ def _without_kernel(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _has_kernel(node: fx.Node, known: set[str]) -> bool:
-    from executorch.exir.operator.convert import to_out_variant
+    from executorch.exir.dialects.edge.op.api import SchemaKind, to_variant
 
     # the edge dialect wraps operators of torch
     overload = node.target if isinstance(node.target, torch._ops.OpOverload) else getattr(node.target, "_op", None)
     name = _operator(node)
     if not isinstance(overload, torch._ops.OpOverload) or name in known:
-        return (
-            True  # numbers are computed by the interpreter, as far as it knows how; delegates and getitem are its own
-        )
+        return True  # the interpreter computes numbers, as far as it knows how; delegates and getitem are its own
     if name.startswith(("aten::_assert", "aten::sym_constrain_range")):  # left out in the end
         return True
     values = [node, *node.all_input_nodes]
@@ -146,7 +143,7 @@ def _has_kernel(node: fx.Node, known: set[str]) -> bool:
         return False
     for form in (overload, _copying(overload)):
         try:
-            if form is not None and to_out_variant(form)[0].name() in known:
+            if form is not None and to_variant(form, SchemaKind.out).name() in known:
                 return True
         except (RuntimeError, AssertionError):  # no form that writes into planned memory
             continue

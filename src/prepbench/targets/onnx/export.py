@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import without_guards
-from prepbench.errors import TargetError
+from prepbench.errors import TargetError, sentence
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
 from prepbench.targets.onnx.finish import forget_origin, quantize_biases, type_by_zero_point
@@ -75,8 +75,7 @@ def _convert(lowering: Lowering) -> Any:
     except Exception as error:
         cause = _first_cause(error)
         raise TargetError(
-            f"The graph has no ONNX form: {type(cause).__name__}: "
-            f"{str(cause).strip().splitlines()[0] if str(cause).strip() else ''} "
+            f"The graph has no ONNX form: {type(cause).__name__}: {sentence(cause)} "
             "Rewrite the operator named here, or choose InductorDeployment()."
         ) from error
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from prepbench.document.model import Failure
-from prepbench.errors import TargetError
+from prepbench.errors import TargetError, sentence
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment, TensorRtDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
@@ -81,7 +81,7 @@ def check_file(file: Path) -> None:
         onnx.checker.check_model(str(file), full_check=True)
     except Exception as error:  # its errors have no common base
         raise TargetError(
-            f"The graph is no valid ONNX: {str(error).strip().splitlines()[0]} Choose another target for this model."
+            f"The graph is no valid ONNX: {sentence(error)} Choose another target for this model."
         ) from error
     check_explicit(onnx.load(str(file), load_external_data=False))
 
