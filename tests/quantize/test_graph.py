@@ -36,6 +36,16 @@ class AddsIntegers(Residual):
         return self.left(x) + positions
 
 
+class ScaledBranch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.one, self.two = nn.Conv2d(3, 4, 1), nn.GroupNorm(1, 4), nn.GroupNorm(1, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x)
+        return self.two(x + 0.1 * self.one(x))
+
+
 def image(batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, 3, 8, 8, generator=torch.Generator().manual_seed(batch))
 
@@ -82,6 +92,12 @@ def test_a_residual_addition_in_place_is_quantized_too(quantize: Any, sqnr: Any)
     net = InPlace()
     quantized = quantize(net, [image(8)])
     assert sqnr(net(image(3)), quantized(image(3))) > 25
+
+
+def test_an_addition_to_what_others_read_stays_in_float(quantize: Any) -> None:
+    """No convolution's kernel can compute it, and normalisation reads the sum."""
+    operators = quantize(ScaledBranch(), [image()]).operators()
+    assert operators == ["q", "dq", "conv2d", "q", "dq", "group_norm", "mul", "add", "group_norm"]
 
 
 def test_an_addition_of_integers_stays_as_it_is(quantize: Any, sqnr: Any) -> None:

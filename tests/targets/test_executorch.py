@@ -158,6 +158,28 @@ def test_it_computes_what_the_converted_graph_computes(
         assert sqnr(reference(x), model(x)) > 35
 
 
+class FlatProjection(nn.Module):
+    """Attention whose result is projected as a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(16, 8) / 4), nn.Parameter(torch.randn(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.unflatten(-1, (4, 4)).transpose(1, 2)
+        y = F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(*x.shape).contiguous()
+        return torch.addmm(self.bias, y.view(-1, 16), self.weight).view(*x.shape[:2], 8)
+
+
+def test_attention_goes_into_a_flat_projection_at_any_size() -> None:
+    net = FlatProjection()
+    model = pb.compile_model(
+        net, tracing_inputs=[noise(2, 5, 16), noise(3, 6, 16)], deployment_settings=pb.ExecuTorchDeployment()
+    )
+    x = noise(4, 9, 16)
+    torch.testing.assert_close(model(x), net(x), rtol=1e-4, atol=1e-5)
+
+
 def test_powers_have_a_kernel() -> None:
     """Root mean square normalisation, as in language models."""
     net = Attention()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import prepbench as pb
 from prepbench.errors import ArtifactError, MissingPackageError
@@ -184,6 +185,26 @@ def test_what_outlives_a_call_is_not_changed_where_kernels_add_in_place(add: Cal
     for _ in range(3):
         assert float((compiled(x, y) - expected).square().sum() / expected.square().sum()) < 10**-3
         assert torch.equal(y, kept)
+
+
+class Lines(nn.Module):
+    """Convolutions over a line, whose result has learned positions added and is averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv1d(3, 8, 3, padding="same"), nn.Conv1d(8, 8, 3, 2, padding=1, groups=4)
+        self.positions = nn.Parameter(torch.randn(10, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.gelu(self.two(F.gelu(self.one(x)))).permute(0, 2, 1)
+        return (y + self.positions).mean(1)
+
+
+def test_convolutions_over_a_line_give_results_of_the_right_size(tmp_path: Path) -> None:
+    int8, reference = both(Lines(), 3, 20)
+    x = noise(5, 3, 20)
+    assert float((int8(x) - reference(x)).pow(2).sum() / reference(x).pow(2).sum()) < 10**-3
+    assert calls_of(int8, tmp_path, "qconv_pointwise") == [2]
 
 
 def test_packed_weights_of_convolutions_lie_on_cache_lines(compiled: pb.CompiledModel, tmp_path: Path) -> None:

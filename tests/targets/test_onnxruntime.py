@@ -127,6 +127,28 @@ def test_threads_are_passed_on() -> None:
     assert model._runtime._session.get_session_options().intra_op_num_threads == 1
 
 
+class NamedLikeOperators(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, linear: torch.Tensor, mul: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.fc(linear) * 2 + mul)
+
+
+def test_inputs_and_outputs_may_have_the_names_of_operators(tmp_path: Path) -> None:
+    import onnx
+
+    x = (noise(2, 4), noise(2, 4))
+    net = NamedLikeOperators()
+    model = pb.compile_model(net, tracing_inputs=[x])
+    torch.testing.assert_close(model(*x), net(*x))
+    model.export(tmp_path / "model.onnx", input_names=["add", "fc.weight"], output_names=["linear"])
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    onnx.checker.check_model(str(tmp_path / "model.onnx"), full_check=True)
+    assert [value.name for value in (*graph.input, *graph.output)] == ["add", "fc.weight", "linear"]
+
+
 def test_an_operator_without_onnx_form_is_named() -> None:
     class Inverts(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -116,8 +116,9 @@ def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[f
     """An addition of two activations, together with the activation function that alone follows it."""
     operands = _float_activations(node)
     known = [ends[operand] for operand in operands if operand in ends]
-    convolutional = any(call.is_convolution for call in known)
-    if len(operands) < 2 or not known or not (placement.additions or (placement.conv_additions and convolutional)):
+    # the kernel of a convolution that nothing else reads can add
+    ends_branch = any(ends[o].is_convolution and len(o.users) == 1 for o in operands if o in ends)
+    if len(operands) < 2 or not known or not (placement.additions or (placement.conv_additions and ends_branch)):
         return
     # residual branches have one shape; kernels for others are rare, and OpenVINO's are wrong at other batch sizes
     if len({str(operand.meta["val"].shape) for operand in operands}) > 1:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from prepbench.errors import TargetError, sentence
+from prepbench.targets.decompose import attention, take_apart
 from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
 from prepbench.targets.executorch.partition import partitioner
 from prepbench.targets.executorch.weights import fit_to_xnnpack
@@ -62,6 +63,8 @@ def without_kernel(program: Program) -> list[fx.Node]:
 
 
 def _rewritten(program: Program) -> Program:
+    # ExecuTorch's own form of attention has its result in another order of memory than what reads it was traced with
+    program = take_apart(program, {torch.ops.aten.scaled_dot_product_attention.default: attention})
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     _write_to_copies(module)
@@ -112,7 +115,7 @@ def _edge(program: Program) -> Any:
         # without gradients, because their rules refuse some operators on complex numbers
         with torch.no_grad():
             return to_edge_transform_and_lower(program, partitioner=[partitioner()], compile_config=config)
-    except (RuntimeError, AssertionError) as error:  # its passes and XNNPACK's have no errors of their own
+    except (RuntimeError, AssertionError, ValueError) as error:  # its passes and XNNPACK's have no errors of their own
         raise TargetError(
             f"ExecuTorch cannot lower the graph: {sentence(error)} Choose another target for this model."
         ) from error

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from prepbench.errors import MissingPackageError, TargetError
+from prepbench.errors import MissingPackageError, TargetError, sentence
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
@@ -99,10 +99,15 @@ class InductorTarget(Target):
             return JustInTime(lowering)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-inductor-")
         file = Path(keep.name) / FILE
-        with torch.no_grad(), _quiet():
-            torch._inductor.aoti_compile_and_package(
-                fit_to_inductor(lowering.program), package_path=str(file), inductor_configs=_options()
-            )
+        program = fit_to_inductor(lowering.program)
+        try:
+            with torch.no_grad(), _quiet():
+                torch._inductor.aoti_compile_and_package(program, package_path=str(file), inductor_configs=_options())
+        except Exception as error:  # of its many passes, which have no errors of their own
+            raise TargetError(
+                f"Inductor cannot compile the graph: {type(error).__name__}: {sentence(error)} Choose another target, "
+                "such as OnnxRuntimeDeployment(), for this model."
+            ) from error
         return AheadOfTime(file, keep)
 
     def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:

@@ -20,9 +20,12 @@ def fit_to_inductor(program: Program) -> Program:
     - Blocks of weights are taken apart into operators that Inductor knows.
     - Weights for which there is no integer kernel are stored in float; they would be dequantized at each call.
     - Activations of 16 bits are rounded in float, exactly: patterns for 8 bits stumble over them.
-    - Quantized linear layers that read transposed activations of dynamic sizes get them as matrices: their other form,
-      batches of products with a weight that is repeated, stops Inductor's patterns (torch 2.13).
+    - Quantized linear layers that read transposed activations, or some of dynamic sizes, which Inductor may transpose,
+      get them as matrices: their other form, batches of products with a weight that is repeated, stops Inductor's
+      patterns (torch 2.13).
     - Convolutions without padding have a 0 for each dim: packing weights for a size reads as many (torch 2.13).
+    - Quantized convolutions over a line become those over an image of one row: Inductor mistakes the size of their
+      results, and computes what follows for it (torch 2.13).
     - Inputs that are added, and what is computed from constants, are negated and subtracted instead: the integer
       kernels would add in place, and change the caller's tensor, or the constant from call to call (torch 2.13).
     - Pooling windows larger than the image become means: the loops of Inductor's kernel are as long as the window.
@@ -32,7 +35,7 @@ def fit_to_inductor(program: Program) -> Program:
     program = decompose_blocks(program)
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    rewrites = (_spell_padding, _round_in_float, _flatten_linears, _spare_lasting, _average_images)
+    rewrites = (_spell_padding, _round_in_float, _widen_lines, _flatten_linears, _spare_lasting, _average_images)
     changes = [fit_weights(module, _bits), *(rewrite(module) for rewrite in rewrites)]
     if not any(changes):
         return program
@@ -77,15 +80,49 @@ def _round_in_float(module: fx.GraphModule) -> bool:
     return found
 
 
+def _widen_lines(module: fx.GraphModule) -> bool:
+    """Compute quantized convolutions over a line as those over an image of one row, in place."""
+    found = False
+    for node in list(module.graph.nodes):
+        if node.target not in _OF_IMAGES or not all(_is_dequantized(operand) for operand in node.args[:2]):
+            continue
+        source, weight = node.args[:2]
+        names = [argument.name for argument in node.target._schema.arguments]
+        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        with module.graph.inserting_before(node):
+            for name, operand in (("input", source), ("weight", weight)):
+                rows = module.graph.call_function(aten.unsqueeze.default, (operand.args[0], 2))
+                given[name] = module.graph.call_function(operand.target, (rows, *operand.args[1:]), operand.kwargs)
+            for name, of_rows in (("stride", 1), ("padding", 0), ("dilation", 1)):
+                if isinstance(given.get(name), list):
+                    given[name] = [of_rows, *given[name]]
+            image = module.graph.call_function(_OF_IMAGES[node.target], (), given)
+            line = module.graph.call_function(aten.squeeze.dim, (image, 2))
+        line.meta = dict(node.meta)
+        node.replace_all_uses_with(line)
+        module.graph.erase_node(node)
+        found = True
+    return found
+
+
+_OF_IMAGES = {aten.conv1d.default: aten.conv2d.default, aten.conv1d.padding: aten.conv2d.padding}
+
+
+def _is_dequantized(node: Any) -> bool:
+    return operator_name(node).startswith("quantized_decomposed.dequantize")
+
+
 def _flatten_linears(module: fx.GraphModule) -> bool:
-    """Let quantized linear layers read matrices where their input is no contiguous tensor, in place."""
+    """Let quantized linear layers read matrices where their input may be transposed, in place."""
     found = False
     for node in list(module.graph.nodes):
         if node.target is not aten.linear.default or operator_name(node.args[0]) != _DEQUANTIZE:
             continue
         source = node.args[0]
         value = source.meta.get("val")
-        if not isinstance(value, torch.Tensor) or value.ndim < 3 or value.is_contiguous():
+        if not isinstance(value, torch.Tensor) or value.ndim < 3:
+            continue
+        if value.is_contiguous() and all(isinstance(size, int) for size in value.shape):
             continue
         with module.graph.inserting_before(node):
             sizes = [

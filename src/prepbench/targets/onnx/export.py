@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import logging
 import warnings
@@ -46,6 +47,7 @@ def export_onnx(lowering: Lowering, folder: Path, finish: Sequence[Finish] = (qu
     lowering = replace(lowering, program=decompose_for_onnx(lowering.program))
     onnx_program = _convert(lowering)
     model = onnx_program.model
+    _keep_free(model, {*lowering.input_names, *lowering.output_names})
     used = _name_inputs(model, lowering)
     _name_outputs(model, lowering.output_names)
     _name_dimensions(model, lowering.dimension_names)
@@ -96,6 +98,19 @@ def _first_cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
     return error
+
+
+def _keep_free(model: Any, names: set[str]) -> None:
+    """Rename what is inside the graph and has one of the names that its inputs and outputs are going to have."""
+    inside = [
+        *model.graph.initializers.values(),
+        *(value for node in model.graph.all_nodes() for value in node.outputs),
+    ]
+    taken = {*names, *(value.name for value in (*inside, *model.graph.inputs))}
+    for value in inside:
+        if value.name in names and not value.is_graph_output():
+            value.name = next(name for i in itertools.count(1) if (name := f"{value.name}_{i}") not in taken)
+            taken.add(value.name)
 
 
 def _name_inputs(model: Any, lowering: Lowering) -> list[str]:
