@@ -187,6 +187,14 @@ def test_what_outlives_a_call_is_not_changed_where_kernels_add_in_place(add: Cal
         assert torch.equal(y, kept)
 
 
+def test_linear_layers_read_matrices_where_sizes_are_dynamic() -> None:
+    """What Inductor takes for transposed, because it is part of an image, stops its patterns otherwise."""
+    int8, _ = both(nn.Sequential(nn.Linear(16, 16), nn.Hardswish(), nn.Linear(16, 8)), 16, 16)
+    program = fit_to_inductor(int8._origin.lowering.program)  # type: ignore[union-attr]
+    linears = program.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default)
+    assert [node.args[0].meta["val"].ndim for node in linears] == [2, 2]
+
+
 class Lines(nn.Module):
     """Convolutions over a line, whose result has learned positions added and is averaged."""
 

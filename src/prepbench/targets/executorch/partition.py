@@ -14,7 +14,7 @@ def partitioner() -> Any:
     """The partitioner for a program whose weights are in the forms of ``weights.fit_weights``."""
     from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
     from executorch.backends.xnnpack.partition.config.gemm_configs import ConvolutionConfig, LinearConfig
-    from executorch.backends.xnnpack.partition.config.generic_node_configs import UnsqueezeCopyConfig
+    from executorch.backends.xnnpack.partition.config.generic_node_configs import MeanDimConfig, UnsqueezeCopyConfig
     from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.backends.xnnpack.utils.quant_utils import is_dequant, tag_as_implicit_q_dq
@@ -45,5 +45,16 @@ def partitioner() -> Any:
         def check_constraints(self, node: fx.Node, program: torch.export.ExportedProgram) -> bool:
             return bool(super().check_constraints(node, program)) and not has_dynamic_sizes(node)
 
-    own = {LinearConfig: LinearOrWeightsOnly, ConvolutionConfig: Convolution, UnsqueezeCopyConfig: Unsqueeze}
+    class Mean(MeanDimConfig):  # type: ignore[misc]
+        """Its integer kernel writes past the memory that it asks for when a batch is larger than the first."""
+
+        def supported_precision_types(self) -> list[Any]:
+            return [ConfigPrecisionType.FP32]
+
+    own = {
+        LinearConfig: LinearOrWeightsOnly,
+        ConvolutionConfig: Convolution,
+        UnsqueezeCopyConfig: Unsqueeze,
+        MeanDimConfig: Mean,
+    }
     return XnnpackPartitioner(configs=[own.get(config, config) for config in ALL_PARTITIONER_CONFIGS])
