@@ -158,6 +158,31 @@ def test_it_computes_what_the_converted_graph_computes(
         assert sqnr(reference(x), model(x)) > 35
 
 
+class Padded(nn.Module):
+    """What an integer kernel makes is padded for a layer in float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(F.pad(F.relu(self.one(x)), (0, 1, 0, 1)))
+
+
+def test_integers_are_padded_for_a_layer_in_float() -> None:
+    net = Padded().eval()
+    model = pb.compile_model(
+        net,
+        tracing_inputs=[noise(2, 3, 8, 8), noise(3, 3, 8, 8)],
+        calibration_inputs=[noise(16, 3, 8, 8)],
+        deployment_settings=pb.ExecuTorchDeployment(),
+        quantization_settings=pb.QuantizationSettings(),
+        layer_quantization_settings={"two": pb.LayerQuantizationSettings(skip_quantization=True)},
+    )
+    x = noise(4, 3, 8, 8)
+    assert sqnr(net(x), model(x)) > 25
+
+
 class FlatProjection(nn.Module):
     """Attention whose result is projected as a matrix."""
 

@@ -14,10 +14,14 @@ def partitioner() -> Any:
     """The partitioner for a program whose weights are in the forms of ``weights.fit_weights``."""
     from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
     from executorch.backends.xnnpack.partition.config.gemm_configs import ConvolutionConfig, LinearConfig
-    from executorch.backends.xnnpack.partition.config.generic_node_configs import MeanDimConfig, UnsqueezeCopyConfig
+    from executorch.backends.xnnpack.partition.config.generic_node_configs import (
+        ConstantPadConfig,
+        MeanDimConfig,
+        UnsqueezeCopyConfig,
+    )
     from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.backends.xnnpack.utils.quant_utils import is_dequant, tag_as_implicit_q_dq
+    from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_quant, tag_as_implicit_q_dq
 
     class LinearOrWeightsOnly(LinearConfig):  # type: ignore[misc]
         """XNNPACK multiplies float by integers of 8 or 4 bits; the package's rule asks for quantized activations."""
@@ -51,10 +55,18 @@ def partitioner() -> Any:
         def supported_precision_types(self) -> list[Any]:
             return [ConfigPrecisionType.FP32]
 
+    class Pad(ConstantPadConfig):  # type: ignore[misc]
+        """The backend quantizes the result of padding integers, also for layers that read it in float."""
+
+        def check_constraints(self, node: fx.Node, program: torch.export.ExportedProgram) -> bool:
+            is_for_floats = is_dequant(node.args[0]) and not any(is_quant(user) for user in node.users)
+            return bool(super().check_constraints(node, program)) and not is_for_floats
+
     own = {
         LinearConfig: LinearOrWeightsOnly,
         ConvolutionConfig: Convolution,
         UnsqueezeCopyConfig: Unsqueeze,
         MeanDimConfig: Mean,
+        ConstantPadConfig: Pad,
     }
     return XnnpackPartitioner(configs=[own.get(config, config) for config in ALL_PARTITIONER_CONFIGS])
