@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 Program = torch.export.ExportedProgram
@@ -50,5 +52,7 @@ def decompose_blocks(program: Program) -> Program:
     """The program with each such operator taken apart, for targets whose compilers shall see through it."""
     if not any(node.target is OPERATOR for node in program.graph.nodes):
         return program
-    decomposed: Program = program.run_decompositions({OPERATOR: dequantize_blocks_reference})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch about its own internals
+        decomposed: Program = program.run_decompositions({OPERATOR: dequantize_blocks_reference})
     return decomposed
