@@ -53,6 +53,11 @@ def test_another_result_is_a_fault_of_the_target() -> None:
         check(lambda leaves: [leaves[0] - leaves[1]])
 
 
+def test_another_shape_is_a_fault_of_the_target() -> None:
+    with pytest.raises(TargetError, match=r"output 0 has the shape \(1, 4\), expected \(4,\)"):
+        check(lambda leaves: [(leaves[0] + leaves[1])[None]])
+
+
 def test_a_result_right_at_the_first_call_only_is_found() -> None:
     kept = torch.zeros(4)
 

@@ -162,12 +162,21 @@ def in_place(net: nn.Module, result: torch.Tensor, y: torch.Tensor) -> torch.Ten
     [
         lambda net, result, y: result + y.view(-1, 16),
         lambda net, result, y: y.view(5, 16) + result,
+        lambda net, result, y: result + y.view(5, 16).chunk(1)[0],
         lambda net, result, y: result + net.weight,
         lambda net, result, y: net.table.t().t() + result,
         lambda net, result, y: result + torch.relu(net.weight),  # folded to a constant
         in_place,
     ],
-    ids=["input", "input first", "parameter", "view of a buffer", "computed from a parameter", "in place"],
+    ids=[
+        "input",
+        "input first",
+        "part of input",
+        "parameter",
+        "view of a buffer",
+        "computed from a parameter",
+        "in place",
+    ],
 )
 def test_what_outlives_a_call_is_not_changed_where_kernels_add_in_place(add: Callable[..., torch.Tensor]) -> None:
     model = Sum(add).eval()

@@ -221,7 +221,13 @@ def check_lowered(runtime: Runtime, program: Program, target: str, samples: Sequ
 def _check_outputs(expected: Sequence[Any], actual: Sequence[Any], call: str, target: str) -> None:
     tensors = ([value for value in values if isinstance(value, torch.Tensor)] for values in (expected, actual))
     for index, (right, got) in enumerate(zip(*tensors, strict=False)):
-        if not right.is_floating_point() or right.shape != got.shape:
+        if right.shape != got.shape:
+            raise TargetError(
+                f"{target} computes something else than the graph it was given: on {call} output {index} has the shape "
+                f"{tuple(got.shape)}, expected {tuple(right.shape)}. This is a fault of the target on this model. "
+                "Choose another target."
+            )
+        if not right.is_floating_point():
             continue
         sqnr = _sqnr(right.double(), got.double())
         if sqnr < _WORST_SQNR:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -180,6 +181,8 @@ def _lasting(graph: fx.Graph) -> set[fx.Node]:
 
 def _viewed(node: fx.Node) -> fx.Node | None:
     """The node whose memory a node may return."""
+    if node.target is operator.getitem:  # of the parts that an operator splits a tensor into
+        return node.all_input_nodes[0]
     if not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
         return None
     is_view = node.target in _MAY_SHARE or any(value.alias_info for value in node.target._schema.returns)
