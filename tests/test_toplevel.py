@@ -46,7 +46,9 @@ def test_import_loads_nothing_heavy(statement: str) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("first", ["import prepbench.capture.collection", "import prepbench.compare.metrics", "pass"])
+@pytest.mark.parametrize(
+    "first", ["import prepbench.capture.modules.collection", "import prepbench.measure.metrics", "pass"]
+)
 def test_packages_named_like_their_function_are_callable(first: str) -> None:
     program = (
         f"{first}\nimport prepbench as pb\nimport inspect\n"

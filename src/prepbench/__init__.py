@@ -17,16 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prepbench.bench import Bench as Bench
-    from prepbench.capture.collection import GraphCollection as GraphCollection
-    from prepbench.capture.collection import recursive_trace as recursive_trace
-    from prepbench.capture.dynamic_axes import DynamicAxes as DynamicAxes
-    from prepbench.capture.export import Captured as Captured
-    from prepbench.capture.export import capture as capture
-    from prepbench.capture.record_inputs import record_inputs as record_inputs
-    from prepbench.capture.tracer import RobustTracer as RobustTracer
-    from prepbench.compare import metrics as metrics
-    from prepbench.compare.comparison import Comparison as Comparison
-    from prepbench.compare.run import compare as compare
+    from prepbench.capture.aten.export import Captured as Captured
+    from prepbench.capture.aten.export import capture as capture
+    from prepbench.capture.modules.collection import GraphCollection as GraphCollection
+    from prepbench.capture.modules.collection import recursive_trace as recursive_trace
+    from prepbench.capture.modules.tracer import RobustTracer as RobustTracer
+    from prepbench.capture.sizes.dynamic_axes import DynamicAxes as DynamicAxes
     from prepbench.compile import CompiledModel as CompiledModel
     from prepbench.compile import check_traceability as check_traceability
     from prepbench.compile import compile_model as compile_model
@@ -36,9 +32,13 @@ if TYPE_CHECKING:
     from prepbench.jobs import Cancelled as Cancelled
     from prepbench.jobs import Job as Job
     from prepbench.jobs import Progress as Progress
+    from prepbench.measure import metrics as metrics
+    from prepbench.measure.comparison import Comparison as Comparison
+    from prepbench.measure.run import compare as compare
     from prepbench.prepare import PreparationReport as PreparationReport
     from prepbench.prepare import prepare_model as prepare_model
     from prepbench.prepare import validate_model as validate_model
+    from prepbench.running.record_inputs import record_inputs as record_inputs
     from prepbench.settings import CompileOptions as CompileOptions
     from prepbench.settings import DeploymentSettings as DeploymentSettings
     from prepbench.settings import EagerDeployment as EagerDeployment
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
 _HOME = {
     "Bench": "prepbench.bench",
     "Cancelled": "prepbench.jobs",
-    "Captured": "prepbench.capture.export",
-    "Comparison": "prepbench.compare.comparison",
+    "Captured": "prepbench.capture.aten.export",
+    "Comparison": "prepbench.measure.comparison",
     "CompileOptions": "prepbench.settings",
     "CompiledModel": "prepbench.compile",
     "DeploymentSettings": "prepbench.settings",
-    "DynamicAxes": "prepbench.capture.dynamic_axes",
+    "DynamicAxes": "prepbench.capture.sizes.dynamic_axes",
     "EagerDeployment": "prepbench.settings",
     "ExecuTorchDeployment": "prepbench.settings",
-    "GraphCollection": "prepbench.capture.collection",
+    "GraphCollection": "prepbench.capture.modules.collection",
     "InductorDeployment": "prepbench.settings",
     "Job": "prepbench.jobs",
     "LayerQuantizationSettings": "prepbench.settings",
@@ -73,20 +73,20 @@ _HOME = {
     "PrepbenchError": "prepbench.errors",
     "Progress": "prepbench.jobs",
     "QuantizationSettings": "prepbench.settings",
-    "RobustTracer": "prepbench.capture.tracer",
+    "RobustTracer": "prepbench.capture.modules.tracer",
     "Sample": "prepbench.inputs",
     "TensorRtDeployment": "prepbench.settings",
-    "capture": "prepbench.capture.export",
+    "capture": "prepbench.capture.aten.export",
     "check_traceability": "prepbench.compile",
-    "compare": "prepbench.compare.run",
+    "compare": "prepbench.measure.run",
     "compile_model": "prepbench.compile",
     "diagram": "prepbench.views.diagrams",
     "explain_settings": "prepbench.settings",
     "load_compiled": "prepbench.compile",
-    "metrics": "prepbench.compare",
+    "metrics": "prepbench.measure",
     "prepare_model": "prepbench.prepare",
-    "record_inputs": "prepbench.capture.record_inputs",
-    "recursive_trace": "prepbench.capture.collection",
+    "record_inputs": "prepbench.running.record_inputs",
+    "recursive_trace": "prepbench.capture.modules.collection",
     "validate_model": "prepbench.prepare",
 }
 

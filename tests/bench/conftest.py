@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from prepbench.compare.run import compare
+from prepbench.measure.run import compare
 
 
 @pytest.fixture(autouse=True)

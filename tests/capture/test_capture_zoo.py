@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from prepbench.capture.collection import recursive_trace
-from prepbench.capture.export import Captured, FullGraphError, capture
-from prepbench.capture.outcomes import outcome, outcomes_differ
+from prepbench.capture.aten.export import Captured, FullGraphError, capture
+from prepbench.capture.modules.collection import recursive_trace
 from prepbench.errors import CaptureError
 from prepbench.inputs import normalize_samples
+from prepbench.running.outcomes import outcome, outcomes_differ
 from tests.zoo import ZOO, ZooCase
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.collection import GraphCollection, recursive_trace
-from prepbench.capture.to_document import document_of_program
+from prepbench.capture.aten.documents import document_of_program
+from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.errors import CaptureError
 from tests.zoo import ZOO
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.dynamic_axes import Axis, DynamicAxes
-from prepbench.capture.export import capture
+from prepbench.capture.aten.export import capture
+from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
 from prepbench.errors import InputError
 
 

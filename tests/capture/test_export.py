@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.export import Captured, FullGraphError, capture
+from prepbench.capture.aten.export import Captured, FullGraphError, capture
 from prepbench.errors import CaptureError, InputError
 
 

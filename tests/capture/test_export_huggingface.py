@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepbench.capture.export import Captured, capture
+from prepbench.capture.aten.export import Captured, capture
 
 transformers = pytest.importorskip("transformers")
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.export import Captured, FullGraphError, capture
-from prepbench.capture.leaf_operator import is_leaf_operator
+from prepbench.capture.aten.export import Captured, FullGraphError, capture
+from prepbench.capture.aten.leaf_operators import is_leaf_operator
 from prepbench.errors import CaptureError, SettingsError
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from prepbench.capture.collection import recursive_trace
-from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.capture.export import capture
-from prepbench.capture.outcomes import difference, run
-from prepbench.capture.resized import linked_axes, resized
+from prepbench.capture.aten.export import capture
+from prepbench.capture.modules.collection import recursive_trace
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.inputs import Sample, normalize_samples
+from prepbench.running.outcomes import difference, run
 from tests.zoo.huggingface import ARCHITECTURES, LEAVES, build
 
 pytest.importorskip("transformers")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.leaf_outputs import LeafOutputs, LeafOutputsError, TensorLeaf, record_calls
-from prepbench.capture.size_rules import Known, learn_rule
+from prepbench.capture.aten.leaf_outputs import LeafOutputs, LeafOutputsError, TensorLeaf, record_calls
+from prepbench.capture.sizes.rules import Known, learn_rule
 from prepbench.inputs import Sample
 
 

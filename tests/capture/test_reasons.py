@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.reasons import describe_failure, normalize_message
+from prepbench.capture.failures.reasons import describe_failure, normalize_message
 from prepbench.document.model import Failure
 
 
@@ -138,7 +138,7 @@ def test_lines_in_notebook_cells_are_stable(monkeypatch: pytest.MonkeyPatch) -> 
     import sys
     from types import SimpleNamespace
 
-    from prepbench.capture import reasons
+    from prepbench.capture.failures import reasons
 
     compiler = SimpleNamespace(format_code_name=lambda name: ("Cell", "In[7]") if "ipykernel" in name else None)
     shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=compiler))

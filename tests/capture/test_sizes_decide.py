@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.collection import recursive_trace
-from prepbench.capture.export import FullGraphError, capture
+from prepbench.capture.aten.export import FullGraphError, capture
+from prepbench.capture.modules.collection import recursive_trace
 
 
 class Halves(nn.Module):

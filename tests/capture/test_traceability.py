@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.capture.time_limit import TimeLimit, TimeLimitReached
 from prepbench.errors import CaptureError
+from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 
 SAMPLES = [torch.randn(2, 4), torch.randn(3, 4)]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.collection import recursive_trace
-from prepbench.capture.tracer import RobustTracer
+from prepbench.capture.modules.collection import recursive_trace
+from prepbench.capture.modules.tracer import RobustTracer
 from prepbench.errors import CaptureError, InputError
 
 

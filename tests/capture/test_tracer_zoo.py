@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from prepbench.capture.collection import GraphCollection, recursive_trace
-from prepbench.capture.structures import collect
+from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.errors import InputError
 from prepbench.inputs import normalize_samples
+from prepbench.running.nested_values import collect
 from tests.zoo import ZOO
 
 

@@ -17,8 +17,8 @@ import prepbench as pb
 from prepbench.errors import ArtifactError, MissingPackageError
 from prepbench.targets.eager import EagerTarget
 from prepbench.targets.inductor import InductorTarget
-from prepbench.targets.inductor.forms import fit_to_inductor
 from prepbench.targets.inductor.package import Package
+from prepbench.targets.inductor.passes import fit_to_inductor
 
 
 def noise(*shape: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from prepbench.compare.comparison import CandidateResult, Comparison
+from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.views import charts
 from prepbench.views.labels import Box, Point, place_labels
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compare.run import compare
+from prepbench.measure.run import compare
 from prepbench.widgets.bench import BenchControls, bench_bundle, bench_widget
 
 

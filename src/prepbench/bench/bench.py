@@ -13,14 +13,14 @@ from torch import nn
 from prepbench._shown import view
 from prepbench.bench.code import code_for
 from prepbench.bench.state import PRECISIONS, TARGETS, BenchState, Precision
-from prepbench.capture.collection import GraphCollection, recursive_trace
-from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.compare.comparison import Comparison
-from prepbench.compare.run import compare
+from prepbench.capture.modules.collection import GraphCollection, recursive_trace
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile import CompiledModel, compile_model
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.jobs import Job, ProgressCallback, report_nothing
+from prepbench.measure.comparison import Comparison
+from prepbench.measure.run import compare
 from prepbench.settings import quantizable_layers
 
 
@@ -341,4 +341,4 @@ def _layer(model: nn.Module, fqn: str) -> dict[str, Any]:
 def _expression(metric: Callable[[Any, Any], Any]) -> str:
     """How code names the metric: ours by their public name, the user's as the variable ``metric``."""
     module, name = getattr(metric, "__module__", ""), getattr(metric, "__name__", "")
-    return f"pb.metrics.{name}" if module == "prepbench.compare.metrics" and name.isidentifier() else "metric"
+    return f"pb.metrics.{name}" if module == "prepbench.measure.metrics" and name.isidentifier() else "metric"

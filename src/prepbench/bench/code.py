@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from prepbench.bench.state import BenchState
-from prepbench.capture.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 
 
 def code_for(

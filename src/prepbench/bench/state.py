@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from prepbench.capture.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.settings import (
     DeploymentSettings,
     EagerDeployment,

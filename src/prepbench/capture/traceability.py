@@ -5,26 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from prepbench._shown import view
-from prepbench.capture.callable_module import as_module
-from prepbench.capture.check_inputs import checked_samples
-from prepbench.capture.collection import recursive_trace
-from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.capture.export import Captured, FullGraphError, capture, describe
-from prepbench.capture.graph_breaks import fullgraph_failure, graph_breaks
-from prepbench.capture.outcomes import without_output
-from prepbench.capture.reasons import TIME_LIMIT, describe_failure
-from prepbench.capture.reproduce import with_reproduction
-from prepbench.capture.resized import base_sample
-from prepbench.capture.rewrite import Rewrite, proposed_rewrites
-from prepbench.capture.time_limit import TimeLimit, TimeLimitReached
-from prepbench.capture.unchanged import unchanged
+from prepbench.capture.aten.export import Captured, FullGraphError, capture, describe
+from prepbench.capture.failures.graph_breaks import fullgraph_failure, graph_breaks
+from prepbench.capture.failures.reasons import TIME_LIMIT, describe_failure
+from prepbench.capture.failures.reproduce import with_reproduction
+from prepbench.capture.modules.collection import recursive_trace
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.resizing import base_sample
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
+from prepbench.running.callable_module import as_module
+from prepbench.running.outcomes import without_output
+from prepbench.running.time_limit import TimeLimit, TimeLimitReached
+from prepbench.running.unchanged import unchanged
 
 DYNAMO, EXPORT, SYMBOLIC, VALUES = "dynamo", "torch.export", "symbolic trace", "trace with inputs"
 Operators = Callable[[torch.export.ExportedProgram], Iterable[Failure]]
@@ -50,6 +48,22 @@ class Check:
     timed_out: bool = False
 
 
+class Proposal(Protocol):
+    """A proposed change to one function, such as :class:`prepbench.fixes.rewrite.Rewrite`."""
+
+    @property
+    def fqn(self) -> str:
+        """The first module that the change is for."""
+
+    @property
+    def diff(self) -> str:
+        """The change as a unified diff; empty when nothing can be proposed."""
+
+    @property
+    def reason(self) -> str:
+        """Why nothing is proposed."""
+
+
 @dataclass(frozen=True, repr=False)
 class TraceabilityReport:
     """What :func:`prepbench.check_traceability` found.
@@ -62,7 +76,7 @@ class TraceabilityReport:
 
     model_type: str
     checks: tuple[Check, ...]
-    rewrites: tuple[Rewrite, ...] = ()
+    rewrites: tuple[Proposal, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -119,11 +133,15 @@ def _indented(text: str) -> list[str]:
 
 
 def check_ways(
-    module_or_func: Callable[..., Any], inputs: Any, *, time_limit: float, operators: Operators | None, target: str
+    module_or_func: Callable[..., Any],
+    samples: list[Sample],
+    *,
+    time_limit: float,
+    operators: Operators | None,
+    target: str,
 ) -> TraceabilityReport:
-    """Try every way of tracing; see :func:`prepbench.check_traceability`."""
+    """Try every way of tracing on checked samples; see :func:`prepbench.check_traceability`."""
     model = as_module(module_or_func)
-    samples = checked_samples(module_or_func, inputs)
     axes = DynamicAxes.infer(samples, module_or_func)
     captured: list[Captured] = []
     checks = [
@@ -135,8 +153,7 @@ def check_ways(
     if operators is not None:
         checks.append(_operators(f"operators of {target}", captured, operators))
     checks = [replace(check, failures=with_reproduction(check.failures, model, samples)) for check in checks]
-    report = TraceabilityReport(type(model).__name__, tuple(checks))
-    return replace(report, rewrites=proposed_rewrites(model, samples, report.failures))
+    return TraceabilityReport(type(model).__name__, tuple(checks))
 
 
 def _checked(name: str, limit: float, attempt: Callable[[], list[Failure]], model: torch.nn.Module) -> Check:

@@ -28,7 +28,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils.weak import TensorWeakRef
 
-from prepbench._torch_compat import (
+from prepbench._torch_compat.optimized_calls import (
     GraphInput,
     OptimizedCall,
     compiled_apart,
@@ -37,15 +37,15 @@ from prepbench._torch_compat import (
     optimized_call,
     with_backend_options,
 )
-from prepbench.capture.callable_module import as_module
-from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.capture.object_nodes import register_nodes
-from prepbench.capture.outcomes import difference
-from prepbench.capture.unchanged import own_copy, unchanged
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile.compiled import CompiledModel
 from prepbench.compile.pipeline import compile_model
 from prepbench.errors import CaptureError, SettingsError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.running.callable_module import as_module
+from prepbench.running.object_nodes import register_nodes
+from prepbench.running.outcomes import difference
+from prepbench.running.unchanged import own_copy, unchanged
 from prepbench.settings import explain_settings
 
 _SAMPLES = ("tracing_inputs", "calibration_inputs")

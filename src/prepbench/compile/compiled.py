@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from prepbench._shown import view
 from prepbench.compile.artifact import folder_bytes, read_manifest, write_folder
-from prepbench.compile.calls import CallSpec
+from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensors import check_tensors
@@ -29,7 +29,7 @@ from prepbench.settings import (
     QuantizationSettings,
 )
 from prepbench.targets import Lowering, Runtime, target_named
-from prepbench.targets.parts import is_in_parts, load_parts
+from prepbench.targets.partition import is_in_parts, load_parts
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat import with_outputs
+from prepbench._torch_compat.programs import with_outputs
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.targets import Lowering, Runtime, target_named

@@ -12,20 +12,20 @@ from typing import Any
 
 from torch import nn
 
-from prepbench.capture.callable_module import as_module, with_forward_fn
-from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.capture.export import capture
-from prepbench.capture.to_document import document_of_program
+from prepbench.capture.aten.documents import document_of_program
+from prepbench.capture.aten.export import capture
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile.arguments import check_arguments, read_samples, with_extra_options
+from prepbench.compile.compile_log import Journal
 from prepbench.compile.compiled import CompiledModel, Origin, measured_size
 from prepbench.compile.dry_run import planned
-from prepbench.compile.journal import Journal
 from prepbench.compile.report import CompileReport
 from prepbench.compile.request import Request, Stages, float_bytes
 from prepbench.compile.stages import agreeing, check_lowered, flat_samples, lower, lowering, quantize
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import check_calibration
+from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench._torch_compat import flat_program, with_outputs, with_own_weights
-from prepbench.capture.export import Captured
-from prepbench.compile.calls import CallSpec
-from prepbench.compile.journal import Journal
+from prepbench._torch_compat.programs import flat_program, with_outputs, with_own_weights
+from prepbench.capture.aten.export import Captured
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.compile_log import Journal
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.settings import CompileOptions, DeploymentSettings, ExplainedLayer

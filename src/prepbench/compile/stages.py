@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.capture.export import Captured
-from prepbench.capture.leaf_operator import is_leaf_operator
-from prepbench.compile.calls import CallSpec
+from prepbench.capture.aten.export import Captured
+from prepbench.capture.aten.leaf_operators import is_leaf_operator
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.request import Request, Stages
 from prepbench.errors import CaptureError, InputError, TargetError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import ProgressCallback
 from prepbench.quantize import LayerReport, calibrate, choose_forms, convert, insert_observers
 from prepbench.targets import Lowering, Runtime, Target
-from prepbench.targets.parts import lower_in_parts
+from prepbench.targets.partition import lower_in_parts
 from prepbench.targets.programs import is_repeatable
 
 Program = torch.export.ExportedProgram

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from prepbench.capture.leaf_operator import is_leaf_operator
-from prepbench.capture.reasons import describe_node
+from prepbench.capture.aten.leaf_operators import is_leaf_operator
+from prepbench.capture.failures.reasons import describe_node
 from prepbench.capture.traceability import TraceabilityReport, check_ways
 from prepbench.document.model import Failure
+from prepbench.fixes.rewrite import proposed_rewrites
+from prepbench.running.callable_module import as_module
+from prepbench.running.check_inputs import checked_samples
 from prepbench.settings import DeploymentSettings
 from prepbench.targets import Target, target_for
 
@@ -49,9 +53,11 @@ def check_traceability(
     """
     chosen = target_for(target) if target is not None else None
     operators = partial(_unsupported, chosen) if chosen is not None else None
-    return check_ways(
-        module_or_func, inputs, time_limit=time_limit, operators=operators, target=chosen.name if chosen else ""
+    samples = checked_samples(module_or_func, inputs)
+    report = check_ways(
+        module_or_func, samples, time_limit=time_limit, operators=operators, target=chosen.name if chosen else ""
     )
+    return replace(report, rewrites=proposed_rewrites(as_module(module_or_func), samples, report.failures))
 
 
 def _unsupported(target: Target, program: torch.export.ExportedProgram) -> Iterator[Failure]:

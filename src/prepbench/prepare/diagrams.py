@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from prepbench._shown import view
-from prepbench.capture.collection import GraphCollection, recursive_trace
+from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.prepare.model import PreparedModel
 
 

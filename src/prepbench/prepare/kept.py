@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.capture import structures
-from prepbench.capture.grad_mode import enter_grad_mode, exit_grad_mode
-from prepbench.capture.structures import collect
-from prepbench.capture.to_document import target_text
+from prepbench.capture.aten.documents import target_text
+from prepbench.capture.modules.grad_mode import enter_grad_mode, exit_grad_mode
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.operations import function_name, operation_of
 from prepbench.prepare.passes.base import Kept, owner_of
+from prepbench.running import nested_values as structures
+from prepbench.running.nested_values import collect
 
 NUMBERS = "it gives sizes, not tensors"
 PART = "it takes one part of a result or of an input"

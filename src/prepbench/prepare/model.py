@@ -11,8 +11,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from prepbench._torch_compat import is_fake
-from prepbench.capture.trace_result import ValueTrace
+from prepbench._torch_compat.fake_tensors import is_fake
+from prepbench.capture.modules.trace_result import ValueTrace
 from prepbench.prepare.operations import function_name
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import fx
 
-from prepbench.capture.structures import Applied, Rebuild
-from prepbench.capture.trace_result import ValueTrace
+from prepbench.capture.modules.trace_result import ValueTrace
 from prepbench.prepare.modules import ByMode
 from prepbench.prepare.operations import function_name
 from prepbench.prepare.watch import Call, Wire
+from prepbench.running.nested_values import Applied, Rebuild
 
 
 class _Differs(Exception):

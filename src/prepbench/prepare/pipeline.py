@@ -12,9 +12,7 @@ from typing import Any
 
 import torch
 
-from prepbench.capture.assumptions import SizeCheck, readable
-from prepbench.capture.check_inputs import check_names, checked_samples
-from prepbench.capture.outcomes import without_output
+from prepbench.capture.modules.assumptions import SizeCheck, readable
 from prepbench.document.model import SourceLine
 from prepbench.errors import CaptureError, InputError, PreparationError
 from prepbench.inputs import Sample, normalize_samples
@@ -29,6 +27,8 @@ from prepbench.prepare.report import PreparationReport
 from prepbench.prepare.sizes import fixed_sizes, with_other_batch
 from prepbench.prepare.trace import UNKNOWN_LINE, Traced, place_text, trace
 from prepbench.prepare.verify import Compared, compare_in_other_mode, compare_on, verify
+from prepbench.running.check_inputs import check_names, checked_samples
+from prepbench.running.outcomes import without_output
 
 Pass = Callable[[PreparedModel], Sequence[Change]]
 

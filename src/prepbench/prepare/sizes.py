@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from prepbench.capture.outcomes import outcome, without_output
-from prepbench.capture.structures import collect
-from prepbench.capture.unchanged import own_copy, unchanged
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.verify import outcomes_apart
+from prepbench.running.nested_values import collect
+from prepbench.running.outcomes import outcome, without_output
+from prepbench.running.unchanged import own_copy, unchanged
 
 Axis = tuple[str, int]
 

@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.capture.module_state import restored
-from prepbench.capture.patching import patched
-from prepbench.capture.reasons import is_user_code, source_of_frame
-from prepbench.capture.trace_result import ValueTrace
-from prepbench.capture.tracer import RobustTracer
-from prepbench.capture.unchanged import own_copy, unchanged
+from prepbench.capture.modules.trace_result import ValueTrace
+from prepbench.capture.modules.tracer import RobustTracer
 from prepbench.document.model import Failure, SourceLine
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 from prepbench.prepare.modes import Modes, apply_modes, compare_modes, merge_modes
 from prepbench.prepare.modules import Operator
 from prepbench.prepare.watch import Call, watch
+from prepbench.running.module_state import restored
+from prepbench.running.patching import patched
+from prepbench.running.source_lines import is_user_code, source_of_frame
+from prepbench.running.unchanged import own_copy, unchanged
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

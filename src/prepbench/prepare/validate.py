@@ -9,8 +9,6 @@ from typing import Any
 import torch
 
 from prepbench._shown import view
-from prepbench.capture.check_inputs import check_names, checked_samples
-from prepbench.capture.outcomes import without_output
 from prepbench.document.model import SourceLine
 from prepbench.errors import InputError
 from prepbench.prepare.kept import (
@@ -24,6 +22,8 @@ from prepbench.prepare.kept import (
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.passes.base import owner_of
 from prepbench.prepare.trace import Traced, trace
+from prepbench.running.check_inputs import check_names, checked_samples
+from prepbench.running.outcomes import without_output
 
 REUSED, FUNCTION, MISSING, UNTRACED = "reused module", "operation without module", "missing module", "not traced"
 _REMEDIES = {

@@ -13,15 +13,15 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from prepbench.capture.dynamic_axes import DynamicAxes
-from prepbench.capture.outcomes import Outcome, outcome, without_output
-from prepbench.capture.resized import linked_axes, resized
-from prepbench.capture.structures import collect
-from prepbench.capture.unchanged import own_copy, unchanged
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.errors import InputError, PreparationError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.watch import watch
+from prepbench.running.nested_values import collect
+from prepbench.running.outcomes import Outcome, outcome, without_output
+from prepbench.running.unchanged import own_copy, unchanged
 
 _STEPS = (1, 2, 4, 8, 32)
 _TOLERANCE = 1e-5

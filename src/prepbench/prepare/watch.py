@@ -12,11 +12,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from prepbench.capture.operations import spell
-from prepbench.capture.patching import patched
-from prepbench.capture.structures import collect, map_values
+from prepbench.capture.modules.operations import spell
 from prepbench.inputs import Sample
 from prepbench.prepare.operations import function_name
+from prepbench.running.nested_values import collect, map_values
+from prepbench.running.patching import patched
 
 
 @dataclass(frozen=True)

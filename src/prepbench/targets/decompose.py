@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from prepbench._torch_compat import with_graph
+from prepbench._torch_compat.programs import with_graph
 from prepbench.targets.masks import choose_known
 
 Program = torch.export.ExportedProgram

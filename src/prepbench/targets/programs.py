@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from prepbench._torch_compat import register_quantized_operators, without_example_inputs
+from prepbench._torch_compat.operators import register_quantized_operators
+from prepbench._torch_compat.programs import without_example_inputs
 from prepbench.errors import ArtifactError
 
 FILE = "program.pt2"

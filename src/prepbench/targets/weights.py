@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from prepbench._torch_compat import register_quantized_operators
+from prepbench._torch_compat.operators import register_quantized_operators
 from prepbench.errors import TargetError
 from prepbench.quantize.layers import CONVOLUTIONS
 

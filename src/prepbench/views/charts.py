@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from prepbench.compare.comparison import CandidateResult, Comparison, megabytes, milliseconds, number
+from prepbench.measure.comparison import CandidateResult, Comparison, megabytes, milliseconds, number
 from prepbench.views.labels import Box, Place, Point, place_labels
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import fx
 
-from prepbench.capture.structures import collect
 from prepbench.errors import InputError
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.passes.base import Change
+from prepbench.running.nested_values import collect
 
 _PLAIN = (type(None), bool, int, float, str)
 

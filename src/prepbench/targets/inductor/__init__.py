@@ -20,8 +20,8 @@ from prepbench.errors import MissingPackageError, TargetError, sentence
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
-from prepbench.targets.inductor.forms import fit_to_inductor
 from prepbench.targets.inductor.package import Package
+from prepbench.targets.inductor.passes import fit_to_inductor
 
 FILE = "model.pt2"
 _COMPILING = threading.RLock()

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat import without_guards
+from prepbench._torch_compat.programs import without_guards
 from prepbench.errors import TargetError, sentence
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from prepbench._torch_compat import without_onnx_translation
+from prepbench._torch_compat.operators import without_onnx_translation
 from prepbench.document.model import Failure
 from prepbench.errors import MissingPackageError, TargetError
 from prepbench.targets.base import Lowering

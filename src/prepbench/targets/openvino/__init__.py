@@ -27,9 +27,9 @@ from prepbench.targets.onnx.requirements import (
 )
 from prepbench.targets.onnx.state import check_stateless
 from prepbench.targets.openvino.integers import is_all_integer
-from prepbench.targets.openvino.lacks import check_right, wrong_nodes
 from prepbench.targets.openvino.quantizers import hoist_quantizers, use_signed_integers
 from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
+from prepbench.targets.openvino.unsupported import check_right, wrong_nodes
 
 FILES = ("model.xml", "model.bin")
 # where the IR keeps, for each input leaf, the name of the model's input, or "" when it is a constant

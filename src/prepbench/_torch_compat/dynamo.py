@@ -1,0 +1,87 @@
+"""Dynamo: graph breaks, and what it remembers (``torch._dynamo``)."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+def forget_compiled() -> None:
+    """Make ``torch.cond`` and its like compile anew at their next call; the user's compiled functions are kept."""
+    eval_frame: Any = importlib.import_module("torch._dynamo.eval_frame")
+    reset_code = getattr(eval_frame, "reset_code", None)
+    if reset_code is None:
+        torch._dynamo.reset()
+        return
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch._higher_order_ops."):
+            for function in [value for value in vars(module).values() if isinstance(value, types.FunctionType)]:
+                for code in _codes_in(function.__code__):
+                    reset_code(code)
+
+
+def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes_in(constant)
+
+
+@contextmanager
+def graph_breaks_noted() -> Iterator[list[Exception]]:
+    """Inside the block, every graph break of dynamo is added to the list, as its exception."""
+    from torch._dynamo import symbolic_convert
+
+    found: list[Exception] = []
+    base: Any = next(
+        kind for kind in vars(symbolic_convert).values() if isinstance(kind, type) and "log_graph_break" in vars(kind)
+    )
+    original = base.log_graph_break
+
+    def log_graph_break(self: Any, code_options: Any, reason: Any, exc: Any, *args: Any, **kwargs: Any) -> None:
+        if getattr(exc, "real_stack", None) is None:
+            exc.real_stack = torch._guards.TracingContext.extract_stack()
+        found.append(exc)
+
+    base.log_graph_break = log_graph_break
+    try:
+        yield found
+    finally:
+        base.log_graph_break = original
+
+
+def run_in_dynamo(model: Callable[..., Any], args: Any, kwargs: Any, *, fullgraph: bool) -> None:
+    """Run ``model`` through dynamo with dynamic shapes, and with a backend that runs each graph as it is.
+
+    What was compiled is forgotten afterwards; other compiled functions stay.
+
+    Raises:
+        Exception: with ``fullgraph``, what dynamo raises where the graph breaks.
+    """
+    from torch._C._dynamo import eval_frame
+    from torch._dynamo import convert_frame
+
+    before = {id(reference()) for reference in convert_frame.input_codes.seen}
+    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with torch._dynamo.config.patch(recompile_limit=10_000, accumulated_recompile_limit=100_000):
+            torch.compile(model, backend=lambda graph, inputs: graph.forward, fullgraph=fullgraph, dynamic=True)(
+                *args, **kwargs
+            )
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        for reference in convert_frame.input_codes.seen:
+            code = reference()
+            if code is not None and id(code) not in before:
+                eval_frame.reset_code(code)

@@ -1,0 +1,97 @@
+"""Running ``torch.export`` quietly, and what code sees while it runs."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def quiet_export() -> Iterator[None]:
+    """Inside the block, a failing ``torch.export`` only raises: it prints no partial graph and logs no warning."""
+    import torch.export._trace as trace
+    from torch.fx.experimental import proxy_tensor
+
+    names = (
+        "torch.fx.experimental.symbolic_shapes",
+        "torch.export",
+        "torch._export",
+        "torch._dynamo",
+        "torch._subclasses",
+    )
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    # the module prints through the builtin of this name
+    trace.print = lambda *args, **kwargs: None  # type: ignore[attr-defined]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        del trace.print  # type: ignore[attr-defined]
+        # this table would keep the last exported graph, and with it the model, alive until the next export
+        getattr(proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT", {}).clear()
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def mark_module_stack() -> Callable[[], None]:
+    """A function that takes export's stack of entered modules back to what it is now, after an exception was caught."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    mode = get_proxy_mode()
+    stack = getattr(getattr(mode, "tracer", None), "module_stack", None)
+    depth = len(stack) if stack is not None else 0
+
+    def restore() -> None:
+        while stack is not None and len(stack) > depth:
+            stack.popitem(last=True)
+
+    return restore
+
+
+@contextmanager
+def seen_as_exporting() -> Iterator[None]:
+    """Inside the block, ``torch.compiler`` says that a model is being compiled and exported."""
+    flags = [name for name in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(torch.compiler, name)]
+    before = {name: getattr(torch.compiler, name) for name in flags}
+    try:
+        for name in flags:
+            setattr(torch.compiler, name, True)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(torch.compiler, name, value)
+
+
+@contextmanager
+def conversions_that_change_nothing_skipped() -> Iterator[None]:
+    """Inside the block, ``module.to(...)`` returns at once when every tensor of the module is as asked for already.
+
+    Tensors without data cannot be put in place of parameters, so that even such a call would fail while tracing.
+    """
+    original = torch.nn.Module.to
+
+    def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        wanted: tuple[Any, ...] = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, _, memory_format = wanted
+        tensors = [*self.parameters(), *self.buffers()]
+        same = memory_format is None and all(
+            (device is None or device in (tensor.device, torch.device(tensor.device.type)))
+            and (dtype is None or tensor.dtype == dtype or not (tensor.is_floating_point() or tensor.is_complex()))
+            for tensor in tensors
+        )
+        return self if same else original(self, *args, **kwargs)
+
+    torch.nn.Module.to = to  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.nn.Module.to = original  # type: ignore[method-assign]

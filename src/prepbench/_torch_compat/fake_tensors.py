@@ -1,0 +1,115 @@
+"""Fake tensors with symbolic sizes (``torch._subclasses``, ``symbolic_shapes``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+
+GuardCallback = Callable[[Any], None]
+
+
+class _WatchedShapeEnv(ShapeEnv):
+    """A shape environment that reports each new assumption about sizes at the moment the model makes it."""
+
+    def __init__(self, on_guard: GuardCallback, on_question: GuardCallback) -> None:
+        # a value read from a tensor becomes an unknown number instead of an error; only branching on it fails
+        super().__init__(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+        self._on_guard = on_guard
+        self._on_question = on_question
+
+    def evaluate_expr(self, *args: Any, **kwargs: Any) -> Any:
+        self._on_question(args[0])
+        before = len(self.guards)
+        result = super().evaluate_expr(*args, **kwargs)
+        for guard in self.guards[before:]:
+            self._on_guard(guard.expr)
+        return result
+
+
+def symbolic_fake_mode(on_guard: GuardCallback, on_question: GuardCallback) -> FakeTensorMode:
+    """A fake mode with symbolic sizes; real parameters may be used in it as they are.
+
+    ``on_guard`` receives each assumption on sizes (a sympy expression) when it is first made; ``on_question`` every
+    question about sizes before it is answered. What they raise appears at the line of the model that asks.
+    """
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=_WatchedShapeEnv(on_guard, on_question))
+
+
+def is_open_question(mode: FakeTensorMode, expression: Any) -> bool:
+    """Whether the answer does not follow from what is known of the sizes already."""
+    return mode.shape_env is None or mode.shape_env._maybe_evaluate_static(expression) is None
+
+
+def fake_input(mode: FakeTensorMode, tensor: torch.Tensor, hints: dict[int, int], name: str) -> torch.Tensor:
+    """A fake of ``tensor`` whose dims in ``hints`` are symbolic; each is traced as if it had the hinted size."""
+    from torch._dynamo.source import ConstantSource
+
+    device = getattr(tensor, _DEVICE, tensor.device)
+    base = tensor
+    if device != tensor.device or any(tensor.shape[dim] != size for dim, size in hints.items()):
+        base = torch.empty(
+            [hints.get(dim, size) for dim, size in enumerate(tensor.shape)], dtype=tensor.dtype, device="meta"
+        )
+    dims = [DimDynamic.DYNAMIC if dim in hints else DimDynamic.STATIC for dim in range(tensor.dim())]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=dims)
+    fake: torch.Tensor = mode.from_tensor(base, source=ConstantSource(name), symbolic_context=context)
+    if fake.device != device:
+        with mode:
+            fake = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device=device)
+    return fake.requires_grad_(tensor.requires_grad) if fake.is_leaf else fake
+
+
+_DEVICE = "_prepbench_device"
+
+
+def on_device(meta_tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Mark a meta tensor as standing for one on ``device``; :func:`fake_input` makes fakes there."""
+    setattr(meta_tensor, _DEVICE, device)
+    return meta_tensor
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """The device that :func:`on_device` noted, or the tensor's own."""
+    device: torch.device = getattr(tensor, _DEVICE, tensor.device)
+    return device
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether this tensor has sizes but no data."""
+    return isinstance(tensor, FakeTensor)
+
+
+def fresh_size(mode: FakeTensorMode) -> torch.SymInt:
+    """A size about which nothing is known."""
+    assert mode.shape_env is not None
+    size: torch.SymInt = mode.shape_env.create_unbacked_symint()
+    torch._check(size >= 0)
+    return size
+
+
+def symbolic_kernels() -> AbstractContextManager[Any]:
+    """Use torch's Python kernels where it has them; the C++ ones of padding and resizing fix symbolic sizes."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    context: AbstractContextManager[Any] = enable_python_dispatcher()
+    return context
+
+
+def needs_data(error: Exception) -> bool:
+    """Whether a fake tensor was asked for its values, so that no other way of tracing can succeed."""
+    return isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException | DynamicOutputShapeException)

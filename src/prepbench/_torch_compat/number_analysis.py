@@ -1,0 +1,69 @@
+"""What Python would do with a symbolic number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# as they are before tracing replaces them
+_FLOOR, _CEIL, _TRUNC = math.floor, math.ceil, math.trunc
+
+
+_SQRT = getattr(torch, "sym_sqrt", None) or torch._sym_sqrt  # type: ignore[attr-defined]
+
+
+def number_analysis(call: Callable[..., Any]) -> Any:
+    """How sympy expressions over sizes are computed in a graph.
+
+    Args:
+        call: calls a function on numbers, some of which may be proxies.
+    """
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    class Numbers(PythonReferenceAnalysis):
+        """Torch's own way, and the functions that do not take proxies."""
+
+        @staticmethod
+        def int_truediv(a: Any, b: Any) -> Any:
+            return a / b
+
+        @staticmethod
+        def sqrt(x: Any) -> Any:
+            return call(_SQRT, x)
+
+        @staticmethod
+        def to_dtype(x: Any, dtype: torch.dtype) -> Any:
+            return call(torch.sym_float, x) if dtype.is_floating_point else x
+
+        @staticmethod
+        def floor(x: Any) -> Any:
+            return call(torch.sym_float, call(_FLOOR, x))
+
+        @staticmethod
+        def ceil(x: Any) -> Any:
+            return call(torch.sym_float, call(_CEIL, x))
+
+        @staticmethod
+        def floor_to_int(x: Any, dtype: Any) -> Any:
+            return call(_FLOOR, x)
+
+        @staticmethod
+        def ceil_to_int(x: Any, dtype: Any) -> Any:
+            return call(_CEIL, x)
+
+        @staticmethod
+        def trunc_to_int(x: Any, dtype: Any) -> Any:
+            return call(_TRUNC, x)
+
+        @staticmethod
+        def round_to_int(a: Any, dtype: Any) -> Any:
+            return call(round, a)
+
+        @staticmethod
+        def round_decimal(a: Any, b: Any) -> Any:
+            return call(round, a, b)
+
+    return Numbers

@@ -1,0 +1,164 @@
+"""The call of ``torch.compile`` that is being traced, and its options (``torch._dynamo``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizedCall:
+    """The call of a compiled function that dynamo is working for.
+
+    Attributes:
+        function: what was given to ``torch.compile``.
+        args: of the call.
+        kwargs: of the call.
+        place: the code whose graph dynamo has just traced: its file, name and first line.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    place: tuple[str, str, int]
+
+
+def optimized_call() -> OptimizedCall | None:
+    """The innermost call of a ``torch.compile``d function on this thread's stack; None when there is none.
+
+    Called from a backend, or from the function that a backend returned: dynamo tells neither what it belongs to.
+    """
+    from torch._dynamo import eval_frame
+
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found = frame.f_locals if frame.f_code.co_filename == eval_frame.__file__ else {}
+        if {"fn", "args", "kwargs", "callback"} <= found.keys():  # a disabled function has no callback
+            return OptimizedCall(_compiled_callable(found["fn"]), found["args"], found["kwargs"], _traced_place())
+        frame = frame.f_back
+    return None
+
+
+def _compiled_callable(function: Any) -> Callable[..., Any]:
+    """The user's module or function, without the functions that ``torch.compile`` puts around it."""
+    inner = vars(function).get("__wrapped__") if isinstance(function, types.FunctionType) else None
+    if isinstance(inner, torch.nn.Module):  # torch's own layers get a frame of their own
+        return inner
+    owner = getattr(function, "__self__", None)
+    own = ("__call__", "_call_impl", "_wrapped_call_impl", "forward")
+    if isinstance(owner, torch.nn.Module) and getattr(function, "__name__", "") in own:
+        return owner
+    return function  # type: ignore[no-any-return]
+
+
+def _traced_place() -> tuple[str, str, int]:
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        code = InstructionTranslator.current_tx().output.root_tx.f_code
+    except Exception:  # outside of dynamo there is no such thing
+        return ("", "", 0)
+    return (code.co_filename, code.co_name, code.co_firstlineno)
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphInput:
+    """One input of a graph of dynamo.
+
+    Attributes:
+        name: dynamo's name for where it comes from, such as ``"L_x_"``.
+        is_tensor: a tensor that was one before; a Python number may come as a tensor, too.
+        size_of: for a number that is the size of another input: the place of that input, and the dim.
+        symbolic: for a tensor the dims that may vary.
+    """
+
+    name: str
+    is_tensor: bool
+    size_of: tuple[int, int] | None = None
+    symbolic: tuple[int, ...] = ()
+
+
+def graph_inputs(graph: torch.fx.GraphModule) -> tuple[GraphInput, ...]:
+    """The inputs of a graph of dynamo, in the order in which it is called with them."""
+    nodes = graph.graph.find_nodes(op="placeholder")
+    values = [node.meta.get("example_value") for node in nodes]
+    sizes: dict[Any, tuple[int, int]] = {}
+    for place, value in enumerate(values):
+        shape: tuple[Any, ...] = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+        for dim, size in enumerate(shape):
+            if _may_vary(size):
+                sizes.setdefault(size.node.expr, (place, dim))
+    result = []
+    for node, value in zip(nodes, values, strict=True):
+        name = str(node.target)
+        if isinstance(value, torch.Tensor):
+            is_number = bool(getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False))
+            dims = tuple(dim for dim, size in enumerate(value.shape) if _may_vary(size))
+            result.append(GraphInput(name, not is_number, symbolic=dims))
+        else:
+            expression = value.node.expr if isinstance(value, torch.SymInt) else None
+            result.append(GraphInput(name, False, sizes.get(expression)))
+    return tuple(result)
+
+
+def _may_vary(size: Any) -> bool:
+    # what tracing has fixed is still a SymInt, of a number
+    return isinstance(size, torch.SymInt) and bool(size.node.expr.free_symbols)
+
+
+def with_backend_options(options: Any, kind: Callable[[Any], Any]) -> Any:
+    """``kind(options)``, which also takes the place of ``options`` in the backend that dynamo compares with others.
+
+    Called from the backend; comparing dicts that hold tensors raises.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        wrapper = frame.f_locals.get("self")
+        kept = getattr(wrapper, "kwargs", None)
+        if type(wrapper).__name__ == "_TorchCompileWrapper" and kept and kept.get("options") is options:
+            kept["options"] = kind(options)
+            return kept["options"]
+        frame = frame.f_back
+    return options
+
+
+def compiled_apart(function: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool | None) -> Any:
+    """``torch.compile``, counted apart from other compiles of the same code where torch can do that.
+
+    Numbers that are no sizes are constants of its graphs.
+    """
+    apart = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    keywords: dict[str, Any] = {"isolate_recompiles": True} if apart else {}
+    optimized = torch.compile(function, backend=backend, dynamic=dynamic, **keywords)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._dynamo.config.patch(
+            recompile_limit=10_000,
+            accumulated_recompile_limit=100_000,
+            specialize_int=True,
+            specialize_float=True,
+        ):
+            return optimized(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def compiled_calls_off(root: torch.nn.Module) -> Iterator[None]:
+    """Inside the block, modules on which ``module.compile()`` was called run as they were before."""
+    found = [module for module in root.modules() if vars(module).get("_compiled_call_impl") is not None]
+    kept = [module._compiled_call_impl for module in found]
+    for module in found:
+        module._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for module, implementation in zip(found, kept, strict=True):
+            module._compiled_call_impl = implementation

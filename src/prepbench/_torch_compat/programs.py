@@ -1,0 +1,112 @@
+"""Exported programs with other graphs, outputs, weights or guards (``torch.export``)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, OutputKind
+from torch.utils import _pytree as pytree
+
+
+def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) -> torch.export.ExportedProgram:
+    """The same program, taking its input leaves as positional arguments and returning a tuple of output leaves.
+
+    ``names`` are identifiers for the input leaves. The graph and its weights are shared; only the description of the
+    call changes, so that no class of the user's is needed to run or load it.
+    """
+    root, *rest = program.module_call_graph
+    signature = root.signature
+    assert signature is not None
+    inputs, outputs = signature.in_spec.num_leaves, signature.out_spec.num_leaves
+    flat = dataclasses.replace(
+        signature,
+        in_spec=pytree.tree_structure(((0,) * inputs, {})),
+        out_spec=pytree.tree_structure((0,) * outputs),
+        forward_arg_names=list(names),
+    )
+    result = copy.copy(program)
+    result._module_call_graph = [dataclasses.replace(root, signature=flat), *rest]
+    if program.example_inputs is not None:
+        result._example_inputs = (tuple(pytree.tree_leaves(program.example_inputs)), {})
+    return without_guards(result)
+
+
+def without_guards(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same program without checks of its inputs, which refer to the original call: ``b['x']`` where a flat program
+    has a leaf. torch makes them anew for each program that it derives.
+    """
+    result = copy.copy(program)
+    result._guards_code = []
+    return result
+
+
+def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModule) -> torch.export.ExportedProgram:
+    """The same program computing its results in another way; inputs and constants keep their names."""
+    (output,) = graph.graph.find_nodes(op="output")
+    specs = [
+        dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=value.name))
+        if isinstance(value, torch.fx.Node)
+        else spec
+        for spec, value in zip(program.graph_signature.output_specs, output.args[0], strict=True)
+    ]
+    result = copy.copy(program)
+    result._graph_module = graph
+    result._graph_signature = dataclasses.replace(program.graph_signature, output_specs=specs)
+    return result
+
+
+def with_own_weights(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same program with copies of all parameters, buffers and constants."""
+    result = copy.copy(program)
+    copies: dict[int, Any] = {}
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in copies:  # tied weights stay tied
+            clone = value.detach().clone()
+            copies[id(value)] = torch.nn.Parameter(clone, False) if isinstance(value, torch.nn.Parameter) else clone
+        return copies[id(value)]
+
+    result._state_dict = {name: own(value) for name, value in program.state_dict.items()}
+    result._constants = {name: own(value) for name, value in program.constants.items()}
+    return result
+
+
+def without_example_inputs(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same program without its example inputs, which ``torch.export.save`` would write as a pickle."""
+    result = copy.copy(program)
+    result._example_inputs = None
+    return result
+
+
+def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -> torch.export.ExportedProgram:
+    """A flat program that returns only the user outputs at ``places``; what it changes in place stays. Weights are
+    shared.
+    """
+    signature = program.graph_signature
+    kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in signature.output_specs]
+    order = [i for i, is_user in enumerate(kinds) if is_user]
+    kept = [i for i, is_user in enumerate(kinds) if not is_user] + [order[place] for place in places]
+    module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph_module.graph))
+    output = next(iter(reversed(module.graph.nodes)))
+    output.args = (tuple(output.args[0][i] for i in kept),)
+    module.recompile()
+    result = copy.copy(program)
+    result._graph_module = module
+    result._graph_signature = ExportGraphSignature(signature.input_specs, [signature.output_specs[i] for i in kept])
+    root, *rest = program.module_call_graph
+    assert root.signature is not None
+    flat = dataclasses.replace(root.signature, out_spec=pytree.tree_structure((0,) * len(places)))
+    result._module_call_graph = [dataclasses.replace(root, signature=flat), *rest]
+    return result
+
+
+def constant_outputs(program: torch.export.ExportedProgram) -> dict[int, Any]:
+    """The user outputs that are no results of the graph but values known beforehand, by place."""
+    specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    return {i: spec.arg.value for i, spec in enumerate(specs) if isinstance(spec.arg, ConstantArgument)}

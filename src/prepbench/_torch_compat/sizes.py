@@ -1,0 +1,85 @@
+"""Watching and settling symbolic sizes while torch exports (``torch.fx.experimental``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+
+@contextmanager
+def watched_specialisation(on_constant: Callable[[str, int], None]) -> Iterator[None]:
+    """Call ``on_constant("x.shape[0]", 4)`` when tracing is about to fix the size of an input; it may raise.
+
+    What it raises appears at the line of the model that asked for the number.
+    """
+    original = ShapeEnv._set_replacement
+
+    def set_replacement(self: ShapeEnv, symbol: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(target, "is_Integer", False) and symbol in self.backed_var_to_val:
+            on_constant(_size_name(self, symbol), int(target))
+        return original(self, symbol, target, *args, **kwargs)
+
+    ShapeEnv._set_replacement = set_replacement  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        ShapeEnv._set_replacement = original  # type: ignore[method-assign]
+
+
+def _size_name(shape_env: ShapeEnv, symbol: Any) -> str:
+    sources = getattr(shape_env, "var_to_sources", {}).get(symbol) or [None]
+    name = getattr(sources[0], "name", "")
+    text = str(name() if callable(name) else name) or str(symbol)
+    return re.sub(r"^L\['(\w+)'\]", r"\1", text).replace(".size()", ".shape")
+
+
+def forget_pending_sizes(values: Any) -> None:
+    """Drop unknown sizes and numbers that an abandoned computation left behind on the fake mode of ``values``."""
+    from torch._guards import detect_fake_mode
+
+    mode = detect_fake_mode(values)
+    if mode is not None and mode.shape_env is not None:
+        mode.shape_env.pending_fresh_unbacked_symbols.clear()
+
+
+def exact_zero_one() -> Any:
+    """A context in which tracing assumes nothing about sizes 0 and 1 and records what the model asks about them."""
+    from torch.fx.experimental import _config
+
+    return _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+
+
+SizeCallback = Callable[[Any, dict[Any, str]], None]
+
+
+@contextmanager
+def watched_sizes(on_guard: SizeCallback, on_question: SizeCallback | None = None) -> Iterator[None]:
+    """Call ``on_guard(expression, names)`` when tracing assumes something about sizes.
+
+    ``on_question`` is called before an open question is answered; it may raise, and then nothing is assumed. What is
+    raised appears at the line of the model that asked. ``names`` gives each symbol's size, such as ``"x.shape[0]"``.
+    """
+    original = ShapeEnv.evaluate_expr
+
+    def evaluate_expr(self: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
+        def names(expression: Any) -> dict[Any, str]:
+            return {symbol: _size_name(self, symbol) for symbol in expression.free_symbols}
+
+        expression, before = args[0], len(self.guards)
+        is_open = on_question and getattr(expression, "free_symbols", None)
+        if on_question and is_open and self._maybe_evaluate_static(expression) is None:
+            on_question(expression, names(expression))
+        result = original(self, *args, **kwargs)
+        for guard in self.guards[before:]:
+            on_guard(guard.expr, names(guard.expr))
+        return result
+
+    ShapeEnv.evaluate_expr = evaluate_expr  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ShapeEnv.evaluate_expr = original  # type: ignore[method-assign]

@@ -1,0 +1,1 @@
+"""ATen graphs: exported programs, with leaf modules as custom operators."""

@@ -1,0 +1,190 @@
+"""The order in which ways to capture one model are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from prepbench.capture.aten.exporting import Program, SpecialisedSize, WrongProgram, export_program, problem
+from prepbench.capture.aten.leaf_operators import LeafOperators
+from prepbench.capture.aten.leaf_wrapping import (
+    Calls,
+    failures_collected,
+    leaves_wrapped,
+    original_error,
+    outermost,
+    undescribable_reasons,
+)
+from prepbench.capture.failures.reasons import describe_failure
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.resizing import base_sample, varied
+from prepbench.capture.sizes.sample_sizes import SampleSizes
+from prepbench.document.model import Failure
+from prepbench.errors import CaptureError
+from prepbench.inputs import Sample
+from prepbench.running.outcomes import Outcome
+from prepbench.running.unchanged import dense_copy
+
+ROUNDS = 6
+
+
+class SharedMemory(CaptureError):
+    """A module that would be a leaf returns memory that it shares, and the graph writes into it."""
+
+
+def _strides(sample: Sample) -> list[Any]:
+    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
+    return [leaf.stride() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided]
+
+
+class Procedure:
+    """Attempts to capture one model on its samples.
+
+    Args:
+        expected: what the model returns and changes on each sample.
+        chosen: leaves that the user asked for.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        samples: Sequence[Sample],
+        axes: DynamicAxes,
+        expected: Sequence[Outcome],
+        chosen: dict[str, Failure],
+    ) -> None:
+        self.model = model
+        self.axes = axes
+        self.error: Exception | None = None
+        self._samples = samples
+        self._expected = expected
+        self._leaves = dict(chosen)
+        # strides with gaps would be made a condition of the graph, so they are traced with only where they matter
+        self._given_base = base_sample(model, samples, axes)
+        self._base = dense_copy(self._given_base)
+        self._calls = Calls(model, samples, varied(model, samples, axes))
+        self._operators = LeafOperators(model, self._calls.outputs)
+
+    def full_graph(self, strict: bool = False) -> Program | None:
+        """The program without any leaf, if one of the ways to export gives a right one; ``error`` is why not."""
+        for way in (True, False) if strict else (False, True):
+            try:
+                return self._checked(strict=way)
+            except Exception as error:
+                # the first error has the model's own line; dynamo's only matters if it was asked for first
+                self.error = self.error or error
+        return None
+
+    def _checked(self, strict: bool = False) -> Program:
+        """Export, and run the result on the samples.
+
+        Sizes of 2 and more are assumed at first, which suits most models. Where that gives a wrong program for a sample
+        with a size of 1, or fixes a size that happens to equal one of the model's own, what the model asks about such
+        sizes is recorded exactly.
+        """
+        first: Exception | None = None
+        ways = [(self._base, False), (self._base, True)]
+        if _strides(self._base) != _strides(self._given_base):
+            ways.append((self._given_base, False))
+        for base, exact in ways:
+            try:
+                program = export_program(self.model, base, self.axes, strict=strict, exact=exact)
+            except Exception as error:
+                first = first or error
+                if isinstance(error, SpecialisedSize):
+                    continue
+                break
+            found = problem(program, self.model, self._samples, self._expected)
+            if found is None:
+                return program
+            first = first or found
+        assert first is not None
+        raise first
+
+    def find_failures(self) -> list[Failure]:
+        """Every module that cannot be exported, in one pass; the model itself if no part of it is to blame."""
+        inside: dict[str, Exception] = {}
+        found = self._find(isinstance(self.error, WrongProgram), inside)
+        if not found and self.error is not None:
+            found = {"": self.error}
+        found = inside | found
+        return [self._describe(fqn, found[fqn]) for fqn, _ in self.model.named_modules() if fqn in found]
+
+    def with_leaves(self) -> tuple[Program, list[Failure]]:
+        """A program in which the modules that cannot be exported are operators.
+
+        Raises:
+            CaptureError: not even the whole model can be one operator.
+        """
+        self._calls.record()
+        error = self.error
+        for _ in range(ROUNDS):
+            if error is not None and not self._add_leaves(error):
+                break
+            try:
+                with leaves_wrapped(self.model, self._leaves, self._operators):
+                    program = export_program(self.model, self._base, self.axes)
+            except Exception as raised:
+                error = raised
+                continue
+            self._operators.refuse_shared_memory(program.graph)
+            error = problem(program, self.model, self._samples, self._expected)
+            if error is None:
+                program.graph_module.meta["prepbench_keep_alive"] = self._operators.keep_alive
+                return program, list(self._leaves.values())
+        raise CaptureError(
+            f"{type(self.model).__name__} can be neither exported nor kept as one operator: {error}"
+        ) from error
+
+    def _add_leaves(self, error: Exception) -> bool:
+        """Turn the modules that fail now into leaves, or else the whole model; false when it is one already."""
+        if "" in self._leaves:
+            return False
+        found = self._find(isinstance(error, WrongProgram))
+        new = {fqn: reason for fqn, reason in found.items() if fqn not in self._leaves}
+        if not new and isinstance(error, WrongProgram):
+            new = self._around_shared_memory()
+        new = new or {"": error}
+        for fqn, reason in new.items():
+            self._leaves[fqn] = self._describe(fqn, reason)
+        self._leaves = {fqn: self._leaves[fqn] for fqn in outermost(self._leaves)}
+        return True
+
+    def _around_shared_memory(self) -> dict[str, Exception]:
+        """The callers of leaves whose tensors share memory: the graph may be wrong because one is written into."""
+        return {
+            self._calls.caller(fqn): SharedMemory(
+                f"{fqn} cannot be exported and {shared}, which is written into in-place outside of it. One operator "
+                "cannot express that, so the module that calls it is the operator."
+            )
+            for fqn in self._leaves
+            if fqn and (shared := self._calls.shared(fqn))
+        }
+
+    def _find(self, sizes_decide: bool = False, inside: dict[str, Exception] | None = None) -> dict[str, Exception]:
+        """What fails, by module; with ``sizes_decide`` also where the samples' sizes lead to different graphs.
+
+        ``inside`` receives what fails inside of these and cannot be an operator by itself.
+        """
+        self._calls.record()
+        sizes = SampleSizes(self.model, self._samples) if sizes_decide else None
+        found: dict[str, Exception] = {}
+        try:
+            with failures_collected(self.model, self._leaves, self._operators, found, {} if inside is None else inside):
+                export_program(self.model, self._base, self.axes, sizes=sizes)
+        except Exception as error:
+            # fake outputs can break what comes after them; only a pass that found nothing is to blame itself
+            if not found:
+                self.error = self.error or original_error(error)
+        return found
+
+    def _describe(self, fqn: str, error: Exception) -> Failure:
+        module = self.model.get_submodule(fqn)
+        if isinstance(module, torch.jit.ScriptModule):
+            error = NotImplementedError("A scripted module runs outside Python, where export cannot look into it.")
+        failure = describe_failure(original_error(error), fqn=fqn, module_type=type(module).__name__, module=module)
+        return replace(failure, message="\n".join([failure.message, *undescribable_reasons(error)]))

@@ -1,0 +1,145 @@
+"""One attempt to export a model, with the checks that make its result trustworthy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
+from prepbench._torch_compat.sizes import exact_zero_one, watched_sizes, watched_specialisation
+from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.sample_sizes import SampleSizes
+from prepbench.inputs import Sample, named_leaves
+from prepbench.running.outcomes import Outcome, outcome, outcomes_differ
+from prepbench.running.patching import patched
+from prepbench.running.unchanged import unchanged
+
+Program = torch.export.ExportedProgram
+
+
+class SpecialisedSize(RuntimeError):
+    """The model turns the size of a dynamic axis into a constant."""
+
+
+class WrongProgram(RuntimeError):
+    """A program was exported, but it does not do what the model does."""
+
+
+def export_program(
+    model: torch.nn.Module,
+    sample: Sample,
+    axes: DynamicAxes,
+    *,
+    strict: bool = False,
+    exact: bool = False,
+    sizes: SampleSizes | None = None,
+) -> Program:
+    """Export ``model`` for the call ``sample`` with these dynamic axes; the model is left as it was.
+
+    Args:
+        strict: through dynamo, which understands more Python but takes longer.
+        exact: record what the model asks about sizes 0 and 1 instead of assuming sizes of 2 or more.
+        sizes: what the model asks about sizes must have the same answer for all of these.
+
+    Raises:
+        SizesDecide: at the line that asks something else.
+        SpecialisedSize: at the line that fixes a dynamic size.
+        Exception: whatever export raises.
+    """
+    conditions = SizeConditions()
+    with ExitStack() as stack:
+        stack.enter_context(unchanged(model))
+        stack.enter_context(_explicit_keywords(model, sample))
+        shapes = axes.dynamic_shapes(model, sample, hint=torch.export.Dim.AUTO) if axes.dynamic else None
+        stack.enter_context(quiet_export())
+        stack.enter_context(conversions_that_change_nothing_skipped())
+        # a graph for inference has no use for the modes that no_grad() blocks in a model would switch
+        stack.enter_context(torch.no_grad())
+        if exact:
+            stack.enter_context(exact_zero_one())
+        if not strict:
+            # under dynamo an exception would be taken for one of the user's
+            stack.enter_context(watched_specialisation(_refuse))
+            question = sizes.refuse_contradiction if sizes is not None else None
+            stack.enter_context(watched_sizes(conditions.note, question))
+        program = torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=shapes, strict=strict)
+    program.graph_module.meta[CONDITIONS] = conditions
+    fixed = [axis for axis, size in axis_sizes(program, model, axes).items() if isinstance(size, int)]
+    if fixed:
+        where = ", ".join(f"{path}.shape[{dim}]" for path, dim in fixed)
+        raise SpecialisedSize(f"{where} is specialized to a constant: the captured graph would take no other size.")
+    return program
+
+
+@contextmanager
+def _explicit_keywords(model: torch.nn.Module, sample: Sample) -> Iterator[None]:
+    """Give ``forward`` a parameter for each keyword of the sample that it takes by ``**kwargs``.
+
+    Export pairs dynamic shapes with parameters by name, and cannot do so for those.
+    """
+    forward = model.forward
+    signature = inspect.signature(forward)
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    further = [name for name in sample.kwargs if name not in signature.parameters]
+    if not further:
+        yield
+        return
+
+    def explicit(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in further]
+    explicit.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with patched(model, "forward", explicit):
+        yield
+
+
+def _refuse(name: str, size: int) -> None:
+    raise SpecialisedSize(
+        f"{name} is specialized to {size} here, so the graph would take no other size, though it is a dynamic axis."
+    )
+
+
+def axis_sizes(program: Program, model: torch.nn.Module, axes: DynamicAxes) -> dict[tuple[str, int], Any]:
+    """The size that each dynamic axis has in the program: a number, or a symbolic expression."""
+    assert program.example_inputs is not None
+    args, kwargs = program.example_inputs
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    names = {
+        path: getattr(spec.arg, "name", "")
+        for (path, _), spec in zip(named_leaves(model, Sample(tuple(args), dict(kwargs))), specs, strict=True)
+    }
+    result: dict[tuple[str, int], Any] = {}
+    for axis in axes.dynamic:
+        value = values.get(names.get(axis.path, ""))
+        if isinstance(value, torch.Tensor):
+            size: Any = value.shape[axis.dim]
+            expression = size if isinstance(size, int) else size.node.expr
+            # a symbol that tracing fixed later has become a number
+            result[axis.path, axis.dim] = int(expression) if getattr(expression, "is_Integer", False) else expression
+    return result
+
+
+def problem(
+    program: Program, model: torch.nn.Module, samples: Sequence[Sample], expected: Sequence[Outcome]
+) -> WrongProgram | None:
+    """What is wrong with the program on the given samples, if anything."""
+    module = program.module()
+    for sample, wanted in zip(samples, expected, strict=True):
+        try:
+            actual = outcome(module, sample, model)
+        except Exception as error:
+            wrong = WrongProgram(f"The captured graph fails on sample {sample.index}, on which the model runs: {error}")
+            wrong.__cause__ = error
+            return wrong
+        found = outcomes_differ(wanted, actual)
+        if not found.equal:
+            return WrongProgram(f"The captured graph and the model differ on sample {sample.index}: {found.text}.")
+    return None

@@ -1,0 +1,193 @@
+"""Trying a captured graph at sizes that no sample had."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from prepbench.capture.aten.exporting import axis_sizes
+from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
+from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
+from prepbench.capture.sizes.resizing import linked_axes, resized
+from prepbench.capture.sizes.sample_sizes import size_key
+from prepbench.inputs import Sample
+from prepbench.running.outcomes import Difference, difference, run
+
+if TYPE_CHECKING:
+    from prepbench.capture.aten.export import Captured
+
+
+@dataclass(frozen=True)
+class AxisResult:
+    """What one dynamic axis does at sizes that no sample had.
+
+    Attributes:
+        status: ``"holds"``; ``"specialised"`` (takes one size only); ``"bounded"`` (refuses sizes that the model
+            takes); ``"wrong"`` (runs, but differs from the model); ``"untried"`` (the model takes no other size).
+        held: sizes at which the graph equals the model.
+        refused: sizes that the model takes and the graph does not.
+        range: the sizes that the graph was made for; ``None`` for no upper bound.
+        reason: what refused the first of the refused sizes.
+        conditions: what the graph asks of this size, in words, with the line that asked.
+    """
+
+    path: str
+    dim: int
+    symbol: str
+    status: Literal["holds", "specialised", "bounded", "wrong", "untried"]
+    held: tuple[int, ...] = ()
+    refused: tuple[int, ...] = ()
+    range: tuple[int, int | None] | None = None
+    reason: str = ""
+    conditions: tuple[SizeCondition, ...] = ()
+
+
+@dataclass(frozen=True)
+class AxesReport:
+    """A captured graph against its model, on the samples and on other sizes.
+
+    ``largest_difference`` is over all outputs of all runs that succeeded.
+    """
+
+    axes: tuple[AxisResult, ...]
+    samples: int
+    largest_difference: float
+    problems: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the graph equals the model on all samples and every dynamic axis holds."""
+        return not self.problems and all(axis.status in ("holds", "untried") for axis in self.axes)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{'Verified' if self.passed else 'Not verified'}: {self.samples} samples, largest difference to eager "
+            f"{self.largest_difference:.2g}"
+        ]
+        lines += [f"  {problem}" for problem in self.problems]
+        for axis in self.axes:
+            lines.append(f"  {axis.path}.shape[{axis.dim}] ({axis.symbol}): {_axis_text(axis)}")
+            lines += [f"    {condition}" for condition in axis.conditions]
+        return "\n".join(lines)
+
+
+def _axis_text(axis: AxisResult) -> str:
+    tried = f"sizes tried: {', '.join(map(str, axis.held)) or 'none'}"
+    if axis.status == "holds":
+        return f"holds ({tried})"
+    if axis.status == "untried":
+        return "not tried, because the model itself takes no other size"
+    refused = f"not {', '.join(map(str, axis.refused))}, which the model takes" if axis.refused else ""
+    bounds = f"made for {_range_text(axis.range)}" if axis.range else ""
+    reason = "" if axis.conditions else axis.reason
+    return f"{axis.status}: " + "; ".join(text for text in (bounds, tried, refused, reason) if text)
+
+
+def _range_text(bounds: tuple[int, int | None]) -> str:
+    low, high = bounds
+    return f"{low} only" if low == high else f"{low} and more" if high is None else f"{low} to {high}"
+
+
+def verify_axes(axes: DynamicAxes, captured: Captured) -> AxesReport:
+    """Run ``captured`` and its model on its samples, and with each axis at sizes that no sample had."""
+    module = captured.program.module()
+    problems, largest = [], 0.0
+    for sample in captured.samples:
+        found = _compare(module, captured, sample, run(captured.model, sample, captured.model))
+        if not found.equal:
+            problems.append(f"sample {sample.index}: {found.text}")
+        largest = max(largest, found.largest)
+    results: list[AxisResult] = []
+    sizes = axis_sizes(captured.program, captured.model, axes)
+    for symbol, group in linked_axes(axes).items():
+        wanted = [size for size in _fresh_sizes(group[0].sizes) if all(axis.allows(size) for axis in group)]
+        tried = [_try(module, captured, axes, symbol, size) for size in wanted]
+        largest = max([largest, *(found.largest for _, found in tried if found is not None and found.equal)])
+        for axis in group:
+            offset = axis.sizes[0] - group[0].sizes[0]
+            size = sizes.get((axis.path, axis.dim))
+            result = _result(axis.path, axis.dim, axis.symbol, tried, offset, _bounds(captured, size))
+            results.append(replace(result, conditions=_conditions(captured, axis)))
+    return AxesReport(tuple(results), len(captured.samples), largest, tuple(problems))
+
+
+def _conditions(captured: Captured, axis: Axis) -> tuple[SizeCondition, ...]:
+    conditions: SizeConditions | None = captured.program.graph_module.meta.get(CONDITIONS)
+    noted = conditions.told() if conditions is not None else []
+    name = size_key(f"{axis.path}.shape[{axis.dim}]")
+    return tuple(condition for condition in noted if name in map(size_key, condition.sizes))
+
+
+def _fresh_sizes(seen: tuple[int, ...]) -> list[int]:
+    """Sizes to try: small ones, odd ones, and multiples of what was seen (for axes that must be divisible)."""
+    top, low = max(seen), min(seen)
+    step = math.gcd(*(size - low for size in seen))
+    wanted = [1, top + 1, low + 1, 2 * low, top + step, 2 * top, 2, 3, 5, 3 * low, top + 2, top + 3]
+    # large inputs are slow to run: stay within a few times what the user showed
+    fresh = [size for size in dict.fromkeys(wanted) if size not in seen and 0 < size <= max(3 * top, 8)]
+    return fresh[:9]
+
+
+def _try(module: Any, captured: Captured, axes: DynamicAxes, symbol: str, size: int) -> tuple[int, Difference | None]:
+    groups = linked_axes(axes)
+    axis = groups[symbol][0]
+    sample = captured.samples[0]
+    made = resized(captured.model, sample, {symbol: size - axis.sizes[0]}, groups)
+    try:
+        expected = run(captured.model, made, captured.model)
+    except Exception:
+        # the model itself does not take this size
+        return size, None
+    return size, _compare(module, captured, made, expected)
+
+
+def _compare(module: Any, captured: Captured, sample: Sample, expected: Any) -> Difference:
+    try:
+        actual = run(module, sample, captured.model)
+    except Exception as error:
+        return Difference(0.0, f"refused: {_first_line(error)}")
+    return difference(expected, actual)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def _bounds(captured: Captured, size: Any) -> tuple[int, int | None] | None:
+    if size is None:
+        return None
+    if isinstance(size, int):
+        return size, size
+    bounds = captured.program.range_constraints.get(size)
+    if bounds is None:
+        return None
+    upper = bounds.upper
+    high = int(upper) if getattr(upper, "is_Integer", isinstance(upper, int)) and upper < 2**40 else None
+    # export starts its ranges at 2 and runs the graph at 0 and 1 all the same
+    return (0 if bounds.lower <= 2 else int(bounds.lower)), high
+
+
+def _result(
+    path: str,
+    dim: int,
+    symbol: str,
+    tried: list[tuple[int, Difference | None]],
+    offset: int,
+    bounds: tuple[int, int | None] | None,
+) -> AxisResult:
+    ran = [(size + offset, found) for size, found in tried if found is not None]
+    held = tuple(sorted(size for size, found in ran if found.equal))
+    failed = [(size, found.text) for size, found in ran if not found.equal]
+    refused = tuple(sorted(size for size, text in failed if text.startswith("refused")))
+    reason = failed[0][1] if failed else ""
+    if not ran:
+        return AxisResult(path, dim, symbol, "untried", range=bounds)
+    if bounds is not None and bounds[0] == bounds[1]:
+        return AxisResult(path, dim, symbol, "specialised", held, refused, bounds, reason)
+    if len(failed) > len(refused):
+        wrong = next(text for _, text in failed if not text.startswith("refused"))
+        return AxisResult(path, dim, symbol, "wrong", held, refused, bounds, wrong)
+    status: Literal["holds", "bounded"] = "bounded" if refused else "holds"
+    return AxisResult(path, dim, symbol, status, held, refused, bounds, reason)

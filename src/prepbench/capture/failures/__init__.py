@@ -1,0 +1,1 @@
+"""Failures: why something cannot be captured, at which line, and what to do about it."""

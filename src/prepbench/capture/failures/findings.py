@@ -1,0 +1,240 @@
+"""What a successful capture takes for granted: training flags, constants, randomness, state that changes."""
+
+from __future__ import annotations
+
+import dis
+import re
+from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from prepbench.document.model import Finding
+from prepbench.inputs import Sample, named_leaves
+from prepbench.running.outcomes import without_output
+from prepbench.running.recorded_calls import replaceable_modules
+from prepbench.running.source_lines import code_frame, is_user_code, place_in_stack_trace, source_line
+from prepbench.running.unchanged import own_copy, unchanged
+
+TRAINING = "training flag fixed"
+CONSTANT = "constant from an input"
+RANDOM = "random numbers"
+INPUT_CHANGED = "input changed in place"
+STATE_CHANGED = "state changed"
+ATTRIBUTE = "Python attribute changed"
+
+Program = torch.export.ExportedProgram
+
+
+def findings_of_program(model: torch.nn.Module, program: Program, samples: Sequence[Sample]) -> tuple[Finding, ...]:
+    """Everything that an exported program takes for granted, in a fixed order; runs the model once."""
+    return tuple(
+        dict.fromkeys(
+            (
+                *_training_flags(model),
+                *_fixed_values(model, samples),
+                *_changes(program),
+                *_random_operators(program),
+                *_changed_attributes(model, samples),
+            )
+        )
+    )
+
+
+def findings_of_trace(model: Any, samples: Sequence[Sample] | None) -> tuple[Finding, ...]:
+    """The same for module graphs, as far as it shows without a program."""
+    if not isinstance(model, torch.nn.Module):
+        return ()
+    found = [*_training_flags(model)]
+    if samples:
+        found += [*_fixed_values(model, samples), *_changed_attributes(model, samples)]
+    return tuple(dict.fromkeys(found))
+
+
+def _training_flags(model: torch.nn.Module) -> Iterator[Finding]:
+    seen = set()
+    for fqn, module in replaceable_modules(model):
+        for code in _methods(module):
+            line = _line_reading(code, "training")
+            if line is None or (code, line) in seen:
+                continue
+            seen.add((code, line))
+            mode = "training" if module.training else "evaluation"
+            yield _finding(
+                fqn,
+                module,
+                TRAINING,
+                f"forward reads self.training, which is {module.training} now: the graph stays in {mode} mode.",
+                (code.co_filename, line),
+                f"Call model.{'eval' if module.training else 'train'}() and capture again for the other mode.",
+            )
+
+
+def _methods(module: torch.nn.Module) -> Iterator[CodeType]:
+    """The code of what the user's own classes define, forward first."""
+    for kind in type(module).__mro__:
+        functions = {name: getattr(value, "__wrapped__", value) for name, value in vars(kind).items()}
+        for name in sorted(functions, key=lambda name: name != "forward"):
+            code = functions[name].__code__ if isinstance(functions[name], FunctionType) else None
+            if code is not None and name not in ("__init__", "train", "eval") and is_user_code(code):
+                yield code
+
+
+def _line_reading(code: CodeType, attribute: str) -> int | None:
+    if attribute not in code.co_names:
+        return None
+    previous = None
+    for instruction in dis.get_instructions(code):
+        is_read = instruction.opname == "LOAD_ATTR" and instruction.argval == attribute
+        if is_read and previous is not None and previous.opname == "LOAD_FAST" and previous.argval == "self":
+            return instruction.positions.lineno if instruction.positions else None
+        previous = instruction
+    return None
+
+
+def _fixed_values(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
+    for path, value in named_leaves(model, samples[0]):
+        if isinstance(value, bool | int | float | str):
+            yield _finding(
+                "",
+                model,
+                CONSTANT,
+                f"The argument {path} is fixed to {value!r}: the graph ignores other values.",
+                None,
+                f"Capture once for each value of {path}, or let the model take it as a tensor.",
+            )
+
+
+def _changes(program: Program) -> Iterator[Finding]:
+    """Inputs and buffers that operators of the graph write into, also through views of them."""
+    signature = program.graph_signature
+    told = set()
+    for node in program.graph.nodes:
+        for written in _written(node):
+            root = _viewed(written)
+            if root.op != "placeholder" or root.name in told:
+                continue
+            told.add(root.name)
+            buffer = signature.inputs_to_buffers.get(root.name) or signature.inputs_to_parameters.get(root.name)
+            place = place_in_stack_trace(node.meta.get("stack_trace"))
+            remedy = "Nothing, if that is meant; otherwise work on a copy, such as x = x.clone()."
+            if buffer:
+                text = f"The buffer {buffer} is changed by each call: the graph does the same."
+                yield Finding(buffer.rpartition(".")[0], "", STATE_CHANGED, text, *_source(place), remedy)
+            elif root.name in signature.user_inputs:
+                text = f"The argument {root.name} is written into: the graph does the same."
+                yield Finding("", "", INPUT_CHANGED, text, *_source(place), remedy)
+
+
+def _given(node: torch.fx.Node) -> dict[str, Any]:
+    schema = getattr(node.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema else []
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return []
+    given = _given(node)
+    names = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if given.get("training") is True and "running_mean" in given:
+        # the schema of batch norm does not say that it updates its statistics
+        names += ["running_mean", "running_var"]
+    return [given[name] for name in names if isinstance(given.get(name), torch.fx.Node)]
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose memory ``node`` looks at."""
+    while node.op == "call_function":
+        schema = getattr(node.target, "_schema", None)
+        given = _given(node)
+        sources = [a.name for a in schema.arguments if a.alias_info is not None] if schema else []
+        source = next((given[name] for name in sources if isinstance(given.get(name), torch.fx.Node)), None)
+        if source is None:
+            break
+        node = source
+    return node
+
+
+def _random_operators(program: Program) -> Iterator[Finding]:
+    for node in program.graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded not in tags or _is_idle(node):
+            continue
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        fqn, kind = stack[-1] if stack else ("", "")
+        kind = kind if isinstance(kind, str) else kind.__name__
+        place = place_in_stack_trace(node.meta.get("stack_trace"))
+        name = str(node.target).removeprefix("aten.").partition(".")[0]
+        text = f"{name} draws random numbers at each call: results repeat only with the same seed."
+        remedy = "Call model.eval() before capturing if it is dropout; otherwise take the numbers as an input."
+        yield Finding(fqn, kind.rpartition(".")[2], RANDOM, text, *_source(place), remedy)
+
+
+def _is_idle(node: torch.fx.Node) -> bool:
+    """Dropout outside of training, and attention without dropout, draw nothing."""
+    given = _given(node)
+    if given.get("train") is False or given.get("training") is False:
+        return True
+    attention = "dropout_p" in str(getattr(node.target, "_schema", ""))
+    probability = given.get("dropout_p", given.get("p", 0.0 if attention else None))
+    return probability == 0
+
+
+def _changed_attributes(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
+    before = {fqn: dict(vars(module)) for fqn, module in model.named_modules()}
+    sizes = {
+        id(v): len(v) for attributes in before.values() for v in attributes.values() if isinstance(v, list | dict | set)
+    }
+    changed: list[tuple[str, str]] = []
+    try:
+        with unchanged(model), without_output(), torch.no_grad():
+            own_copy(samples[0]).call(model)
+            for fqn, module in model.named_modules():
+                for name, value in vars(module).items():
+                    old = before[fqn].get(name)
+                    is_other = value is not old and not (type(value) is type(old) and _equal(value, old))
+                    grown = isinstance(value, list | dict | set) and len(value) != sizes.get(id(value), len(value))
+                    if not name.startswith("_") and (is_other or grown):
+                        changed.append((fqn, name))
+    except Exception:  # a model that does not run is reported by capture itself
+        return
+    for fqn, name in changed:
+        module = model.get_submodule(fqn)
+        full = f"{fqn}.{name}" if fqn else name
+        places = ((code.co_filename, _line_writing(code, name)) for code in _methods(module))
+        place = next(((file, line) for file, line in places if line is not None), None)
+        yield _finding(
+            fqn,
+            module,
+            ATTRIBUTE,
+            f"forward changes the attribute {full}: the graph keeps what it was while capturing.",
+            place,
+            "Keep changing state in a buffer (register_buffer) and change it with tensor operations.",
+        )
+
+
+def _line_writing(code: CodeType, attribute: str) -> int | None:
+    for instruction in dis.get_instructions(code):
+        if instruction.argval == attribute and instruction.opname in ("STORE_ATTR", "LOAD_ATTR", "LOAD_METHOD"):
+            return instruction.positions.lineno if instruction.positions else None
+    return None
+
+
+def _equal(one: Any, two: Any) -> bool:
+    try:
+        return bool(one == two)
+    except (RuntimeError, TypeError, ValueError):  # tensors and arrays
+        return False
+
+
+def _finding(
+    fqn: str, module: torch.nn.Module, kind: str, text: str, place: tuple[str, int] | None, remedy: str
+) -> Finding:
+    return Finding(fqn, type(module).__name__, kind, re.sub(r" at 0x[0-9a-f]+", "", text), *_source(place), remedy)
+
+
+def _source(place: tuple[str, int] | None) -> tuple[Any, str]:
+    return (source_line(*place), code_frame(*place)) if place else (None, "")

@@ -1,0 +1,1 @@
+"""Module graphs: FX graphs whose nodes call leaf modules."""

@@ -1,0 +1,276 @@
+"""``GraphCollection``: the graph of a model, and graphs of the parts inside modules that could not be traced."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench._shown import Drawn, view
+from prepbench.capture.failures.reproduce import with_reproduction
+from prepbench.capture.modules.observed import Observed
+from prepbench.capture.modules.runnable import runnable
+from prepbench.capture.modules.trace_result import ValueTrace
+from prepbench.capture.modules.tracer import RobustTracer, Target
+from prepbench.document.model import Failure, Finding, GraphCollectionDocument
+from prepbench.errors import CaptureError
+from prepbench.inputs import Sample
+from prepbench.running.check_inputs import checked_samples
+
+
+class GraphCollection(Drawn):
+    """The FX graphs of a model.
+
+    The graph of the model itself has the name ``""``. A module that could not be traced is a single call in the graph
+    around it, and each submodule inside it has a graph of its own, so that as much as possible is covered.
+
+    Attributes:
+        model: what was traced.
+        graphs: the graphs by fully qualified name of the traced module; the graph of a module whose own forward failed
+            is empty.
+
+    Example:
+        >>> collection = recursive_trace(torch.nn.Sequential(torch.nn.Linear(4, 2)))
+        >>> collection
+        GraphCollection of Sequential: 2 modules, 1 traced, 1 leaf, 0 failed, 0 unvisited
+    """
+
+    def __init__(self) -> None:
+        self.model: Target | None = None
+        self.graphs: dict[str, fx.Graph] = {}
+        self._tracer = RobustTracer()
+        self._traces: dict[str, ValueTrace] = {}
+        self._document: GraphCollectionDocument | None = None
+        self._samples: list[Sample] | None = None
+        self._findings: tuple[Finding, ...] | None = None
+
+    # -- tracing
+
+    def recursive_trace(
+        self, model: Target, concrete_args: dict[str, Any] | None = None, *, inputs: Any = None
+    ) -> None:
+        """Trace ``model`` and, inside every module that fails, each submodule on its own; replaces earlier results.
+
+        Args:
+            model: a module or a function.
+            concrete_args: values by parameter name for the model itself; only tensors become proxies.
+            inputs: sample inputs; tracing then follows values, and submodules are traced on what they receive.
+
+        Raises:
+            InputError: a sample does not fit the model or the others, or ``concrete_args`` names no parameter.
+            CaptureError: the model itself raises on a sample; the cause is its error.
+        """
+        GraphCollection.__init__(self)
+        self.model = model
+        samples = None if inputs is None else checked_samples(model, inputs)
+        self._samples = samples
+        observations = _Observations(model, samples)
+        queue = deque([("", model)])
+        queued = {id(model)}
+        while queue:
+            fqn, target = queue.popleft()
+            given = samples if not fqn else observations.samples_for(fqn)
+            if fqn and samples is not None and not given:
+                continue  # never called on the samples
+            self._trace_one(fqn, target, concrete_args if not fqn else None, given, observations)
+            for name, child in self._inside_failures(fqn, target):
+                if id(child) not in queued:
+                    queued.add(id(child))
+                    queue.append((name, child))
+
+    def _trace_one(
+        self, fqn: str, target: Target, concrete_args: Any, samples: list[Sample] | None, observations: _Observations
+    ) -> None:
+        self.graphs[fqn] = self._tracer.trace(
+            target,
+            concrete_args,
+            inputs=samples,
+            observe=observations.get,
+            observed=observations.known,
+            prefix=fqn,
+        )
+        assert self._tracer.result is not None
+        self._traces[fqn] = self._tracer.result
+
+    def _inside_failures(self, prefix: str, target: Target) -> Iterator[tuple[str, torch.nn.Module]]:
+        """The parts to trace next: what is directly inside each failed module; containers are looked into."""
+        if not isinstance(target, torch.nn.Module):
+            return
+        for name, module in target.named_modules(prefix=prefix):
+            if self._tracer.is_failed(module):
+                yield from _callable_children(name, module)
+
+    # -- results
+
+    def __iter__(self) -> Iterator[Target]:
+        """The modules that have a graph."""
+        return (self._target(fqn) for fqn in self.graphs)
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def __getitem__(self, key: str | Target) -> fx.Graph:
+        """The graph of a module, given itself or its fully qualified name."""
+        if isinstance(key, str):
+            return self.graphs[key]
+        for fqn in self.graphs:
+            if self._target(fqn) is key:
+                return self.graphs[fqn]
+        raise KeyError(key)
+
+    def _target(self, fqn: str) -> Target:
+        assert self.model is not None
+        return self.model.get_submodule(fqn) if fqn and isinstance(self.model, torch.nn.Module) else self.model
+
+    def is_failed(self, m: Target) -> bool:
+        """Whether the code of ``m`` could not be traced."""
+        return self._tracer.is_failed(m)
+
+    def failure_msg(self, m: Target) -> str | None:
+        """``"TypeError: ..."`` of a failed module, else ``None``."""
+        return self._tracer.failure_msg(m)
+
+    def is_unvisited(self, m: Target) -> bool:
+        """Whether ``m`` was never called while tracing."""
+        return self._tracer.is_unvisited(m)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Why modules could not be traced, in ``named_modules()`` order."""
+        described = self._tracer.failures
+        if isinstance(self.model, torch.nn.Module):
+            described = {name: described[name] for name, _ in self.model.named_modules() if name in described}
+        return with_reproduction(described.values(), self.model, self._samples)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the graphs take for granted: fixed flags and values, attributes that change."""
+        from prepbench.capture.failures.findings import findings_of_trace
+
+        if self._findings is None:
+            self._findings = findings_of_trace(self.model, self._samples)
+        return self._findings
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the graphs take for granted about input sizes, one line each, e.g. a loop unrolled for one length."""
+        from prepbench.capture.modules.assumptions import readable
+
+        return tuple(line for trace in self._traces.values() for line in readable(trace))
+
+    def calls(self, fqn: str) -> int:
+        """How often the module was called while tracing."""
+        return self._tracer.counts.get(fqn, 0)
+
+    def graph_module(self, fqn: str = "") -> fx.GraphModule:
+        """A runnable module with the traced graph; it shares parameters and leaf modules with the model.
+
+        Raises:
+            KeyError: no graph has this name.
+            CaptureError: the module's own forward could not be traced.
+        """
+        if fqn not in self.graphs:
+            raise KeyError(f"No graph {fqn!r}; there are {sorted(self.graphs)}.")
+        target = self._target(fqn)
+        if self._traces[fqn].error is not None:
+            others = [name for name in self.graphs if name != fqn]
+            raise CaptureError(
+                f"{fqn or type(target).__name__} has no graph, its forward could not be traced: "
+                f"{self._traces[fqn].error}. Its submodules have graphs: {others}."
+            )
+        return runnable(target, self._traces[fqn])
+
+    # -- showing
+
+    def document(self) -> GraphCollectionDocument:
+        """Everything found, as plain data."""
+        from prepbench.capture.aten.documents import document_of_collection
+
+        if self._document is None:
+            self._document = document_of_collection(self, self._traces)
+        return self._document
+
+    def table(self) -> Any:
+        """The failures as a ``pandas.DataFrame``."""
+        return view("views.tables", "failures_table", self.failures)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return view("views.display", "collection_bundle", self)
+
+    def __repr__(self) -> str:
+        if self.model is None:
+            return "GraphCollection(nothing traced yet; use recursive_trace)"
+        modules = self.document().modules
+        count = {status: sum(module.status == status for module in modules) for status in _STATUSES}
+        name = self.document().model_type
+        lines = [
+            f"GraphCollection of {name}: {len(modules)} modules, "
+            + ", ".join(f"{number} {status}" for status, number in count.items())
+        ]
+        for failure in self.failures:
+            where = f" at {failure.source.file}:{failure.source.line}" if failure.source else ""
+            name = failure.fqn or "(model)"
+            lines.append(f"  {name} ({failure.module_type}): {failure.kind}{where}. {failure.remedy}")
+        lines += [f"  assumes {line}" for line in self.assumptions]
+        return "\n".join([*lines, *(f"  note {finding.message}" for finding in self.findings)])
+
+
+_STATUSES = ("traced", "leaf", "failed", "unvisited")
+
+
+class _Observations:
+    """What the submodules do on the samples, found out once and only if something needs it."""
+
+    def __init__(self, model: Target, samples: list[Sample] | None) -> None:
+        self._model, self._samples = model, samples
+        self.known: Observed | None = None
+
+    def get(self) -> Observed:
+        if self.known is None:
+            module = self._model if isinstance(self._model, torch.nn.Module) else torch.nn.Module()
+            self.known = Observed.of(module, self._samples or [])
+        return self.known
+
+    def samples_for(self, fqn: str) -> list[Sample] | None:
+        return None if self._samples is None else self.get().samples_for(fqn)
+
+
+def _callable_children(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    for name, child in module.named_children():
+        path = f"{prefix}.{name}" if prefix else name
+        if has_forward(child):
+            yield path, child
+        else:
+            yield from _callable_children(path, child)
+
+
+def has_forward(module: torch.nn.Module) -> bool:
+    """Whether the module can be called at all; ``ModuleList`` and other containers cannot."""
+    forward: Callable[..., Any] = module.forward
+    return getattr(forward, "__func__", forward) is not torch.nn.Module.forward
+
+
+def recursive_trace(
+    model: Target, concrete_args: dict[str, Any] | None = None, *, inputs: Any = None
+) -> GraphCollection:
+    """Trace a model into a :class:`GraphCollection`.
+
+    Args:
+        model: a module or a function.
+        concrete_args: values by parameter name, for the model's own forward; only tensors become proxies. Parameters
+            with a default that are not given use the default.
+        inputs: sample inputs. With them, Python control flow that depends on shapes, types or other values is
+            resolved, and sizes that differ between samples stay free. Without them, tracing is symbolic.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        >>> collection = recursive_trace(model, inputs=[torch.ones(2, 4), torch.ones(3, 4)])
+        >>> collection.graph_module()(torch.ones(5, 4)).shape
+        torch.Size([5, 4])
+    """
+    collection = GraphCollection()
+    collection.recursive_trace(model, concrete_args, inputs=inputs)
+    return collection

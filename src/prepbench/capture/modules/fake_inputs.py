@@ -1,0 +1,174 @@
+"""Samples become one call on fake tensors whose varying sizes are symbols, with names that people read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from prepbench._torch_compat.fake_tensors import fake_input
+from prepbench.errors import InputError
+from prepbench.inputs import Sample, forward_of, positional_names
+from prepbench.running.nested_values import map_values
+
+
+@dataclass(frozen=True)
+class InputSize:
+    """A symbolic size of an input: dim ``dim`` of the tensor at ``path``; ``name`` is what shapes show."""
+
+    path: str
+    dim: int
+    sizes: tuple[int, ...]
+    name: str
+
+
+@dataclass
+class FakeCall:
+    """One call on fake tensors: named arguments in the order of the signature."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    names: list[str]
+    sizes: dict[Any, InputSize] = field(default_factory=dict)
+
+    @property
+    def values(self) -> list[Any]:
+        """The arguments in the order of ``names``."""
+        return [*self.args, *self.kwargs.values()]
+
+
+def base_samples(function: Any, samples: Sequence[Sample]) -> list[int]:
+    """Which samples to trace with, best first.
+
+    The one with the fewest varying axes of size 0 or 1 is first: torch treats these sizes specially. A second
+    one helps when a size happens to equal a fixed one of the model, so that torch takes the two for the same.
+    """
+    leaves = [_tensors(_in_signature_order(function, sample)) for sample in samples]
+    _check_alike(leaves)
+    order = sorted(range(len(samples)), key=lambda index: _short_axes(leaves, index))
+    shapes = {index: [tuple(tensor.shape) for tensor in leaves[index]] for index in order}
+    different = [index for index in order[1:] if shapes[index] != shapes[order[0]]]
+    return [order[0], *different[:1]]
+
+
+def _short_axes(leaves: list[list[torch.Tensor]], index: int) -> int:
+    return sum(
+        size < 2 and any(other[number].shape[dim] != size for other in leaves)
+        for number, tensor in enumerate(leaves[index])
+        for dim, size in enumerate(tensor.shape)
+    )
+
+
+def fake_call(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, base: int) -> FakeCall:
+    """The call that stands for all ``samples``: sizes that differ between them are symbols, all others are fixed.
+
+    ``base`` is the sample whose sizes decide branches.
+
+    Raises:
+        InputError: the samples do not have the same tensors.
+    """
+    samples = [_in_signature_order(function, sample) for sample in samples]
+    leaves = [_tensors(sample) for sample in samples]
+    names = [name.replace("[", "_").replace("]", "") for name in positional_names(function, len(samples[0].args))]
+    names += list(samples[0].kwargs)
+    paths = _paths(samples[base], names)
+    result = FakeCall((), {}, names)
+    position = iter(range(len(leaves[base])))
+
+    def fake(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        # one tensor given twice is two inputs, which other calls may give different values
+        index = next(position)
+        return _fake(leaf, index, paths[index], leaves, mode, result.sizes)
+
+    result.args, result.kwargs = map_values((samples[base].args, samples[base].kwargs), fake)
+    return result
+
+
+def _fake(
+    leaf: torch.Tensor,
+    index: int,
+    path: str,
+    leaves: list[list[torch.Tensor]],
+    mode: FakeTensorMode,
+    sizes: dict[Any, InputSize],
+) -> torch.Tensor:
+    varying = {}
+    for dim in range(leaf.dim()):
+        values = tuple(tensors[index].shape[dim] for tensors in leaves)
+        if len(set(values)) > 1:
+            varying[dim] = values
+    hints = {dim: _hint(leaf.shape[dim], values) for dim, values in varying.items()}
+    result = fake_input(mode, leaf, hints, path)
+    for dim, values in varying.items():
+        symbol = result.shape[dim].node.expr  # type: ignore[attr-defined]
+        name = _size_name(path, leaf.dim(), dim, values, sizes)
+        sizes[symbol] = InputSize(path, dim, values, name)
+    return result
+
+
+def _hint(size: int, values: tuple[int, ...]) -> int:
+    # sizes 0 and 1 broadcast and are special to torch: trace as if the axis were longer
+    return size if size > 1 else next((value for value in values if value > 1), 2)
+
+
+def _size_name(path: str, rank: int, dim: int, values: tuple[int, ...], sizes: dict[Any, InputSize]) -> str:
+    used = {size.name: size.sizes for size in sizes.values()}
+    for name, other in used.items():
+        if other == values:
+            return name
+    if dim == 0:
+        name = "B"
+    elif rank >= 4 and dim >= rank - 2:
+        name = "HW"[dim - rank + 2]
+    elif any(part in path for part in ("ids", "mask", "embed", "seq", "token")):
+        name = "seq"
+    else:
+        name = "NLKMPQRS"[min(dim, 8) - 1]
+    candidates = [name, *(f"{name}{number}" for number in range(2, 100))]
+    return next(candidate for candidate in candidates if candidate not in used)
+
+
+def _in_signature_order(function: Any, sample: Sample) -> Sample:
+    try:
+        order = list(inspect.signature(forward_of(function)).parameters)
+    except (TypeError, ValueError):  # builtins without a signature
+        return sample
+    rank = {name: index for index, name in enumerate(order)}
+    kwargs = dict(sorted(sample.kwargs.items(), key=lambda item: rank.get(item[0], len(rank))))
+    return Sample(sample.args, kwargs, sample.index)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+
+    def keep(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        return leaf
+
+    map_values((value.args, value.kwargs) if isinstance(value, Sample) else value, keep)
+    return found
+
+
+def _paths(sample: Sample, names: list[str]) -> list[str]:
+    paths = []
+    for name, value in zip(names, [*sample.args, *sample.kwargs.values()], strict=True):
+        count = len(_tensors(value))
+        paths += [name] if isinstance(value, torch.Tensor) else [f"{name}[{index}]" for index in range(count)]
+    return paths
+
+
+def _check_alike(leaves: list[list[torch.Tensor]]) -> None:
+    for index, tensors in enumerate(leaves):
+        if [tensor.dim() for tensor in tensors] != [tensor.dim() for tensor in leaves[0]]:
+            raise InputError(
+                f"inputs[{index}] holds {len(tensors)} tensors of ranks {[t.dim() for t in tensors]}, inputs[0] holds "
+                f"{len(leaves[0])} of ranks {[t.dim() for t in leaves[0]]}. All samples must have the same structure: "
+                "trace once per structure, or give every sample the same arguments."
+            )

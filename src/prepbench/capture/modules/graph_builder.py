@@ -1,0 +1,279 @@
+"""The graph under construction: which node made which value, and how to take back the nodes of a call that failed."""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from prepbench._torch_compat.fake_tensors import is_fake
+from prepbench._torch_compat.number_analysis import number_analysis
+from prepbench.running import nested_values as structures
+from prepbench.running.source_lines import source_of_frame
+
+Path = tuple[structures.Step, ...]
+
+_PLAIN = (
+    type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, range,
+    type(Ellipsis), torch._ops.OpOverload,
+)  # fmt: skip
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class UntracedTensor(RuntimeError):
+    """A tensor was used that no recorded operation made."""
+
+
+class Recording:
+    """One FX graph while a forward runs.
+
+    Values are tensors and symbolic numbers. A tensor belongs to the node that made it, by identity; a symbolic number
+    is an expression over sizes, and is computed in the graph from sizes of earlier nodes, so that the graph
+    runs at other sizes.
+
+    Args:
+        names: fully qualified names of the parameters and buffers, by ``id``.
+        find_attribute: looks for a tensor that a module holds as a plain attribute.
+    """
+
+    def __init__(self, names: dict[int, str], find_attribute: Callable[[Any], str | None]) -> None:
+        self.graph = fx.Graph()
+        self.constants: dict[str, Any] = {}
+        self.scope: list[tuple[str, str, int]] = []  # name, class, which call
+        self._names = names
+        self._find_attribute = find_attribute
+        self._values: dict[Any, tuple[fx.Node, Path]] = {}
+        self._sizes: dict[Any, tuple[torch.Tensor, int]] = {}
+        self._flags: dict[Any, tuple[fx.Node, Path]] = {}
+        self._expressions: dict[Any, Any] = {}
+        self._created: list[fx.Node] = []
+        self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
+        # identity means nothing once an object is gone and its id is used again
+        self._alive: list[Any] = []
+
+    # -- nodes
+
+    def add(self, op: str, target: Any, args: Any, kwargs: Any, result: Any, fqn: str | None = None) -> fx.Node:
+        """Append a node for an operation that gave ``result``; ``args`` and ``kwargs`` are as the model passed them."""
+        fx_args = self.argument(tuple(args))
+        fx_kwargs = {name: self.argument(value) for name, value in kwargs.items()}
+        return self.add_prepared(op, target, fx_args, fx_kwargs, result, fqn)
+
+    def add_prepared(
+        self, op: str, target: Any, args: Any, kwargs: Any, result: Any, fqn: str | None = None
+    ) -> fx.Node:
+        """Like :meth:`add`, for FX arguments that were made before the operation ran."""
+        node = self.create(op, target, args, kwargs)
+        if fqn is not None:
+            node.meta["fqn"] = fqn
+        node.meta["val"] = result
+        self.bind(result, node)
+        return node
+
+    def _describe(self, node: fx.Node) -> None:
+        node.meta["fqn"] = self.scope[-1][0] if self.scope else ""
+        node.meta["source"] = source_of_frame(sys._getframe(2))
+        node.meta["nn_module_stack"] = {path: (path, kind) for path, kind, _ in self.scope}
+        node.meta["calls"] = {path: number for path, _, number in self.scope}
+
+    def knows(self, symbol: Any) -> bool:
+        """Whether the graph can compute this symbol."""
+        return symbol in self._values or symbol in self._sizes or symbol in self._flags
+
+    def bind(self, value: Any, node: fx.Node) -> None:
+        """Say that ``node`` made ``value`` and every tensor inside it."""
+        if isinstance(value, Iterator):
+            self._set(self._values, id(value), (node, ()))
+            self._alive.append(value)
+            return
+        for path, leaf in [((), value)] if structures.is_value(value) else structures.paths(value):
+            if isinstance(leaf, torch.Tensor):
+                self._set(self._values, id(leaf), (node, path))
+                self._alive.append(leaf)
+                self._bind_sizes(leaf)
+            elif leaf.node.expr.is_Symbol and not self.knows(leaf.node.expr):
+                self._set(self._values, leaf.node.expr, (node, path))
+            elif isinstance(leaf, torch.SymBool) and len(leaf.node.expr.free_symbols) == 1:
+                # the answer of .item() on a bool is "u == 1" for a new symbol u
+                self._set(self._flags, next(iter(leaf.node.expr.free_symbols)), (node, path))
+                self._set(self._values, leaf.node.expr, (node, path))
+
+    def _bind_sizes(self, tensor: torch.Tensor) -> None:
+        for dim, size in enumerate(tensor.shape):
+            node = getattr(size, "node", None)  # a plain int has none
+            if node is not None and node.expr.is_Symbol and not self.knows(node.expr):
+                self._set(self._sizes, node.expr, (tensor, dim))
+
+    def _set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        self._undo.append((table, key, table.get(key)))
+        table[key] = value
+
+    def mark(self) -> tuple[int, int]:
+        """A point to which :meth:`rollback` can return."""
+        return len(self._created), len(self._undo)
+
+    def rollback(self, mark: tuple[int, int]) -> None:
+        """Forget every node and value since ``mark``."""
+        created, undone = mark
+        for table, key, old in reversed(self._undo[undone:]):
+            if old is None:
+                table.pop(key, None)
+            else:
+                table[key] = old
+        for node in reversed(self._created[created:]):
+            self.graph.erase_node(node)
+        del self._undo[undone:], self._created[created:]
+
+    def create(self, op: str, target: Any, args: Any = (), kwargs: Any = None, name: str | None = None) -> fx.Node:
+        """Append a node whose arguments are FX arguments already."""
+        node = self.graph.create_node(op, target, args, kwargs or {}, name=name)
+        self._created.append(node)
+        self._describe(node)
+        return node
+
+    # -- arguments
+
+    def argument(self, value: Any) -> Any:
+        """``value`` as an FX argument: nodes in place of tensors and symbolic numbers."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, _NUMBERS):
+            return self._number(value)
+        if isinstance(value, _PLAIN):
+            return value
+        if isinstance(value, torch.Size):
+            return tuple(self.argument(item) for item in value)
+        if type(value) in (tuple, list):
+            return type(value)(self.argument(item) for item in value)
+        if type(value) is dict and all(isinstance(key, str | int) for key in value):
+            return {key: self.argument(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
+        if isinstance(value, np.generic):
+            return value.item()
+        return self._object(value)
+
+    def _tensor(self, tensor: torch.Tensor) -> fx.Node:
+        found = self._values.get(id(tensor))
+        if found is not None:
+            return self._resolved(id(tensor), *found)
+        if is_fake(tensor):
+            raise UntracedTensor(
+                f"A {tuple(tensor.shape)} tensor reached this operation from code that tracing does not see "
+                "(a C++ extension, a value kept from an earlier call, or an object that a part which cannot be traced "
+                "wrote into)."
+            )
+        name = self._names.get(id(tensor)) or self._find_attribute(tensor) or self._constant(tensor, "_tensor_constant")
+        return self._attribute(name, tensor)
+
+    def _attribute(self, name: str, value: Any) -> fx.Node:
+        node = self.create("get_attr", name)
+        node.meta["val"] = value
+        node.meta["fqn"] = name.rpartition(".")[0]
+        self._set(self._values, id(value), (node, ()))
+        self._alive.append(value)
+        return node
+
+    def _constant(self, value: Any, prefix: str) -> str:
+        name = f"{prefix}{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def _object(self, value: Any) -> fx.Node:
+        if id(value) in self._values:
+            return self._values[id(value)][0]
+        if isinstance(value, Iterator):
+            raise UntracedTensor(
+                f"A {type(value).__name__} cannot be an input or output: Tensor iterator, used up once."
+            )
+        make, values = structures.Rebuild.of(value)
+        if values:
+            return self.add("call_function", make, values, {}, None)
+        return self._attribute(self._constant(value, "_constant"), value)
+
+    def _resolved(self, key: Any, node: fx.Node, path: Path) -> fx.Node:
+        """The node of one tensor in the output of ``node``, made next to it so that every later use can share it."""
+        if not path:
+            return node
+        for kind, step in path:
+            target = {"item": operator.getitem, "attr": builtins.getattr, "tensor": structures.tensor_at}[kind]
+            node = self._derived(node, "call_function", target, step)
+        self._set(self._values, key, (node, ()))
+        return node
+
+    def _derived(self, node: fx.Node, op: str, target: Any, argument: Any) -> fx.Node:
+        with self.graph.inserting_after(node):
+            child = self.graph.create_node(op, target, (node, argument))
+        self._created.append(child)
+        child.meta = {key: node.meta[key] for key in ("source", "nn_module_stack", "calls")}
+        child.meta["fqn"] = next(reversed(node.meta["nn_module_stack"]), "")
+        return child
+
+    # -- numbers
+
+    def _number(self, value: Any) -> Any:
+        expression = value.node.expr
+        if expression.is_Number:
+            return float(expression) if isinstance(value, torch.SymFloat) else int(expression)
+        if expression in (True, False):
+            return bool(expression)
+        return self.expression(expression)
+
+    def expression(self, expression: Any) -> Any:
+        """A node that computes a sympy expression over sizes."""
+        from torch.utils._sympy.interp import sympy_interp
+
+        if expression.is_Symbol:
+            return self._symbol(expression)
+        if expression in self._values:
+            return self._resolved(expression, *self._values[expression])
+        if expression not in self._expressions:
+            tracer = _NumberTracer(self)
+            symbols = sorted(expression.free_symbols, key=str)
+            known = {symbol: fx.Proxy(self._symbol(symbol), tracer) for symbol in symbols}
+            result = sympy_interp(number_analysis(tracer.call), known, expression)
+            self._set(self._expressions, expression, result.node)
+        return self._expressions[expression]
+
+    def _symbol(self, symbol: Any) -> fx.Node:
+        found = self._values.get(symbol)
+        if found is not None:
+            return self._resolved(symbol, *found)
+        if symbol in self._flags:
+            flag = self._resolved(("flag", symbol), *self._flags[symbol])
+            node = self._derived(flag, "call_function", operator.mul, 1)
+            self._set(self._values, symbol, (node, ()))
+            return node
+        if symbol not in self._sizes:
+            raise UntracedTensor(f"The size {symbol} belongs to no value in the graph.")
+        tensor, dim = self._sizes[symbol]
+        node = self._derived(self._tensor(tensor), "call_method", "size", dim)
+        self._set(self._values, symbol, (node, ()))
+        return node
+
+
+class _NumberTracer(fx.proxy.TracerBase):
+    """Appends the arithmetic on sizes, as proxies perform it, to a recording's graph."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+        self.graph = recording.graph
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        return self._recording.create(*args[:4])
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """``function`` of numbers: a node if one of them is computed in the graph."""
+        if any(isinstance(arg, fx.Proxy) for arg in args):
+            return self.create_proxy("call_function", function, args, {})
+        return function(*args)
+
+    def create_arg(self, a: Any) -> Any:
+        return super().create_arg(a)

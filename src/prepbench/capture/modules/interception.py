@@ -1,0 +1,213 @@
+"""What is replaced in torch and Python during tracing by value, so that calls which hide from torch are seen."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from prepbench._torch_compat.modes import vmap_module
+from prepbench._torch_compat.symbolic_fx import wrapped_functions
+from prepbench.running.patching import patched, patched_item
+
+_MATH = {
+    "sqrt": torch.sym_sqrt if hasattr(torch, "sym_sqrt") else torch._sym_sqrt,  # type: ignore[attr-defined]
+    "ceil": lambda value: value.__ceil__(),
+    "floor": lambda value: value.__floor__(),
+    "trunc": lambda value: value.__trunc__(),
+}
+
+
+_COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
+
+
+class Run(Protocol):
+    """What a tracing run offers to the replacements."""
+
+    @property
+    def active(self) -> bool: ...
+    def call_below(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any: ...
+    def module_call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any: ...
+    def wrapped_function(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+    def autograd_function(self, original: Callable[..., Any], kind: Any, args: Any, kwargs: Any) -> Any: ...
+
+
+@contextmanager
+def intercepted(run: Run) -> Iterator[None]:
+    """Report module calls, custom autograd functions, ``vmap``, ``len`` and ``math`` to ``run`` inside the block.
+
+    Other threads, and code that runs while ``run`` is not active, get the originals.
+    """
+    wrapped = [(space, name, _wrapped(run, function)) for space, name, function in wrapped_functions()]
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (torch.nn.Module, "__call__", _module_call(run)),
+            (torch.autograd.Function, "apply", classmethod(_apply(run))),
+            (vmap_module(), "vmap_impl", _vmap(run)),
+            (builtins, "len", _len(run)),
+            *((math, name, _number(run, name)) for name in _MATH),
+            *((torch.SymInt, name, _compare(run, name)) for name in _COMPARISONS),
+        ):
+            stack.enter_context(patched(owner, name, value))
+        # torch logs what fails on tensors without data; it is reported as a failure instead
+        for namespace, name, function in wrapped:
+            stack.enter_context(patched_item(namespace, name, function))
+        for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
+            stack.enter_context(patched(logging.getLogger(name), "disabled", True))
+        yield
+
+
+@contextmanager
+def symbolic_conversions(code: Iterable[Any]) -> Iterator[None]:
+    """Inside the block ``int`` and ``float`` in the files of these classes and functions keep sizes symbolic.
+
+    Python insists that ``int(value)`` gives a plain number, so the names themselves are replaced.
+    """
+    homes = {getattr(part, "__module__", None) or type(part).__module__ for part in code}
+    numbers = [(getattr(math, name), _Followed(math, name)) for name in _MATH]
+    with ExitStack() as stack:
+        for home in sorted(homes):
+            module = sys.modules.get(home)
+            if module is None or home.partition(".")[0] in ("torch", "builtins", "prepbench"):
+                continue
+            for name, value in (("int", _Int), ("float", _Float)):
+                if name not in vars(module):
+                    stack.enter_context(patched_item(vars(module), name, value))
+            for name, value in list(vars(module).items()):
+                followed = next((f for f in numbers if value is f[0]), None)  # from math import sqrt
+                if followed is not None:
+                    stack.enter_context(patched_item(vars(module), name, followed[1]))
+        yield
+
+
+class _Like(type):
+    """A type that stands for another one in ``isinstance`` and as a key."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        # a symbolic size is an int wherever the model runs for real
+        symbolic = torch.SymInt if cls.__mro__[1] is int else torch.SymFloat
+        return isinstance(instance, cls.__mro__[1] | symbolic)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls.__mro__[1])
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.__mro__[1]
+
+    def __hash__(cls) -> int:
+        return hash(cls.__mro__[1])
+
+
+class _Int(int, metaclass=_Like):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], torch.SymInt):
+            return args[0]
+        if len(args) == 1 and isinstance(args[0], torch.SymFloat):
+            return args[0].__trunc__()
+        return int(*args, **kwargs)
+
+
+class _Float(float, metaclass=_Like):
+    def __new__(cls, *args: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat):
+            return torch.sym_float(args[0])
+        return float(*args)
+
+
+_FOLLOWED = ((builtins, "len"), *((math, name) for name in _MATH))
+
+
+class _Followed:
+    """A function on sizes that a model imported by name: the one that follows sizes while tracing replaces it."""
+
+    def __init__(self, home: Any, name: str) -> None:
+        self._home, self._name = home, name
+
+    def __call__(self, value: Any, /) -> Any:
+        return getattr(self._home, self._name)(value)
+
+
+def _wrapped(run: Run, original: Callable[..., Any]) -> Callable[..., Any]:
+    if isinstance(original, _Followed):
+        return original
+    for home, name in _FOLLOWED:
+        if original is getattr(home, name):
+            return _Followed(home, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return run.wrapped_function(original, args, kwargs) if run.active else original(*args, **kwargs)
+
+    return wrapped
+
+
+def _module_call(run: Run) -> Callable[..., Any]:
+    original = torch.nn.Module.__call__
+
+    def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if run.active:
+            return run.module_call(original, module, args, kwargs)
+        return original(module, *args, **kwargs)
+
+    return call
+
+
+def _apply(run: Run) -> Callable[..., Any]:
+    original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+
+    def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        if run.active:
+            return run.autograd_function(original, kind, args, kwargs)
+        return original(kind, *args, **kwargs)
+
+    return apply
+
+
+def _vmap(run: Run) -> Callable[..., Any]:
+    original = vmap_module().vmap_impl
+
+    def vmap_impl(*args: Any, **kwargs: Any) -> Any:
+        return run.call_below(original, *args, **kwargs) if run.active else original(*args, **kwargs)
+
+    return vmap_impl
+
+
+def _len(run: Run) -> Callable[[Any], Any]:
+    original = builtins.len
+
+    def traced_len(value: Any, /) -> Any:
+        if isinstance(value, torch.Tensor) and run.active and value.dim():
+            # Python insists on an int from __len__, which would fix the size
+            return value.shape[0]
+        return original(value)
+
+    return traced_len
+
+
+def _number(run: Run, name: str) -> Callable[..., Any]:
+    original = getattr(math, name)
+
+    def traced_number(value: Any, /) -> Any:
+        if isinstance(value, torch.SymInt | torch.SymFloat) and run.active:
+            return _MATH[name](value)
+        return original(value)
+
+    return traced_number
+
+
+def _compare(run: Run, name: str) -> Callable[..., Any]:
+    original = getattr(torch.SymInt, name)
+
+    def compare(self: torch.SymInt, other: Any) -> Any:
+        result = original(self, other)
+        if isinstance(result, torch.SymBool) and run.active and result.node.has_hint():
+            # torch's C++ argument parser takes flags such as is_causal only as bool
+            return bool(result)
+        return result
+
+    return compare

@@ -1,0 +1,101 @@
+"""What tracing one module gives, whichever way it was traced."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import fx
+
+from prepbench._torch_compat.fake_tensors import needs_data
+from prepbench.capture.modules.fake_inputs import InputSize
+from prepbench.capture.sizes.sample_sizes import value_at
+from prepbench.document.model import SourceLine
+
+_CONVERSION = re.compile(r"\b(?:int|float|sqrt|ceil|floor|trunc)\(")
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What a graph takes for granted about its input sizes.
+
+    Attributes:
+        expression: a sympy condition.
+        source: the user's line that asked.
+        asked_by_torch: a torch function asked, not the line itself; another way to trace may not need the answer.
+    """
+
+    expression: Any
+    source: SourceLine | None
+    asked_by_torch: bool = False
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a submodule, with the error if it could not be traced through."""
+
+    fqn: str
+    error: Exception | None = None
+
+
+@dataclass
+class ValueTrace:
+    """The graph of one module, and what it needs to run; ``error`` is what its own forward raised, if it did."""
+
+    graph: fx.Graph
+    calls: list[ModuleCall] = field(default_factory=list)
+    error: Exception | None = None
+    constants: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[Any, InputSize] = field(default_factory=dict)
+    assumptions: list[Assumption] = field(default_factory=list)
+
+    @property
+    def fixed(self) -> list[Assumption]:
+        """Sizes that differ between samples and yet had to be one number, such as the length of an unrolled loop."""
+        return [a for a in self.assumptions if a.expression.is_Equality and len(a.expression.free_symbols) == 1]
+
+    @property
+    def converted(self) -> bool:
+        """Whether ``int()`` or the like in the model's code made a number of a size that differs."""
+        return any(a.source is not None and _CONVERSION.search(a.source.code) for a in self.fixed)
+
+    @property
+    def contradicted(self) -> list[Assumption]:
+        """Assumptions that are false for one of the samples that were traced."""
+        return [
+            a
+            for a in self.assumptions
+            if any(value_at(a.expression, values) == False for values in values_on_samples(a.expression, self.sizes))  # noqa: E712
+        ]
+
+    @property
+    def avoidable(self) -> bool:
+        """Whether something was lost that another way of tracing may keep."""
+        return any(not needs_data(error) for error in self.errors) or any(
+            assumption.asked_by_torch for assumption in (*self.fixed, *self.contradicted)
+        )
+
+    @property
+    def errors(self) -> list[Exception]:
+        """Everything that was raised, the root's own error first."""
+        return [e for e in (self.error, *(call.error for call in self.calls)) if e is not None]
+
+    def keep_errors_of(self, other: ValueTrace) -> None:
+        """Take over why the modules failed that fail in both traces."""
+        errors = {call.fqn: call.error for call in other.calls if call.error is not None}
+        self.calls = [replace(c, error=errors.get(c.fqn, c.error)) if c.error else c for c in self.calls]
+
+    @property
+    def losses(self) -> tuple[bool, int, int, int]:
+        """What was not traced, for comparing two attempts at the same model."""
+        return self.error is not None, len(self.contradicted), len(self.errors), len(self.fixed)
+
+
+def values_on_samples(expression: Any, sizes: dict[Any, InputSize]) -> list[dict[Any, Any]]:
+    """The values that the symbols of ``expression`` have on each sample; empty if one is no input size."""
+    symbols: set[Any] = getattr(expression, "free_symbols", set())
+    if not symbols or not symbols <= set(sizes):
+        return []
+    count = len(next(iter(sizes.values())).sizes)
+    return [{symbol: sizes[symbol].sizes[index] for symbol in symbols} for index in range(count)]

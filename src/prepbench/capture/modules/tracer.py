@@ -1,0 +1,158 @@
+"""``RobustTracer``: one FX graph of a module in which whatever cannot be traced is a single call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import fx
+
+from prepbench.capture.failures.reasons import describe_failure
+from prepbench.capture.modules.observed import Observed
+from prepbench.capture.modules.symbolic_trace import trace_symbolically
+from prepbench.capture.modules.trace_result import ValueTrace
+from prepbench.capture.modules.value_trace import trace_values
+from prepbench.document.model import Failure
+from prepbench.inputs import Sample, normalize_samples
+from prepbench.running.check_inputs import check_names
+
+Target = torch.nn.Module | Callable[..., Any]
+
+
+_LAYERS = ("torch.nn.", "torch.ao.nn.", "prepbench.prepare.modules")
+
+
+class RobustTracer:
+    """Traces modules into FX graphs without ever giving up on the whole for one part.
+
+    Without inputs, tracing is symbolic. With ``inputs=`` the forward runs on tensors without data, so that Python
+    control flow on shapes, ``len``, iteration, item assignment and output classes resolve. Either way, the innermost
+    module whose code cannot be followed is recorded as one ``call_module`` node; the model is left as it was.
+
+    Example:
+        >>> tracer = RobustTracer()
+        >>> graph = tracer.trace(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+        >>> [node.op for node in graph.nodes]
+        ['placeholder', 'call_module', 'call_module', 'output']
+    """
+
+    _leaves: ClassVar[set[type[torch.nn.Module]]] = set()
+
+    def __init__(self) -> None:
+        self.root: Target | None = None
+        self.graph: fx.Graph | None = None
+        self.result: ValueTrace | None = None
+        """Everything the last :meth:`trace` found out, beside its graph."""
+        self._failures: dict[int, tuple[Target, str]] = {}
+        self._visited: dict[int, Target] = {}
+        self.failures: dict[str, Failure] = {}
+        self.counts: dict[str, int] = {}
+
+    @classmethod
+    def register_leaf(cls, m: type[torch.nn.Module]) -> None:
+        """Keep every module of class ``m`` as a single call from now on."""
+        cls._leaves.add(m)
+
+    @classmethod
+    def unregister_leaf(cls, m: type[torch.nn.Module]) -> None:
+        """Trace into modules of class ``m`` again.
+
+        Raises:
+            KeyError: the class was not registered.
+        """
+        cls._leaves.remove(m)
+
+    @classmethod
+    def is_registered_leaf(cls, m: torch.nn.Module | type[torch.nn.Module]) -> bool:
+        """Whether this class, or the class of this module, was registered as a leaf."""
+        return (type(m) if isinstance(m, torch.nn.Module) else m) in cls._leaves
+
+    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
+        """Whether ``m`` stays one call: a layer of ``torch.nn``, a scripted, registered or failed module."""
+        home = type(m).__module__
+        return (
+            self.is_registered_leaf(m)
+            or (home.startswith(_LAYERS) and not isinstance(m, torch.nn.Sequential))
+            or isinstance(m, torch.jit.ScriptModule)
+            or (self.is_failed(m) and m is not self.root)
+        )
+
+    def is_failed(self, m: Target) -> bool:
+        """Whether the code of ``m`` could not be traced."""
+        return id(m) in self._failures
+
+    def failure_msg(self, m: Target) -> str | None:
+        """``"TypeError: ..."`` of a failed module, else ``None``."""
+        found = self._failures.get(id(m))
+        return found[1] if found else None
+
+    def is_unvisited(self, m: Target) -> bool:
+        """Whether ``m`` was never called while tracing."""
+        return id(m) not in self._visited
+
+    def record_call_module(self, m: Target, e: Exception | None = None) -> None:
+        """Note that ``m`` was called, and with ``e`` that its code could not be traced."""
+        self._visited[id(m)] = m
+        if e is not None:
+            self._failures[id(m)] = (m, f"{type(e).__name__}: {e}")
+
+    def trace(
+        self,
+        root: Target,
+        concrete_args: dict[str, Any] | None = None,
+        *,
+        inputs: Any = None,
+        observe: Callable[[], Observed] | None = None,
+        observed: Observed | None = None,
+        prefix: str = "",
+    ) -> fx.Graph:
+        """The graph of ``root``; empty if its own forward failed (see :meth:`is_failed`).
+
+        Args:
+            root: a module or a function.
+            concrete_args: values by parameter name, for symbolic tracing: only tensors become proxies.
+            inputs: sample inputs; tracing then follows values. Sizes that differ between samples stay symbolic.
+            observe: what submodules do on the samples, if something fails; by default the model is run to find out.
+            observed: that, if known already.
+            prefix: name of ``root`` within the observed model.
+        """
+        self.root = root
+        check_names(root, concrete_args or {})
+        if inputs is None:
+            result = trace_symbolically(root, concrete_args, is_leaf=self.is_leaf_module)
+        else:
+            samples = normalize_samples(root, inputs) if not _are_samples(inputs) else list(inputs)
+            module = root if isinstance(root, torch.nn.Module) else torch.nn.Module()
+            result = trace_values(
+                root,
+                samples,
+                is_leaf=self.is_leaf_module,
+                observe=observe or (lambda: Observed.of(module, samples)),
+                observed=observed,
+                prefix=prefix,
+            )
+        self._note(root, result, prefix)
+        self.result, self.graph = result, result.graph
+        return result.graph
+
+    def _note(self, root: Target, result: ValueTrace, prefix: str) -> None:
+        modules = dict(root.named_modules()) if isinstance(root, torch.nn.Module) else {}
+        for call in result.calls if result.error is None else [c for c in result.calls if c.error]:
+            full = ".".join(part for part in (prefix, call.fqn) if part)
+            if call.fqn or call.error is None:
+                self._record(modules.get(call.fqn, root), full, call.error)
+        if result.error is not None or not any(call.fqn == "" for call in result.calls):
+            self._record(root, prefix, result.error)
+
+    def _record(self, m: Target, fqn: str, error: Exception | None) -> None:
+        self.record_call_module(m, error)
+        self.counts[fqn] = self.counts.get(fqn, 0) + 1
+        if error is not None:
+            module = m if isinstance(m, torch.nn.Module) else None
+            name = type(m).__name__ if module is not None else getattr(m, "__name__", type(m).__name__)
+            self.failures[fqn] = describe_failure(error, fqn=fqn, module_type=name, module=module)
+
+
+def _are_samples(inputs: Any) -> bool:
+    return isinstance(inputs, list) and bool(inputs) and all(isinstance(sample, Sample) for sample in inputs)

@@ -1,0 +1,312 @@
+"""Dynamic axes: which dims of the inputs may vary, inferred from samples and changed by the user."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from prepbench._shown import view
+from prepbench.errors import InputError
+from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.running.callable_module import as_module
+from prepbench.running.compare_samples import tensor_shapes
+from prepbench.running.object_nodes import register_nodes
+
+if TYPE_CHECKING:
+    from prepbench.capture.aten.export import Captured
+    from prepbench.capture.aten.verification import AxesReport
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dim of one tensor argument.
+
+    Attributes:
+        path: the argument, e.g. ``"input_ids"`` or ``"past[0].key"``.
+        dim: the dim, from 0.
+        sizes: its size in each sample.
+        dynamic: whether the captured graph must take other sizes.
+        symbol: the name of the size when it is dynamic; axes of the same name vary together.
+        named: whether the name was given with :meth:`DynamicAxes.rename`.
+        minimum: the smallest size to support; ``None`` if not limited.
+        maximum: the largest.
+    """
+
+    path: str
+    dim: int
+    sizes: tuple[int, ...]
+    dynamic: bool = False
+    symbol: str = ""
+    named: bool = False
+    minimum: int | None = None
+    maximum: int | None = None
+
+    def allows(self, size: int) -> bool:
+        """Whether the size is within the limits."""
+        return (self.minimum is None or size >= self.minimum) and (self.maximum is None or size <= self.maximum)
+
+    @property
+    def limits(self) -> str:
+        """``"2 to 64"``, ``"at least 2"``, ``"at most 64"``, or "" without limits."""
+        if self.minimum is not None and self.maximum is not None:
+            return f"{self.minimum} to {self.maximum}"
+        if self.maximum is not None:
+            return f"at most {self.maximum}"
+        return f"at least {self.minimum}" if self.minimum is not None else ""
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The smallest and the largest size that was seen."""
+        return min(self.sizes), max(self.sizes)
+
+
+@dataclass(frozen=True)
+class DynamicAxes:
+    """Every dim of every tensor argument, and which of them are dynamic. A value: changes make a new one.
+
+    Example:
+        >>> axes = DynamicAxes.infer([torch.ones(1, 3), torch.ones(2, 3)], torch.nn.Linear(3, 4))
+        >>> [axis.dim for axis in axes.axes if axis.dynamic]
+        [0]
+        >>> axes.set("input", 1, True).axes[1].dynamic
+        True
+    """
+
+    axes: tuple[Axis, ...]
+    samples: tuple[Sample, ...] = field(default=(), compare=False, repr=False)
+
+    @classmethod
+    def infer(cls, samples: Any, module_or_func: Callable[..., Any] | None = None) -> DynamicAxes:
+        """Compare all samples: a dim whose size differs between any two of them is dynamic.
+
+        The order of the samples does not matter, and a size of 1 in some of them makes no difference.
+
+        Args:
+            samples: sample inputs, in any form that :func:`prepbench.inputs.normalize_samples` takes.
+            module_or_func: what will be called with them; gives positional arguments their names.
+
+        Raises:
+            InputError: the samples differ in something other than sizes (an argument, its type, dtype, rank, or a
+                Python value); the message names the argument and both samples.
+        """
+        function = module_or_func if module_or_func is not None else _anything
+        normalized = normalize_samples(function, samples, name="samples")
+        register_nodes([(sample.args, sample.kwargs) for sample in normalized])
+        axes = []
+        for path, shapes in tensor_shapes(function, normalized).items():
+            for dim, sizes in enumerate(zip(*shapes, strict=True)):
+                axes.append(Axis(path, dim, tuple(sizes), len(set(sizes)) > 1))
+        return cls(_with_symbols(axes), tuple(normalized))
+
+    def set(self, path: str, dim: int, dynamic: bool = True) -> DynamicAxes:
+        """The axes with one of them made dynamic or static; a negative ``dim`` counts from the last.
+
+        Raises:
+            InputError: there is no such argument or dim; the message gives the nearest names.
+        """
+        return self._changed(path, dim, dynamic=dynamic)
+
+    def rename(self, path: str, dim: int, name: str) -> DynamicAxes:
+        """The axes with one of them, and all that vary together with it, made dynamic under this name.
+
+        Raises:
+            InputError: there is no such axis, the name is no identifier, or belongs to sizes that vary differently.
+        """
+        if not name.isidentifier():
+            raise InputError(f"The name of an axis must be a Python identifier, such as 'batch'; got {name!r}.")
+        made = self._changed(path, dim, dynamic=True)
+        (axis,) = [a for a in made.axes if (a.path, a.dim) == (path, dim % made._rank(path))]
+        clash = next((a for a in made.dynamic if a.symbol == name and a.sizes != axis.sizes), None)
+        if clash is not None:
+            raise InputError(
+                f"{path}.shape[{dim}] had the sizes {axis.sizes} and cannot have the name {name!r}, which belongs to "
+                f"{clash.path}.shape[{clash.dim}] with the sizes {clash.sizes}: one name is one size."
+            )
+        old = axis.symbol
+        changed = [replace(a, symbol=name, named=True) if a.dynamic and a.symbol == old else a for a in made.axes]
+        return DynamicAxes(_with_symbols(changed), self.samples)
+
+    def limit(self, path: str, dim: int, *, min: int | None = None, max: int | None = None) -> DynamicAxes:
+        """The axes with one of them made dynamic between two sizes, both included; verification stays within them.
+
+        Raises:
+            InputError: there is no such axis, the range is empty, or a sample lies outside.
+        """
+        made = self._changed(path, dim, dynamic=True, minimum=min, maximum=max)
+        (axis,) = [a for a in made.axes if (a.path, a.dim) == (path, dim % made._rank(path))]
+        if min is not None and max is not None and min > max:
+            raise InputError(f"The range of {path}.shape[{dim}] is empty: min={min} is more than max={max}.")
+        outside = [size for size in axis.sizes if not axis.allows(size)]
+        if outside:
+            raise InputError(
+                f"{path}.shape[{dim}] is {outside[0]} in a sample, outside of {axis.limits}. Widen the range or give "
+                "samples within it."
+            )
+        return made
+
+    def _rank(self, path: str) -> int:
+        return sum(axis.path == path for axis in self.axes)
+
+    def _changed(self, path: str, dim: int, **changes: Any) -> DynamicAxes:
+        dims = [axis.dim for axis in self.axes if axis.path == path]
+        if not dims:
+            paths = list(dict.fromkeys(axis.path for axis in self.axes))
+            near = difflib.get_close_matches(path, paths, 3, 0.4) or paths
+            raise InputError(f"There is no tensor argument {path!r}. Nearest: {', '.join(map(repr, near)) or 'none'}.")
+        if not -len(dims) <= dim < len(dims):
+            raise InputError(f"{path!r} has {len(dims)} dims, so dim must be between 0 and {len(dims) - 1}, got {dim}.")
+        wanted = dim % len(dims)
+        changed = [replace(axis, **changes) if (axis.path, axis.dim) == (path, wanted) else axis for axis in self.axes]
+        return DynamicAxes(_with_symbols(changed), self.samples)
+
+    @property
+    def dynamic(self) -> tuple[Axis, ...]:
+        """The dynamic axes only."""
+        return tuple(axis for axis in self.axes if axis.dynamic)
+
+    @property
+    def linked(self) -> tuple[str, ...]:
+        """Sizes that differ by the same number in every sample, in words."""
+        axes = [axis for axis in self.dynamic if len(set(axis.sizes)) > 1]
+        first: dict[tuple[int, ...], Axis] = {}
+        said = []
+        for axis in axes:
+            steps = tuple(size - axis.sizes[0] for size in axis.sizes)
+            other = first.setdefault(steps, axis)
+            offset = axis.sizes[0] - other.sizes[0]
+            if offset:
+                sign = "+" if offset > 0 else "-"
+                one, two = f"{axis.path}.shape[{axis.dim}]", f"{other.path}.shape[{other.dim}]"
+                said.append(f"{one} is {two} {sign} {abs(offset)} in every sample")
+        return tuple(said)
+
+    def dynamic_shapes(
+        self, module_or_func: Callable[..., Any], sample: Sample | None = None, *, hint: Any = None
+    ) -> Any:
+        """The ``dynamic_shapes`` argument of ``torch.export.export`` for a call of ``module_or_func``.
+
+        Args:
+            module_or_func: what is exported.
+            sample: the call; the first of the samples that the axes were inferred from when not given.
+            hint: what stands for a dynamic dim; ``torch.export.Dim.DYNAMIC`` when not given.
+
+        Raises:
+            InputError: no sample, or one without an argument that has axes here.
+        """
+        sample = sample or next(iter(self.samples), None)
+        if sample is None:
+            raise InputError("These axes were made without samples: pass the call to export as sample=.")
+        leaves = dict(named_leaves(module_or_func, sample))
+        self.check_paths(leaves)
+        # the same tensor given twice has one entry, which holds the dims of both
+        dims: dict[int, dict[int, Any]] = {}
+        for axis in self.dynamic:
+            entry = dims.setdefault(id(leaves[axis.path]), {})
+            kind = torch.export.Dim.DYNAMIC if hint is None else hint
+            limited = axis.minimum is not None or axis.maximum is not None
+            entry[axis.dim] = kind(min=axis.minimum, max=axis.maximum) if limited else kind
+        shapes = torch.export.ShapesCollection()
+        for path in dict.fromkeys(axis.path for axis in self.dynamic):
+            shapes[leaves[path]] = dims[id(leaves[path])]
+        return shapes.dynamic_shapes(as_module(module_or_func), sample.args, sample.kwargs)
+
+    def check_paths(self, leaves: dict[str, Any]) -> None:
+        """Raise :class:`InputError` when an axis belongs to an argument that ``leaves`` does not have."""
+        for axis in self.axes:
+            leaf = leaves.get(axis.path)
+            if not isinstance(leaf, torch.Tensor) or leaf.dim() <= axis.dim:
+                near = difflib.get_close_matches(axis.path, list(leaves), 3, 0.3) or list(leaves)
+                raise InputError(
+                    f"The dynamic axes name dim {axis.dim} of the argument {axis.path!r}, which these inputs do not "
+                    f"have. Nearest: {', '.join(map(repr, near))}. Infer the axes with the same model: "
+                    "DynamicAxes.infer(inputs, model)."
+                )
+
+    def verify(self, captured: Captured) -> AxesReport:
+        """Run sizes that no sample had, and say of each dynamic axis: holds, specialised, or bounded."""
+        from prepbench.capture.aten.verification import verify_axes
+
+        return verify_axes(self, captured)
+
+    def code(self) -> str:
+        """Python that makes an equal value, without the samples."""
+        lines = [
+            f"    Axis({axis.path!r}, {axis.dim}, {axis.sizes!r}, {axis.dynamic}, {axis.symbol!r}{_further(axis)}),"
+            for axis in self.axes
+        ]
+        header = "from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes"
+        return "\n".join([header, "", "axes = DynamicAxes((", *lines, "))"])
+
+    def table(self) -> Any:
+        """The axes as a pandas ``DataFrame``."""
+        return view("views.tables", "axes_table", self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return view("views.display", "axes_bundle", self)
+
+    def __repr__(self) -> str:
+        shapes: dict[str, list[str]] = {}
+        for axis in self.axes:
+            shapes.setdefault(axis.path, []).append(axis.symbol if axis.dynamic else str(axis.sizes[0]))
+        lines = [f"  {path}: ({', '.join(sizes)})" for path, sizes in shapes.items()]
+        if not self.dynamic:
+            lines.append(
+                "  Nothing is dynamic: all samples have the same sizes. Give a sample of another size (such as another "
+                "batch), or make an axis dynamic with .set(path, dim)."
+            )
+        for symbol in dict.fromkeys(axis.symbol for axis in self.dynamic):
+            seen = sorted({size for axis in self.dynamic if axis.symbol == symbol for size in axis.sizes})
+            limits = next((axis.limits for axis in self.dynamic if axis.symbol == symbol and axis.limits), "")
+            lines.append(f"  {symbol}: seen {', '.join(map(str, seen))}" + (f", {limits}" if limits else ""))
+        lines += [f"  {text}" for text in self.linked]
+        return "\n".join(["DynamicAxes", *lines])
+
+
+def _further(axis: Axis) -> str:
+    given = {"named": axis.named or None, "minimum": axis.minimum, "maximum": axis.maximum}
+    return "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
+
+
+def _anything(*args: Any, **kwargs: Any) -> None:
+    """What samples are read for when no model is given."""
+
+
+def _with_symbols(axes: list[Axis]) -> tuple[Axis, ...]:
+    """Name the dynamic axes: axes that vary together share a name."""
+    names: dict[Any, str] = {}
+    result = []
+    for axis in axes:
+        if not axis.dynamic:
+            result.append(replace(axis, symbol="", named=False, minimum=None, maximum=None))
+            continue
+        # sizes that never varied say nothing about varying together, but the same dim probably does
+        key = axis.sizes if len(set(axis.sizes)) > 1 else (axis.dim, axis.sizes)
+        if key not in names and axis.named:
+            names[key] = axis.symbol
+        if key not in names:
+            same = [other for other in axes if other.path == axis.path]
+            names[key] = _unused(_symbol_name(axis, same), set(names.values()))
+        result.append(replace(axis, symbol=names[key]))
+    return tuple(result)
+
+
+def _symbol_name(axis: Axis, axes_of_tensor: list[Axis]) -> str:
+    rank = len(axes_of_tensor)
+    if axis.dim == 0:
+        return "batch"
+    # of (batch, channels, height, width) the last two; of a cache (batch, heads, length, size) only the length varies
+    is_image = rank >= 4 and (axes_of_tensor[-1].dynamic or axes_of_tensor[-3].sizes[0] <= 4)
+    if is_image and axis.dim >= rank - 2:
+        return ("height", "width")[axis.dim - rank + 2]
+    if axis.dim == (1 if rank in (2, 3) else rank - 2):
+        return "sequence"
+    return f"dim{axis.dim}"
+
+
+def _unused(name: str, used: set[str]) -> str:
+    candidates = [name, *(f"{name}_{number}" for number in range(2, len(used) + 3))]
+    return next(candidate for candidate in candidates if candidate not in used)

@@ -1,0 +1,86 @@
+"""Samples of other sizes, made from the user's by repeating or cutting along dynamic axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
+from prepbench.inputs import Sample, named_leaves
+
+
+def linked_axes(axes: DynamicAxes) -> dict[str, list[Axis]]:
+    """The dynamic axes by symbol, where axes whose sizes always change by the same amount count as one.
+
+    A cache of length ``n`` with a mask of length ``n + 1`` can only change together.
+    """
+    groups: dict[Any, list[Axis]] = {}
+    for axis in axes.dynamic:
+        steps = tuple(size - axis.sizes[0] for size in axis.sizes)
+        groups.setdefault(steps if any(steps) else axis.symbol, []).append(axis)
+    return {group[0].symbol: group for group in groups.values()}
+
+
+def resized(
+    function: Callable[..., Any], sample: Sample, changes: Mapping[str, int], groups: Mapping[str, Sequence[Axis]]
+) -> Sample:
+    """``sample`` with the axes of each symbol in ``changes`` longer (or shorter) by the given number of entries.
+
+    Entries are repeated from the start, so that indices and masks stay valid.
+    """
+    sizes: dict[str, list[tuple[int, int]]] = {}
+    for symbol, change in changes.items():
+        for axis in groups[symbol]:
+            sizes.setdefault(axis.path, []).append((axis.dim, change))
+    paths = [path for path, _ in named_leaves(function, sample)]
+    leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
+    for index, path in enumerate(paths):
+        for dim, change in sizes.get(path, ()):
+            leaves[index] = _with_size(leaves[index], dim, leaves[index].shape[dim] + change)
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    return Sample(args, kwargs, sample.index)
+
+
+def _with_size(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    length = tensor.shape[dim]
+    if size < 0 or (length == 0 and size > 0):
+        return tensor
+    index = torch.arange(size, device=tensor.device) % max(length, 1)
+    return tensor.detach().index_select(dim, index)
+
+
+def base_sample(function: Callable[..., Any], samples: Sequence[Sample], axes: DynamicAxes) -> Sample:
+    """The sample to trace with: every dynamic size is at least 2, made by repeating if no sample is like that.
+
+    Sizes 0 and 1 broadcast, so a graph that is traced with them holds for nothing else.
+    """
+    groups = linked_axes(axes)
+
+    def shortest(position: int) -> int:
+        leaves = dict(named_leaves(function, samples[position]))
+        return min((leaves[axis.path].shape[axis.dim] for axis in axes.dynamic), default=2)
+
+    best = max(range(len(samples)), key=lambda position: min(shortest(position), 2))
+    leaves = dict(named_leaves(function, samples[best]))
+    changes = {}
+    for symbol, group in groups.items():
+        size = min(leaves[axis.path].shape[axis.dim] for axis in group)
+        if size < 2:
+            seen = [other - axis.sizes[0] for axis in group[:1] for other in axis.sizes]
+            # a size that some sample has is known to be good, and is of the right kind (a multiple of a patch, say)
+            start = group[0].sizes[0]
+            larger = [start + step for step in seen if start + step >= 2]
+            changes[symbol] = (min(larger) if larger else 2) - leaves[group[0].path].shape[group[0].dim]
+            changes[symbol] = max(changes[symbol], 2 - size)
+    return resized(function, samples[best], changes, groups) if changes else samples[best]
+
+
+def varied(function: Callable[..., Any], samples: Sequence[Sample], axes: DynamicAxes) -> list[Sample]:
+    """Further samples in which each symbol varies by itself, to tell rules over sizes apart. They may not all run."""
+    groups = linked_axes(axes)
+    first = base_sample(function, samples, axes)
+    made = [resized(function, first, {symbol: step}, groups) for symbol in groups for step in (1, 3)]
+    return [Sample(sample.args, sample.kwargs, len(samples) + index) for index, sample in enumerate(made)]

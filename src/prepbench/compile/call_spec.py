@@ -1,0 +1,229 @@
+"""How a compiled model is called: like the original, whichever way its arguments are given."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from prepbench._torch_compat.programs import constant_outputs
+from prepbench.compile.output_tree import Structure, leaf_names, rebuild, structure_of
+from prepbench.compile.tensors import TensorForms, dummy_leaf, tensor_forms
+from prepbench.errors import InputError
+from prepbench.inputs import Sample, forward_of, named_leaves
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """The call that was captured, as plain data.
+
+    Attributes:
+        parameters: names of the parameters of ``forward`` that can be given by position.
+        positional: how many arguments were given by position.
+        keywords: names of those given by keyword.
+        inputs: structure of ``(args, kwargs)``.
+        outputs: structure of the result.
+        paths: a readable path for each input leaf.
+        input_constants: input leaves that are no tensors, by index: the graph holds for these values only.
+        output_constants: output leaves that are no tensors, by index.
+        tensors: dtype and sizes of each input leaf that is a tensor.
+        defaults: defaults of parameters: plain values that a call may state, although the tracing inputs left them out.
+    """
+
+    parameters: tuple[str, ...]
+    positional: int
+    keywords: tuple[str, ...]
+    inputs: Structure
+    outputs: Structure
+    paths: tuple[str, ...]
+    input_constants: Mapping[int, Any]
+    output_constants: Mapping[int, Any]
+    tensors: TensorForms
+    defaults: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, module_or_function: Callable[..., Any], sample: Sample, program: torch.export.ExportedProgram
+    ) -> CallSpec:
+        """Describe the call ``sample`` for which ``program`` was captured."""
+        leaves = named_leaves(module_or_function, sample)
+        return cls(
+            _parameters(module_or_function),
+            len(sample.args),
+            tuple(sample.kwargs),
+            structure_of(program.call_spec.in_spec),
+            structure_of(program.call_spec.out_spec),
+            tuple(path for path, _ in leaves),
+            {i: leaf for i, (_, leaf) in enumerate(leaves) if not isinstance(leaf, torch.Tensor)},
+            constant_outputs(program),
+            tensor_forms(program),
+            _defaults(module_or_function),
+        )
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """A name for each input leaf that is a valid identifier, e.g. ``"input_ids"``."""
+        return _unique(_identifier(path) for path in self.paths)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """A name for each output leaf that is computed, e.g. ``"logits"``."""
+        names = _unique(_identifier(name) for name in leaf_names(self.outputs))
+        return tuple(name for i, name in enumerate(names) if i not in self.output_constants)
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The input leaves of a call, in the order of the program.
+
+        Raises:
+            InputError: an argument that was not captured or is missing, another structure, or another constant.
+        """
+        plain = self._takes_tensors and not kwargs and len(args) == self.positional
+        if plain and all(isinstance(value, torch.Tensor) for value in args):
+            return list(args)
+        arranged = self._arrange(args, kwargs)
+        leaves, spec = pytree.tree_flatten(arranged)
+        if structure_of(spec) != self.inputs:
+            raise InputError(
+                "The arguments are nested differently from the tracing inputs: expected leaves "
+                f"{', '.join(self.paths)}, got {len(leaves)} leaves "
+                f"({', '.join(type(leaf).__name__ for leaf in leaves)}). Call it the way the tracing inputs do, "
+                "or compile with inputs of this form."
+            )
+        for index, expected in self.input_constants.items():
+            if leaves[index] is not expected and leaves[index] != expected:
+                raise InputError(
+                    f"{self.paths[index]} was {expected!r} when the model was compiled, and its value is part of "
+                    f"the graph; got {leaves[index]!r}. "
+                    "Compile again with this value in the tracing inputs."
+                )
+        return leaves
+
+    @functools.cached_property
+    def _takes_tensors(self) -> bool:
+        """Whether it is called with tensors by position and nothing else, which needs no arranging."""
+        arguments = self.inputs["items"][0]["items"]
+        return not self.keywords and all(self.tensors) and all(item["kind"] == "leaf" for item in arguments)
+
+    def dummy(self, seed: int) -> Sample:
+        """A call of the form that was captured, with made-up tensors."""
+        generator = torch.Generator().manual_seed(seed)
+        leaves = [
+            dummy_leaf(form, generator) if form is not None else self.input_constants.get(index)
+            for index, form in enumerate(self.tensors)
+        ]
+        args, kwargs = rebuild(self.inputs, iter(leaves))
+        return Sample(tuple(args), dict(kwargs))
+
+    def result(self, outputs: Sequence[Any], spec: pytree.TreeSpec | None = None) -> Any:
+        """The result of a call from its computed output leaves."""
+        rest, count = iter(outputs), len(self.output_constants) + len(outputs)
+        values = [self.output_constants[i] if i in self.output_constants else next(rest) for i in range(count)]
+        if spec is not None:
+            return pytree.tree_unflatten(values, spec)
+        return rebuild(self.outputs, iter(values))
+
+    def _arrange(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call in the form that was captured; arguments that are None and were not captured are left out."""
+        named = dict(kwargs)
+        extra = list(args[len(self.parameters) :])
+        for name, value in zip(self.parameters, args, strict=False):
+            if name in named:
+                raise InputError(f"The argument {name!r} is given twice, by position and by keyword.")
+            named[name] = value
+        positional = list(self.parameters[: self.positional])
+        missing = [name for name in (*positional, *self.keywords) if name not in named]
+        surplus = [
+            name
+            for name, value in named.items()
+            if name not in (*positional, *self.keywords) and not self._is_default(name, value)
+        ]
+        if missing or surplus:
+            expected = ", ".join([*positional, *(f"{name}=" for name in self.keywords)]) or "no arguments"
+            problem = (
+                f"missing {', '.join(missing)}" if missing else f"{', '.join(surplus)} was not among the tracing inputs"
+            )
+            raise InputError(
+                f"Compiled for a call with {expected}: {problem}. Give these arguments, or compile again with "
+                "tracing inputs of this form."
+            )
+        return (*(named[name] for name in positional), *extra), {name: named[name] for name in self.keywords}
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        return value is None or (isinstance(value, bool | int | float | str) and self.defaults.get(name) == value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data; constants that JSON has no word for are kept as text."""
+        return {
+            "parameters": list(self.parameters),
+            "positional": self.positional,
+            "keywords": list(self.keywords),
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "paths": list(self.paths),
+            "input_constants": {str(i): _plain(value) for i, value in self.input_constants.items()},
+            "output_constants": {str(i): _plain(value) for i, value in self.output_constants.items()},
+            "tensors": list(self.tensors),
+            "defaults": dict(self.defaults),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CallSpec:
+        """Read what :meth:`to_dict` wrote."""
+        return cls(
+            tuple(data["parameters"]),
+            data["positional"],
+            tuple(data["keywords"]),
+            data["inputs"],
+            data["outputs"],
+            tuple(data["paths"]),
+            {int(i): value for i, value in data["input_constants"].items()},
+            {int(i): value for i, value in data["output_constants"].items()},
+            tuple(data["tensors"]),
+            data["defaults"],
+        )
+
+
+def _parameters(module_or_function: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        signature = inspect.signature(forward_of(module_or_function))
+    except (TypeError, ValueError):
+        return ()
+    names = []
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    return tuple(names)
+
+
+def _defaults(module_or_function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        signature = inspect.signature(forward_of(module_or_function))
+    except (TypeError, ValueError):
+        return {}
+    plain = (bool, int, float, str)
+    return {p.name: p.default for p in signature.parameters.values() if isinstance(p.default, plain)}
+
+
+def _identifier(path: str) -> str:
+    name = re.sub(r"\W+", "_", path).strip("_") or "value"
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def _unique(names: Any) -> tuple[str, ...]:
+    """The names, numbered where one occurs again."""
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return tuple(result)
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

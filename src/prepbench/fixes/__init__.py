@@ -1,0 +1,1 @@
+"""Changes to a model's source that make it traceable, checked against the original."""

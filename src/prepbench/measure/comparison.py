@@ -1,0 +1,213 @@
+"""The result of a comparison: one row for each candidate, as values, text, table and chart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from prepbench._shown import view
+from prepbench.measure.artifacts import PARAMETERS
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects
+
+
+@dataclass(frozen=True)
+class CandidateResult:
+    """What was measured for one candidate.
+
+    Attributes:
+        name: the candidate's key.
+        metric: its score; ``inf`` for outputs equal to the reference when the score is an SQNR in dB.
+        change: its score minus the first candidate's; None where that is no finite number.
+        p50_ms: median latency of one call in milliseconds; None when latency was not measured.
+        p90_ms: 90th percentile of the latency in milliseconds.
+        speedup: how many times faster than the first candidate: the median, over the rounds, of the ratio of both
+            medians in one round. They ran right after each other there, so a machine that slows down cancels out.
+        size_bytes: see ``size_of``; None for a plain function that cannot be saved.
+        size_of: ``"saved artifact"``, or ``"parameters and buffers"`` of what cannot be saved.
+        target: name of the deployment target.
+        timed_in: ``"own process"``, ``"this process"`` or ``"not timed"``.
+        note: why the candidate could not be saved or timed on its own; else empty.
+        times_ms: every timed call in milliseconds, in order.
+    """
+
+    name: str
+    metric: float
+    change: float | None
+    p50_ms: float | None
+    p90_ms: float | None
+    speedup: float | None
+    size_bytes: int | None
+    size_of: str
+    target: str
+    timed_in: str
+    note: str = ""
+    times_ms: tuple[float, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Accuracy, latency and size of several candidates; what :func:`prepbench.compare` returns.
+
+    Attributes:
+        rows: one result for each candidate, in the order given; the first one is what the others are compared with.
+        metric: the metric's name.
+        unit: ``"dB"`` for SQNR, else empty.
+        higher_is_better: direction of the metric.
+        samples: number of samples scored.
+        batch_size: samples in one timed call.
+        rounds: number of interleaved rounds.
+        threads: number of threads of PyTorch and OpenMP in each timing process; a target may set its own.
+
+    Example:
+        >>> row = CandidateResult("fp32", 0.9, 0.0, 2.0, 2.5, 1.0, 4_000_000, "saved artifact", "eager", "own process")
+        >>> Comparison((row,), "accuracy", "", True, samples=64, batch_size=8, rounds=10, threads=2).rows[0].p50_ms
+        2.0
+    """
+
+    rows: tuple[CandidateResult, ...]
+    metric: str
+    unit: str
+    higher_is_better: bool
+    samples: int
+    batch_size: int
+    rounds: int
+    threads: int
+
+    def __getitem__(self, name: str) -> CandidateResult:
+        """The result of the candidate called ``name``."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"no candidate {name!r}; there are {', '.join(repr(row.name) for row in self.rows)}")
+
+    @property
+    def metric_label(self) -> str:
+        """The metric with its unit, e.g. ``"SQNR (dB)"``."""
+        return f"{self.metric} ({self.unit})" if self.unit else self.metric
+
+    @property
+    def caption(self) -> str:
+        """Under which conditions the numbers hold, in one sentence."""
+        scored = f"{self.metric} over {_count(self.samples, 'sample')}" + (
+            f" against {self.rows[0].name}" if self.unit else ""
+        )
+        if not self.rounds:
+            return f"{scored}; latency not measured."
+        calls = len(self.rows[0].times_ms)
+        return (
+            f"{scored}; ms per call on a batch of {self.batch_size}, {_count(self.threads, 'PyTorch thread')}, "
+            f"{calls} calls in {_count(self.rounds, 'interleaved round')}."
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks, e.g. why a candidate was timed in this process."""
+        marked = any(row.size_of == PARAMETERS and row.size_bytes is not None for row in self.rows)
+        legend = (f"* size of {PARAMETERS}, as it could not be saved",) if marked else ()
+        return (*legend, *(f"{row.name}: {row.note}" for row in self.rows if row.note))
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each candidate, numbers as numbers; sizes in MB (10**6 bytes)."""
+        import pandas
+
+        columns = {
+            "candidate": [row.name for row in self.rows],
+            self.metric_label: [row.metric for row in self.rows],
+            "change": [row.change for row in self.rows],
+            "p50 ms": [row.p50_ms for row in self.rows],
+            "p90 ms": [row.p90_ms for row in self.rows],
+            "speed-up": [row.speedup for row in self.rows],
+            "size MB": [None if row.size_bytes is None else row.size_bytes / 1e6 for row in self.rows],
+            "size of": [row.size_of for row in self.rows],
+            "target": [row.target for row in self.rows],
+            "timed in": [row.timed_in for row in self.rows],
+            "note": [row.note for row in self.rows],
+        }
+        numeric = ("change", "p50 ms", "p90 ms", "speed-up", "size MB")
+        return pandas.DataFrame(columns).astype(dict.fromkeys(numeric, float))
+
+    def figure(self) -> plotly.graph_objects.Figure:
+        """The metric against latency, with the size as marker area."""
+        return view("views.charts", "comparison_figure", self)
+
+    def __repr__(self) -> str:
+        header, *body = self.cells()
+        widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
+        numbers = range(1, len(header) - 2)
+        lines = [
+            "  ".join(
+                c.rjust(w) if i in numbers else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in (header, ["-" * w for w in widths], *body)
+        ]
+        return "\n".join([*(line.rstrip() for line in lines), self.caption, *self.notes])
+
+    def cells(self) -> list[list[str]]:
+        """Header and rows as written for people: a name first, two words last, numbers in between."""
+        header = [
+            "candidate",
+            self.metric_label,
+            "change",
+            "p50 ms",
+            "p90 ms",
+            "speed-up",
+            "size MB",
+            "target",
+            "timed in",
+        ]
+        return [header, *(self._cells(row) for row in self.rows)]
+
+    def _cells(self, row: CandidateResult) -> list[str]:
+        metric = "reference" if self.unit and row is self.rows[0] else number(row.metric, self.unit)
+        change = "–" if row.change is None or row is self.rows[0] else number(row.change, self.unit, signed=True)
+        return [
+            row.name,
+            metric,
+            change,
+            milliseconds(row.p50_ms),
+            milliseconds(row.p90_ms),
+            "–" if row.speedup is None else f"{row.speedup:.2f}×",
+            megabytes(row.size_bytes) + "*" * (row.size_bytes is not None and row.size_of == PARAMETERS),
+            row.target,
+            row.timed_in,
+        ]
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return view("views.charts", "comparison_bundle", self)  # type: ignore[no-any-return]
+
+
+def number(value: float, unit: str = "", *, signed: bool = False) -> str:
+    """A score for people: one decimal in dB, four elsewhere or four significant digits; ``∞`` for infinity."""
+    sign = "+" if signed else ""
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    digits = ".1f" if unit == "dB" else ".4f" if abs(value) < 10 else ".4g"
+    return format(value, sign + digits).replace("-", "−")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Three significant digits; ``–`` when not measured."""
+    if value is None:
+        return "–"
+    return (
+        f"{value:.0f}"
+        if value >= 100
+        else f"{value:.1f}"
+        if value >= 10
+        else f"{value:.2f}"
+        if value >= 1
+        else f"{value:.3f}"
+    )
+
+
+def megabytes(size: int | None) -> str:
+    """Bytes as MB (10**6); ``–`` when unknown."""
+    return "–" if size is None else f"{size / 1e6:.2g}" if size < 10_000 else milliseconds(size / 1e6)

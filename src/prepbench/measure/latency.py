@@ -1,0 +1,178 @@
+"""Latency of several candidates, fairly: one process for each, one active at a time, rounds interleaved.
+
+Two runtimes in one process disturb each other: their thread pools compete, which was seen to cost a factor of six.
+And a candidate measured after another sees another state of the machine. So every candidate gets a process, and in
+every round each has its turn, while the others sleep in a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from prepbench.errors import InputError
+from prepbench.inputs import Sample
+from prepbench.jobs import Progress, ProgressCallback
+from prepbench.measure.artifacts import Artifact
+from prepbench.measure.process import WorkerProcess, worker_command
+from prepbench.measure.transfer import save_sample
+from prepbench.measure.worker import timed_calls
+
+OWN_PROCESS = "own process"
+THIS_PROCESS = "this process"
+NOT_TIMED = "not timed"
+
+_WARM_UP_S = 0.3
+_WARM_UP_CALLS = 3
+_TURN_S = 0.1
+_MOST_CALLS = 200
+
+
+class Timer(Protocol):
+    """What can be asked for the times of a few calls of one candidate."""
+
+    def times_ns(self, settle: int, calls: int) -> list[int]:
+        """Nanoseconds of ``calls`` calls after ``settle`` untimed ones."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Times of one candidate: milliseconds of every timed call, in order, and where it was timed."""
+
+    times_ms: tuple[float, ...]
+    timed_in: str
+    note: str = ""
+
+
+class Steps:
+    """Reports progress, and the last step again while a worker is waited for, so that cancelling works at any time."""
+
+    def __init__(self, progress: ProgressCallback) -> None:
+        self._progress = progress
+        self._last: Progress | None = None
+
+    def __call__(self, step: Progress) -> None:
+        """Report a new step."""
+        self._last = step
+        self._progress(step)
+
+    def again(self) -> None:
+        """Report the last step again."""
+        if self._last is not None:
+            self._progress(self._last)
+
+
+@dataclass(frozen=True)
+class LocalTimer:
+    """Times a candidate in this process: for those that cannot be saved."""
+
+    call: Callable[[], Any]
+
+    def times_ns(self, settle: int, calls: int) -> list[int]:
+        """See :class:`Timer`."""
+        return timed_calls(self.call, settle, calls)
+
+
+def measure(
+    candidates: Mapping[str, Callable[..., Any]],
+    artifacts: Mapping[str, Artifact],
+    sample: Sample,
+    folder: Path,
+    *,
+    rounds: int,
+    timeout: float | None,
+    progress: ProgressCallback,
+) -> dict[str, Latency]:
+    """Time every candidate on ``sample``; ``folder`` is a temporary one, for the inputs and the workers' logs.
+
+    Raises:
+        LatencyError: a worker failed or did not answer in time; all workers have ended by then.
+    """
+    if rounds == 0:
+        return {name: Latency((), NOT_TIMED) for name in candidates}
+    steps = Steps(progress)
+    note = _handed_over(sample, folder / "inputs")
+    folders = {name: None if note else artifacts[name].folder for name in candidates}
+    own = sample.map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+    with started(folders, folder, timeout, steps) as workers:
+        timers: dict[str, Timer] = {
+            name: workers.get(name) or LocalTimer(functools.partial(own.call, candidate))
+            for name, candidate in candidates.items()
+        }
+        times = interleaved(timers, rounds, steps)
+    return {
+        name: Latency(tuple(t / 1e6 for t in values), OWN_PROCESS if name in workers else THIS_PROCESS, note)
+        for name, values in times.items()
+    }
+
+
+@contextlib.contextmanager
+def started(
+    folders: Mapping[str, Path | None], folder: Path, timeout: float | None, steps: Steps
+) -> Iterator[dict[str, WorkerProcess]]:
+    """A worker for every candidate that has a folder, all loaded; all ended afterwards, whatever happens."""
+    threads = torch.get_num_threads()
+    saved = {name: path for name, path in folders.items() if path is not None}
+    workers: dict[str, WorkerProcess] = {}
+    try:
+        for position, (name, path) in enumerate(saved.items()):
+            workers[name] = WorkerProcess(
+                name,
+                worker_command(path, folder / "inputs", threads),
+                folder / f"{position}.log",
+                threads=threads,
+                timeout=timeout,
+                heartbeat=steps.again,
+            )
+        for position, (name, worker) in enumerate(workers.items()):
+            steps(Progress("start", position, len(saved), name))
+            worker.wait_until_ready()
+        yield workers
+    finally:
+        for worker in workers.values():
+            worker.dismiss()
+        for worker in workers.values():
+            worker.close()
+
+
+def interleaved(timers: Mapping[str, Timer], rounds: int, progress: ProgressCallback) -> dict[str, list[int]]:
+    """Nanoseconds of every timed call: all warm up, then ``rounds`` rounds in which each timer has one turn.
+
+    Every turn starts with one untimed call. All timers make the same number of calls, chosen so that the slowest one's
+    turn takes about 0.1 s: short turns, so that all candidates meet the same state of the machine.
+    """
+    slowest = 1
+    for position, (name, timer) in enumerate(timers.items()):
+        progress(Progress("warm up", position, len(timers), name))
+        slowest = max(slowest, _warm_up(timer))
+    calls = max(1, min(_MOST_CALLS, int(_TURN_S * 1e9 / slowest)))
+    times: dict[str, list[int]] = {name: [] for name in timers}
+    for turn in range(rounds):
+        for position, (name, timer) in enumerate(timers.items()):
+            progress(Progress("time", turn * len(timers) + position, rounds * len(timers), name))
+            times[name] += timer.times_ns(settle=1, calls=calls)
+    return times
+
+
+def _warm_up(timer: Timer) -> int:
+    """Call until about 0.3 s have passed; the fastest of the first calls, in nanoseconds."""
+    fastest = min(timer.times_ns(settle=1, calls=_WARM_UP_CALLS))
+    more = min(_MOST_CALLS, int(_WARM_UP_S * 1e9 / max(fastest, 1)))
+    if more > _WARM_UP_CALLS:
+        timer.times_ns(settle=0, calls=more - _WARM_UP_CALLS)
+    return fastest
+
+
+def _handed_over(sample: Sample, folder: Path) -> str:
+    """Save the inputs for the workers; the reason when they cannot be, else nothing."""
+    try:
+        save_sample(sample, folder)
+    except InputError as error:
+        return str(error)
+    return ""

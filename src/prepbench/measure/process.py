@@ -1,0 +1,175 @@
+"""A child process that times one candidate, seen from the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from prepbench.errors import PrepbenchError
+
+_HEARTBEAT_S = 0.2
+_TAIL_LINES = 15
+
+
+class LatencyError(PrepbenchError, RuntimeError):
+    """The process that times a candidate failed."""
+
+
+class LatencyTimeoutError(LatencyError, TimeoutError):
+    """The process that times a candidate did not answer in time."""
+
+
+class WorkerProcess:
+    """One worker: started at once, asked with :meth:`times_ns`, ended by :meth:`close`.
+
+    Args:
+        name: the candidate's name, for error messages.
+        command: the program and its arguments.
+        log: file for the worker's standard error.
+        threads: number of threads for the worker's libraries.
+        timeout: seconds to wait for any one answer; None waits for ever.
+        heartbeat: called about five times a second while waiting; it may raise to cancel.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        threads: int,
+        timeout: float | None,
+        heartbeat: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._log = log
+        self._timeout = timeout
+        self._heartbeat = heartbeat
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment(threads),
+                text=True,
+                encoding="utf-8",
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process number."""
+        return self._process.pid
+
+    def wait_until_ready(self) -> None:
+        """Wait until the model is loaded."""
+        self._answer("ready", "while it loaded the model")
+
+    def times_ns(self, settle: int, calls: int) -> list[int]:
+        """Nanoseconds of ``calls`` calls after ``settle`` untimed ones.
+
+        Raises:
+            LatencyError: the process ended or gave an unreadable answer.
+            LatencyTimeoutError: no answer came in time.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it may have ended: reading its answer finds that out and tells why
+            self._process.stdin.write(json.dumps({"settle": settle, "calls": calls}) + "\n")
+            self._process.stdin.flush()
+        return [int(t) for t in self._answer("times_ns", "while it ran the model")]
+
+    def dismiss(self) -> None:
+        """Ask the process to end, without waiting: its standard input is closed."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with contextlib.suppress(OSError):  # a request was still buffered for a process that has ended
+                self._process.stdin.close()
+
+    def close(self) -> None:
+        """End the process, by force when it does not do so by itself, and wait for it."""
+        self.dismiss()
+        for grace, harder in ((1.0, self._process.terminate), (2.0, self._process.kill)):
+            try:
+                self._process.wait(grace)
+                break
+            except subprocess.TimeoutExpired:
+                harder()
+        self._process.wait()
+        self._reader.join(1.0)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _answer(self, key: str, doing: str) -> Any:
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        while True:
+            try:
+                line = self._lines.get(timeout=_HEARTBEAT_S)
+                break
+            except queue.Empty:
+                self._heartbeat()
+                if deadline is not None and time.monotonic() > deadline:
+                    raise self._timed_out(doing) from None
+        try:
+            return json.loads(line or "")[key]
+        except (ValueError, KeyError, TypeError) as error:
+            if line is not None:
+                raise LatencyError(
+                    f"candidate {self._name!r}: its timing process answered {line[:80]!r}.{self._tail()}"
+                ) from error
+            raise self._ended(doing) from None
+
+    def _ended(self, doing: str) -> LatencyError:
+        code = self._process.wait()
+        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        hint = " (often: out of memory)" if code == -signal.SIGKILL else ""
+        return LatencyError(
+            f"candidate {self._name!r}: its timing process ended with {how}{hint} {doing}. Save the candidate and "
+            "load it in a fresh Python to see the failure alone, or pass rounds=0 to compare without timing."
+            f"{self._tail()}"
+        )
+
+    def _timed_out(self, doing: str) -> LatencyTimeoutError:
+        return LatencyTimeoutError(
+            f"candidate {self._name!r}: its timing process gave no answer within {self._timeout:g} s {doing}. "
+            f"Raise timeout=, give a smaller first batch, or pass rounds=0 to compare without timing.{self._tail()}"
+        )
+
+    def _tail(self) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
+        return " Last lines of its error output:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
+
+
+def worker_command(artifact: Path, inputs: Path, threads: int) -> list[str]:
+    """The command that times ``artifact``. ``-P`` keeps files in the notebook's folder from shadowing modules."""
+    return [sys.executable, "-P", "-m", "prepbench.measure.worker", str(artifact), str(inputs), str(threads)]
+
+
+def environment(threads: int) -> dict[str, str]:
+    """The parent's environment with this prepbench importable and the number of threads fixed."""
+    home = str(Path(__file__).resolve().parents[2])
+    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    count = str(threads)
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+    }

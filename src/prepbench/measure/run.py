@@ -1,0 +1,197 @@
+"""``compare``: score, time and weigh several candidates on the same data."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prepbench.errors import InputError
+from prepbench.jobs import Progress, ProgressCallback, report_nothing
+from prepbench.measure.artifacts import Artifact, save_candidate
+from prepbench.measure.batches import Batch, read_batches
+from prepbench.measure.comparison import CandidateResult as CandidateResult
+from prepbench.measure.comparison import Comparison as Comparison
+from prepbench.measure.latency import Latency, measure
+from prepbench.measure.metrics import Metric
+from prepbench.measure.scores import Candidate, Scores, unchanged
+
+
+def compare(
+    candidates: Mapping[str, torch.nn.Module | Callable[..., Any]],
+    data: Any,
+    *,
+    metric: Metric | None = None,
+    higher_is_better: bool = True,
+    rounds: int = 20,
+    timeout: float | None = 600.0,
+    progress: ProgressCallback = report_nothing,
+) -> Comparison:
+    """Compare accuracy, latency and size of float modules and compiled models.
+
+    The metric is averaged over the batches, weighted by batch size (the first dimension of the first input tensor).
+    Latency is that of one call on the first batch: each candidate is saved to a temporary folder and timed in a process
+    of its own, all with the same number of threads, in interleaved rounds. A float module is timed as its exported
+    graph, which PyTorch runs operator by operator. A candidate that cannot be saved is timed in this process, and the
+    result says so. Models keep their training flags and buffers; data is not changed.
+
+    Args:
+        candidates: models by name, all taking the same inputs. The others are compared with the first one.
+        data: an iterable of batches, read once. With a ``metric``, every element is a pair ``(input, target)``; without
+            one, every element is an input alone. An input has any form that ``compile_model`` takes: a tensor, a tuple
+            of positional arguments (a dict of keyword arguments may come last), or a dict of keyword arguments.
+        metric: ``metric(output, target)`` giving one finite number for a batch, e.g. ``prepbench.metrics.accuracy``.
+            None: SQNR of the outputs in dB against the first candidate's.
+        higher_is_better: False for a loss.
+        rounds: interleaved rounds of timing; 0 leaves latency out.
+        timeout: seconds to wait for any one answer of a timing process; None waits for ever.
+        progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+
+    Raises:
+        InputError: the candidates or an element of data do not have the form above, or a candidate fails on it.
+        MetricError: the metric gave no finite number.
+        LatencyError: a timing process failed; its error output is in the message.
+
+    Example:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> compare({"float32": model}, [torch.ones(8, 4)], rounds=0).samples
+        8
+    """
+    _check(candidates, metric, rounds, timeout)
+    scores = Scores(candidates, metric)
+    batches = read_batches(candidates.values(), data, with_targets=metric is not None)
+    total = len(data) if isinstance(data, Sized) else 0
+    with unchanged(candidates.values()):
+        # the first batch is scored before anything slow happens: most mistakes show there
+        first = next(batches)
+        _score(scores, first, total, progress)
+        artifacts, latencies = _size_and_latency(candidates, first, rounds=rounds, timeout=timeout, progress=progress)
+        for batch in batches:
+            _score(scores, batch, total, progress)
+    return Comparison(
+        rows=_rows(scores.values(), artifacts, latencies, rounds),
+        metric=scores.name,
+        unit="dB" if scores.is_sqnr else "",
+        higher_is_better=higher_is_better,
+        samples=scores.samples,
+        batch_size=first.size,
+        rounds=rounds,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _score(scores: Scores, batch: Batch, total: int, progress: ProgressCallback) -> None:
+    done = batch.sample.index
+    progress(Progress("accuracy", done, max(total, done + 1)))
+    scores.add(batch)
+
+
+def _size_and_latency(
+    candidates: Mapping[str, Candidate], first: Batch, *, rounds: int, timeout: float | None, progress: ProgressCallback
+) -> tuple[dict[str, Artifact], dict[str, Latency]]:
+    with tempfile.TemporaryDirectory(prefix="prepbench-compare-") as name:
+        folder = Path(name)
+        artifacts = {}
+        for position, (candidate_name, candidate) in enumerate(candidates.items()):
+            progress(Progress("save", position, len(candidates), candidate_name))
+            artifacts[candidate_name] = save_candidate(candidate, first.sample, folder / str(position), progress)
+        timed = measure(candidates, artifacts, first.sample, folder, rounds=rounds, timeout=timeout, progress=progress)
+        return artifacts, timed
+
+
+def _rows(
+    scores: Mapping[str, float], artifacts: Mapping[str, Artifact], latencies: Mapping[str, Latency], rounds: int
+) -> tuple[CandidateResult, ...]:
+    first = next(iter(scores))
+    base = latencies[first].times_ms
+    return tuple(
+        _row(
+            name,
+            score,
+            score - scores[first],
+            artifacts[name],
+            latencies[name],
+            speedup(base, latencies[name].times_ms, rounds),
+        )
+        for name, score in scores.items()
+    )
+
+
+def _row(
+    name: str, score: float, change: float, artifact: Artifact, latency: Latency, faster: float | None
+) -> CandidateResult:
+    return CandidateResult(
+        name=name,
+        metric=score,
+        change=change if math.isfinite(change) else None,
+        p50_ms=percentile(latency.times_ms, 50),
+        p90_ms=percentile(latency.times_ms, 90),
+        speedup=faster,
+        size_bytes=artifact.size_bytes,
+        size_of=artifact.size_of,
+        target=artifact.target,
+        timed_in=latency.timed_in,
+        note="; ".join(filter(None, [artifact.note, latency.note])),
+        times_ms=latency.times_ms,
+    )
+
+
+def speedup(base: Sequence[float], times: Sequence[float], rounds: int) -> float | None:
+    """Median over the rounds of the ratio of both medians in that round; None without times.
+
+    Both were measured one after the other in every round, so what slows the machine for a while slows both and cancels.
+
+    Args:
+        base: times of the first candidate, rounds in order, the same number of calls in each.
+        times: as many times of another candidate.
+        rounds: number of rounds.
+
+    Example:
+        >>> speedup([4.0, 40.0, 4.0], [2.0, 20.0, 2.0], rounds=3)
+        2.0
+    """
+    if not base or not times:
+        return None
+    calls = len(base) // rounds
+    turns = [slice(i * calls, (i + 1) * calls) for i in range(rounds)]
+    return statistics.median(statistics.median(base[t]) / max(statistics.median(times[t]), 1e-6) for t in turns)
+
+
+def percentile(values: tuple[float, ...], percent: int) -> float | None:
+    """Percentile with linear interpolation between the neighbours; None without values.
+
+    Example:
+        >>> percentile((1.0, 2.0, 3.0, 4.0, 5.0), 90)
+        4.6
+    """
+    if len(values) < 2:
+        return values[0] if values else None
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _check(candidates: Any, metric: Any, rounds: Any, timeout: Any) -> None:
+    if not isinstance(candidates, Mapping) or isinstance(candidates, torch.nn.Module):
+        raise InputError(
+            f'candidates must be a dict of models by name, e.g. {{"float32": model, "int8": compiled}}, '
+            f"got {type(candidates).__name__}."
+        )
+    if not candidates:
+        raise InputError('candidates is empty: give at least one, e.g. {"float32": model}.')
+    for name, candidate in candidates.items():
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(f"candidates: every key must be a name (non-empty text), got {name!r}.")
+        if not callable(candidate):
+            raise InputError(f"candidates[{name!r}] must be a module or a function, got {type(candidate).__name__}.")
+    if metric is not None and not callable(metric):
+        raise InputError(
+            f"metric must be a function of (output, target), got {metric!r}; e.g. prepbench.metrics.accuracy."
+        )
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
+        raise InputError(f"rounds must be a whole number of at least 0, got {rounds!r}.")
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        raise InputError(f"timeout must be a positive number of seconds or None, got {timeout!r}.")

@@ -1,0 +1,86 @@
+"""The process that times one candidate: ``python -m prepbench.measure.worker ARTIFACT INPUTS THREADS``.
+
+It speaks JSON lines. First it answers ``{"ready": true}``; then each request ``{"settle": 1, "calls": 20}`` gets
+``{"times_ns": [...]}``. Between requests it sleeps in ``read``, so that its threads take nothing from the
+process that is measured next. It ends when its standard input is closed, also when the parent was killed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+
+def timed_calls(call: Callable[[], Any], settle: int, calls: int) -> list[int]:
+    """Nanoseconds of each of ``calls`` calls, after ``settle`` untimed ones that wake threads and fill caches."""
+    import torch
+
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else _nothing_to_wait_for
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    times = []
+    try:
+        with torch.no_grad():
+            for _ in range(settle):
+                call()
+            wait()
+            for _ in range(calls):
+                start = time.perf_counter_ns()
+                output = call()
+                wait()
+                times.append(time.perf_counter_ns() - start)
+                del output
+    finally:
+        if collecting:
+            gc.enable()
+    return times
+
+
+def main(arguments: list[str]) -> None:
+    """Load the artifact and the inputs, then answer requests until standard input ends."""
+    replies = _take_stdout()
+    # an interrupt at the terminal reaches the whole process group; the parent decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    artifact, inputs, threads = arguments
+    import torch
+
+    from prepbench.compile import load_compiled
+    from prepbench.measure.transfer import load_sample
+
+    torch.set_num_threads(int(threads))
+    model = load_compiled(Path(artifact))
+    sample = load_sample(Path(inputs))
+    _reply(replies, {"ready": True})
+    for line in sys.stdin:
+        request = json.loads(line)
+        times = timed_calls(lambda: sample.call(model), request["settle"], request["calls"])
+        _reply(replies, {"times_ns": times})
+
+
+def _take_stdout() -> TextIO:
+    """A private copy of standard output; whatever else is printed, from Python or C, goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return replies
+
+
+def _reply(replies: TextIO, message: dict[str, Any]) -> None:
+    replies.write(json.dumps(message) + "\n")
+    replies.flush()
+
+
+def _nothing_to_wait_for() -> None:
+    """Calls on the CPU are done when they return."""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,108 @@
+"""Inputs are checked before anything is traced: structure, device, and that the model itself runs on them."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from prepbench.errors import CaptureError, InputError
+from prepbench.inputs import Sample, forward_of, named_leaves, normalize_samples
+from prepbench.running.compare_samples import tensor_shapes
+from prepbench.running.object_nodes import register_nodes
+from prepbench.running.outcomes import without_output
+from prepbench.running.unchanged import own_copy, unchanged
+
+
+def checked_samples(function: Callable[..., Any], inputs: Any) -> list[Sample]:
+    """The samples, on the meta device if the model is; all of one structure, and such that the model runs on them.
+
+    Raises:
+        InputError: a sample does not fit the model, the other samples, or the model's device; names it by its path.
+        CaptureError: the model raises on a sample; the cause is its error.
+    """
+    samples = on_device_of(function, normalize_samples(function, inputs))
+    register_nodes([(sample.args, sample.kwargs) for sample in samples])
+    tensor_shapes(function, samples)
+    for sample in samples:
+        check_runs(function, sample)
+    return samples
+
+
+def check_runs(function: Callable[..., Any], sample: Sample) -> None:
+    """Run the model on a copy of the sample and say so if it raises.
+
+    Raises:
+        CaptureError: with the index of the sample; the cause is the model's own error.
+    """
+    module = function if isinstance(function, torch.nn.Module) else torch.nn.Module()
+    try:
+        with unchanged(module), without_output(), torch.no_grad():
+            register_nodes(own_copy(sample).call(function))
+    except InputError:
+        raise
+    except Exception as error:
+        raise itself_raises(function, sample, error) from error
+
+
+def itself_raises(function: Callable[..., Any], sample: Sample, error: Exception) -> CaptureError:
+    """The error for a model that does not run on its own."""
+    name = type(function).__name__ if isinstance(function, torch.nn.Module) else getattr(function, "__name__", "it")
+    return CaptureError(
+        f"{name} itself raises on inputs[{sample.index}], before any capturing: {type(error).__name__}: {error}. Check "
+        "that model(*inputs) runs on its own."
+    )
+
+
+def on_device_of(function: Callable[..., Any], samples: Sequence[Sample]) -> list[Sample]:
+    """The samples; without data for a model without weights.
+
+    Raises:
+        InputError: a tensor is on another device than the model.
+    """
+    module = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
+    tensors = [*module.parameters(), *module.buffers()] if isinstance(module, torch.nn.Module) else []
+    devices = {tensor.device for tensor in tensors}
+    if devices == {torch.device("meta")}:
+        return [
+            sample.map(lambda leaf: leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf) for sample in samples
+        ]
+    if len(devices) == 1:
+        (device,) = devices
+        for sample in samples:
+            for path, leaf in named_leaves(function, sample):
+                # scalars on the CPU go with tensors on any device
+                if (
+                    isinstance(leaf, torch.Tensor)
+                    and leaf.device != device
+                    and (leaf.dim() or leaf.device.type != "cpu")
+                ):
+                    raise InputError(
+                        f"inputs[{sample.index}]: {path} is on {leaf.device}, but the model is on {device}. Move it "
+                        f"with .to({str(device)!r}), or move the model."
+                    )
+    return list(samples)
+
+
+def check_names(function: Callable[..., Any], names: Iterable[str]) -> None:
+    """Check the names in ``concrete_args``.
+
+    Raises:
+        InputError: forward has no parameter of a name; gives the nearest.
+    """
+    try:
+        parameters = inspect.signature(forward_of(function)).parameters
+    except (TypeError, ValueError):  # builtins without a signature
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in names:
+        if name not in parameters:
+            near = difflib.get_close_matches(name, list(parameters), 3, 0.4) or list(parameters)
+            raise InputError(
+                f"concrete_args names {name!r}, which forward({', '.join(parameters)}) does not take. "
+                f"Nearest: {', '.join(map(repr, near))}."
+            )

@@ -1,0 +1,190 @@
+"""Objects that hold tensors become pytree nodes when they are first seen, so that export can look into them.
+
+Hugging Face caches, dataclasses and the user's own result classes are flattened through their attributes. Nothing is
+imported for this: a class is registered when an instance of it arrives, once per process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from prepbench.running.nested_values import Slot, attributes
+
+_PLAIN = (
+    torch.Tensor, torch.nn.Module, type(None), bool, int, float, complex, str, bytes, type, enum.Enum, torch.dtype,
+    torch.device, torch.layout, torch.memory_format, torch.Generator, torch.SymInt, torch.SymFloat, torch.SymBool,
+)  # fmt: skip
+_VALUES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, Slot)
+_NUMBERS = (int, float, bool, complex, str)
+_DEEPEST = 12
+
+
+@dataclasses.dataclass
+class _Layout:
+    """The part of an object that is not tensors: its class and its other attributes."""
+
+    kind: type
+    names: tuple[str, ...]
+    fixed: dict[str, Any]
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.names))
+
+
+def register_nodes(value: Any) -> None:
+    """Register the classes of all objects inside ``value`` that hold tensors and that pytrees do not know yet."""
+    for leaf in _leaves(value):
+        if not isinstance(leaf, _PLAIN):
+            _register_object(leaf, 0)
+
+
+_REGISTERED: set[type] = set()
+
+
+def _leaves(value: Any) -> list[Any]:
+    # what is inside a known object may be of a class that no earlier object held
+    return pytree.tree_leaves(value, is_leaf=lambda part: type(part) in _REGISTERED)
+
+
+def _register_object(value: Any, depth: int) -> bool:
+    """Whether ``value`` holds tensors; its class is registered if so."""
+    if isinstance(value, _VALUES):
+        return True
+    kind = type(value)
+    if isinstance(value, _PLAIN) or callable(value) or depth > _DEEPEST or kind.__module__ == "builtins":
+        return False
+    found = False
+    for part in attributes(value).values():
+        for leaf in _leaves(part):
+            found |= _register_object(leaf, depth + 1)
+    if found and kind not in pytree.SUPPORTED_NODES:
+        _REGISTERED.add(kind)
+        pytree.register_pytree_node(
+            kind,
+            _flatten,
+            _unflatten,
+            flatten_with_keys_fn=_flatten_with_keys,
+            serialized_type_name=f"{kind.__module__}.{kind.__qualname__}",
+            to_dumpable_context=_to_text,
+            from_dumpable_context=_from_text,
+        )
+    return found
+
+
+def _flatten(value: Any) -> tuple[list[Any], _Layout]:
+    parts = attributes(value)
+    names = tuple(name for name, part in parts.items() if _holds_values(part))
+    fixed = {name: part for name, part in parts.items() if name not in names}
+    return [parts[name] for name in names], _Layout(type(value), names, fixed)
+
+
+def _flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], _Layout]:
+    parts, layout = _flatten(value)
+    return [(pytree.GetAttrKey(name), part) for name, part in zip(layout.names, parts, strict=True)], layout
+
+
+def _unflatten(parts: Iterable[Any], layout: _Layout) -> Any:
+    value: Any = object.__new__(layout.kind)
+    for name, part in layout.fixed.items():
+        # the object gets containers of its own, so that changing one result does not change the next
+        copied = part.copy() if isinstance(part, list | dict | set) else part
+        object.__setattr__(value, name, copied)
+    for name, part in zip(layout.names, parts, strict=True):
+        object.__setattr__(value, name, part)
+    return value
+
+
+def _holds_values(part: Any) -> bool:
+    # an object that holds nothing yet may be filled later, so it must be made anew as well
+    return any(isinstance(leaf, _VALUES) or type(leaf) in _REGISTERED for leaf in _leaves(part))
+
+
+@dataclasses.dataclass
+class Opened:
+    """A registered object taken apart further: its numbers are parts too, because they may differ between calls."""
+
+    parts: list[Any]
+    layout: _Layout
+
+
+pytree.register_pytree_node(
+    Opened,
+    lambda value: (value.parts, value.layout),
+    lambda parts, layout: Opened(list(parts), layout),
+    flatten_with_keys_fn=lambda value: (
+        [(pytree.GetAttrKey(name), part) for name, part in zip(value.layout.names, value.parts, strict=True)],
+        value.layout,
+    ),
+)
+
+
+def opened(value: Any) -> Any:
+    """``value`` with every registered object in it as :class:`Opened`; :func:`closed` makes the objects again."""
+    return pytree.tree_map(_open, value, is_leaf=lambda part: type(part) in _REGISTERED)
+
+
+def _open(part: Any) -> Any:
+    if type(part) not in _REGISTERED:
+        return part
+    parts = attributes(part)
+    # sorted, because an object that was made anew has its attributes in another order
+    names = tuple(sorted(name for name, inner in parts.items() if type(inner) in _NUMBERS or _holds_values(inner)))
+    fixed = {name: inner for name, inner in parts.items() if name not in names}
+    return Opened([opened(parts[name]) for name in names], _Layout(type(part), names, fixed))
+
+
+def closed(value: Any) -> Any:
+    """The value that :func:`opened` took apart, with new objects."""
+    return pytree.tree_map(
+        lambda part: _unflatten(map(closed, part.parts), part.layout) if isinstance(part, Opened) else part,
+        value,
+        is_leaf=lambda part: isinstance(part, Opened),
+    )
+
+
+def refill(old: Any, new: Any) -> None:
+    """Give the lists, dicts and registered objects inside ``old`` the contents that they have in ``new``."""
+    if isinstance(old, tuple):
+        for one, two in zip(old, new, strict=True):
+            refill(one, two)
+    elif isinstance(old, list):
+        old[:] = [_refilled(one, two) for one, two in zip(old, new, strict=False)] + list(new[len(old) :])
+    elif isinstance(old, dict):
+        contents = {key: _refilled(old.get(key), part) for key, part in new.items()}
+        old.clear()
+        old.update(contents)
+    elif type(old) in _REGISTERED:
+        before = attributes(old)
+        for name, part in attributes(new).items():
+            object.__setattr__(old, name, _refilled(before.get(name), part))
+
+
+def _refilled(old: Any, new: Any) -> Any:
+    if type(old) is not type(new) or not isinstance(old, (list, dict, tuple, *_REGISTERED)):
+        return new
+    if isinstance(old, tuple) and len(old) != len(new):
+        return new
+    refill(old, new)
+    return old
+
+
+def count_registered() -> int:
+    """How many classes have been registered so far."""
+    return len(_REGISTERED)
+
+
+def _to_text(layout: _Layout) -> Any:
+    return {"names": list(layout.names), "type": f"{layout.kind.__module__}.{layout.kind.__qualname__}"}
+
+
+def _from_text(text: Any) -> Any:
+    raise NotImplementedError(
+        f"{text['type']} can be read back only by the process that captured it: return tensors, tuples or dicts from "
+        "the model to load the program elsewhere."
+    )

@@ -1,0 +1,160 @@
+"""Lines of the user's source: which line an error or an operation came from, and the text around it."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+import torch
+
+from prepbench.document.model import SourceLine
+
+# Frames in these files run the capture, not the model.
+_LIBRARY_ROOTS = tuple(
+    str(Path(root).resolve()) + ("/" if Path(root).is_dir() else "")
+    for root in (
+        Path(torch.__file__).parent,
+        Path(__file__).parent.parent,
+        *(
+            Path(sysconfig.get_path("stdlib")) / name
+            for name in ("contextlib.py", "importlib", "functools.py", "copy.py")
+        ),
+    )
+)
+
+
+def place_in_stack_trace(text: str | None) -> tuple[str, int] | None:
+    """The innermost user's file and line in a stack trace that torch wrote down."""
+    places = re.findall(r'File "([^"]+)", line (\d+)', text or "")
+    return next(((file, int(line)) for file, line in reversed(places) if is_user_file(file)), None)
+
+
+def user_place(error: BaseException) -> tuple[str, int] | None:
+    for stack in (getattr(error, "real_stack", None), getattr(error, "user_stack", None)):
+        if stack is not None and (line := _innermost(_summary_lines(stack))) is not None:
+            return line
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        if (line := _innermost(_traceback_lines(link.__traceback__))) is not None:
+            return line
+        link = link.__cause__ or link.__context__
+    return None
+
+
+# above these, the user's code is what started the capture, not the model
+_ENTRIES = frozenset({"trace_values", "trace_symbolically"})
+
+
+def source_of_frame(frame: FrameType | None) -> SourceLine | None:
+    """The innermost user's line at or above ``frame``; cheap enough to call for every recorded operation."""
+    while frame is not None and frame.f_code.co_name not in _ENTRIES:
+        if is_user_code(frame.f_code):
+            return source_line(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+_USER_FILES: dict[str, bool] = {}
+
+
+def is_user_code(code: CodeType) -> bool:
+    """Whether this code belongs to the user's model rather than to torch, prepbench or the import machinery."""
+    file = code.co_filename
+    known = _USER_FILES.get(file)
+    if known is None:
+        known = _USER_FILES[file] = is_user_file(file)
+    return known
+
+
+def is_user_file(file: str) -> bool:
+    if file.startswith("<"):
+        # notebook cells and exec'd code keep their text in linecache; frozen imports and FX's code are not the user's
+        return not file.startswith(("<frozen", "<eval_with_key", "<string>", "<__array_function__"))
+    resolved = str(Path(file).resolve())
+    if "/torchao/" in resolved or "/executorch/" in resolved:
+        return False
+    return not resolved.startswith(_LIBRARY_ROOTS)
+
+
+def _traceback_lines(traceback: TracebackType | None) -> Iterable[tuple[str, int, bool]]:
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        yield code.co_filename, traceback.tb_lineno, is_user_code(code)
+        traceback = traceback.tb_next
+
+
+def _summary_lines(stack: Any) -> Iterable[tuple[str, int, bool]]:
+    for frame in stack:
+        yield frame.filename, frame.lineno or 0, is_user_file(frame.filename)
+
+
+def _innermost(lines: Iterable[tuple[str, int, bool]]) -> tuple[str, int] | None:
+    found = None
+    for file, line, is_user in lines:
+        if is_user:
+            found = (file, line)
+    return found
+
+
+_FILES: dict[SourceLine, str] = {}
+"""Where the lines that were named lie: people know files by shorter names."""
+
+
+def source_line(file: str, line: int) -> SourceLine:
+    found = SourceLine(_readable(file), line, linecache.getline(file, line).strip())
+    _FILES[found] = file
+    return found
+
+
+def frame_of(source: SourceLine) -> str:
+    """The lines around one that :func:`source_line` made, as :func:`code_frame` shows them; "" for others."""
+    file = _FILES.get(source)
+    return "" if file is None else code_frame(file, source.line)
+
+
+_AROUND = 2
+_WIDTH = 120
+
+
+def code_frame(file: str, line: int) -> str:
+    """The lines around ``line`` with their numbers, the line itself marked with ``>``; "" when there is no source."""
+    numbers = range(max(1, line - _AROUND), line + _AROUND + 1)
+    texts = {number: linecache.getline(file, number) for number in numbers}
+    if not texts[line].strip():
+        return ""
+    filled = [number for number, text in texts.items() if text.strip()]
+    last = max(filled)
+    shown = {n: text.rstrip().expandtabs(4) for n, text in texts.items() if min(filled) <= n <= last}
+    margin = min((len(text) - len(text.lstrip()) for text in shown.values() if text), default=0)
+    width = len(str(last))
+    return "\n".join(
+        f"{'>' if number == line else ' '} {number:>{width}} | {text[margin:]}".rstrip()[:_WIDTH]
+        for number, text in shown.items()
+    )
+
+
+NOTEBOOK_CELL = "notebook cell"
+
+
+def _readable(file: str) -> str:
+    """The file as people know it; a notebook cell's file carries a process id, its number changes with each run."""
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    compiler: Any = getattr(shell, "compile", None)
+    is_cell = hasattr(compiler, "format_code_name") and compiler.format_code_name(file) is not None
+    # installed packages lie elsewhere on each machine; below site-packages the path is the same everywhere
+    return NOTEBOOK_CELL if is_cell else re.sub(r"^.*/(?:site|dist)-packages/", "", file)
+
+
+def forward_place(module: torch.nn.Module) -> tuple[str, int] | None:
+    code = getattr(getattr(module.forward, "__func__", module.forward), "__code__", None)
+    if code is None or not is_user_code(code):
+        return None
+    return code.co_filename, code.co_firstlineno

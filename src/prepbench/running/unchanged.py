@@ -1,0 +1,82 @@
+"""Running a model without leaving a trace: state, random numbers and the caller's tensors stay as they were."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from prepbench.errors import InputError
+from prepbench.inputs import Sample
+from prepbench.running.module_state import restored
+
+
+@contextmanager
+def unchanged(model: torch.nn.Module) -> Iterator[None]:
+    """Put back attributes, buffer values, the training flags and every random number generator after the block."""
+    _check_materialised(model)
+    devices = sorted({tensor.device.index for tensor in model.parameters() if tensor.device.type == "cuda"})
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with restored(model) as buffers, torch.random.fork_rng(devices=devices):
+        tensors = [*buffers.values(), *_plain_tensors(model)]
+        values = [(tensor, tensor.detach().clone()) for tensor in tensors]
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+            with torch.no_grad():
+                for tensor, value in values:
+                    # batch norm writes its statistics without raising their version
+                    tensor.copy_(value)
+
+
+def _check_materialised(model: torch.nn.Module) -> None:
+    for fqn, parameter in (*model.named_parameters(), *model.named_buffers()):
+        if torch.nn.parameter.is_lazy(parameter):
+            raise InputError(
+                f"{fqn} has no size yet, because its lazy module has never run, and running it would change the model. "
+                "Call the model once on a sample input first."
+            )
+
+
+def own_copy(sample: Sample) -> Sample:
+    """The sample with cloned tensors, so that operations in place do not reach the caller's; strides stay the same."""
+    return sample.map(lambda leaf: _clone(leaf, _with_strides) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def dense_copy(sample: Sample) -> Sample:
+    """The sample with cloned tensors of which none has gaps, as a slice of a larger tensor does."""
+    return sample.map(lambda leaf: _clone(leaf, torch.clone) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def _clone(tensor: torch.Tensor, copied: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        # an integer tensor cannot require gradients
+        return copied(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+def _with_strides(tensor: torch.Tensor) -> torch.Tensor:
+    copied = tensor.clone()
+    if tensor.layout is not torch.strided or copied.stride() == tensor.stride() or _overlaps(tensor):
+        return copied
+    same = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return same.copy_(tensor)
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two entries may share memory, as those of an expanded tensor do."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
+def _plain_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)]

@@ -1,0 +1,18 @@
+"""The real worker, loading what ``ExportedModel.save`` of the tests wrote: an exported program."""
+
+import os
+import sys
+
+import torch
+
+import prepbench.compile
+from prepbench.measure import worker
+
+
+def load(folder):
+    os.system("echo a library that prints from C while it loads")
+    return torch.export.load(folder / "model.pt2").module()
+
+
+prepbench.compile.load_compiled = load
+worker.main(sys.argv[1:])

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from prepbench.measure import metrics
+from prepbench.measure.scores import MeanScore, SqnrScore, finite_number, metric_name
+
+LOGITS = torch.tensor([[0.1, 0.9, 0.0], [0.8, 0.1, 0.1], [0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
+CLASSES = torch.tensor([1, 0, 0, 1])
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    hidden: torch.Tensor | None = None
+
+
+@pytest.mark.parametrize(
+    "output",
+    [LOGITS, Output(LOGITS), {"logits": LOGITS, "loss": torch.tensor(1.0)}, {"out": LOGITS}, (LOGITS, torch.ones(3))],
+    ids=["tensor", "object", "dict", "only tensor", "tuple"],
+)
+def test_accuracy_finds_the_logits(output):
+    assert metrics.accuracy(output, CLASSES) == 0.5
+
+
+def test_accuracy_on_class_scores_predictions_and_lists():
+    assert metrics.accuracy(LOGITS, torch.nn.functional.one_hot(CLASSES, 3).float()) == 0.5
+    assert metrics.accuracy(LOGITS.argmax(-1), CLASSES) == 0.5
+    assert metrics.accuracy(LOGITS, [1, 0, 0, 1]) == 0.5
+
+
+def test_accuracy_of_tokens_leaves_out_ignored_ones():
+    logits = LOGITS.reshape(2, 2, 3)
+    assert metrics.accuracy(logits, torch.tensor([[1, -100], [-100, 1]])) == 0.5
+    assert metrics.accuracy(logits, torch.tensor([[1, -100], [-100, -100]])) == 1.0
+    with pytest.raises(ValueError, match="no target to count"):
+        metrics.accuracy(logits, torch.full((2, 2), -100))
+
+
+def test_accuracy_of_segmentation_takes_dimension_1():
+    logits = torch.zeros(2, 3, 4, 5)
+    logits[:, 2] = 1.0
+    target = torch.full((2, 4, 5), 2)
+    target[0] = 1
+    assert metrics.accuracy(logits, target) == 0.5
+
+
+def test_accuracy_refuses_shapes_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"\(4, 3\).*\(5,\)"):
+        metrics.accuracy(LOGITS, torch.zeros(5, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"\['a', 'b'\]"):
+        metrics.accuracy({"a": LOGITS, "b": LOGITS}, CLASSES)
+
+
+def test_top_k():
+    assert metrics.top_k(1)(LOGITS, CLASSES) == metrics.accuracy(LOGITS, CLASSES)
+    assert metrics.top_k(2)(LOGITS, CLASSES) == 0.75
+    assert metrics.top_k(9)(LOGITS, CLASSES) == 1.0
+    assert metric_name(metrics.top_k(5)) == "top_5"
+    with pytest.raises(ValueError, match="at least 1"):
+        metrics.top_k(0)
+
+
+def test_sqnr():
+    reference = torch.tensor([3.0, 4.0])
+    assert metrics.sqnr(reference + torch.tensor([0.0, 0.05]), reference) == pytest.approx(40.0, abs=1e-4)
+    assert metrics.sqnr(reference, reference) == math.inf
+    assert metrics.sqnr(reference, torch.zeros(2)) == -math.inf
+    # hidden states are 100 times larger: with logits in the output they must not count
+    noisy = Output(reference + torch.tensor([0.0, 0.05]), hidden=torch.full((2,), 100.0))
+    assert metrics.sqnr(noisy, Output(reference, hidden=torch.zeros(2))) == pytest.approx(40.0, abs=1e-4)
+
+
+def test_sqnr_needs_comparable_outputs():
+    with pytest.raises(ValueError, match=r"\(3,\) differ.*\(2,\)"):
+        metrics.sqnr(torch.ones(3), torch.ones(2))
+    with pytest.raises(ValueError, match="no floating-point tensor"):
+        metrics.sqnr(torch.ones(2, dtype=torch.long), torch.ones(2, dtype=torch.long))
+
+
+def test_sqnr_over_batches_adds_energies_first():
+    score = SqnrScore()
+    score.add(torch.tensor([10.0]), torch.tensor([10.0]), 1)  # perfect: alone it would be infinite
+    score.add(torch.tensor([1.0]), torch.tensor([0.0]), 1)
+    assert score.value() == pytest.approx(20.0)
+
+
+def test_mean_is_weighted_by_batch_size():
+    score = MeanScore(lambda output, target: output)
+    score.add(1.0, None, 30)
+    score.add(0.0, None, 10)
+    assert score.value() == 0.75
+
+
+@pytest.mark.parametrize("value", [3, 3.0, True + 2, torch.tensor(3), torch.tensor([[3.0]]), torch.tensor(3.0).numpy()])
+def test_numbers(value):
+    assert finite_number(value) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "None"),
+        ("0.9", "'0.9' .str."),
+        (torch.ones(4), r"4 elements, shape \(4,\)"),
+        (float("nan"), "nan"),
+        (torch.tensor(math.inf), "inf"),
+        ({"a": 1}, "dict"),
+        (1j, "complex"),
+    ],
+)
+def test_not_a_finite_number(value, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        finite_number(value)
