@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from prepbench._shown import view
+from prepbench._display import view
 from prepbench.bench.code import code_for
 from prepbench.bench.state import PRECISIONS, TARGETS, BenchState, Precision
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace

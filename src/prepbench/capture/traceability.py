@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from prepbench._shown import view
+from prepbench._display import view
 from prepbench.capture.aten.export import Captured, FullGraphError, capture, describe
 from prepbench.capture.failures.graph_breaks import fullgraph_failure, graph_breaks
 from prepbench.capture.failures.reasons import TIME_LIMIT, describe_failure

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from prepbench._shown import view
+from prepbench._display import view
 from prepbench.compile.artifact import folder_bytes, read_manifest, write_folder
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file

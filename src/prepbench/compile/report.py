@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from prepbench._shown import view
+from prepbench._display import view
 from prepbench.quantize import LayerReport
 
 

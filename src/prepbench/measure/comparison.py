@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from prepbench._shown import view
+from prepbench._display import view
 from prepbench.measure.artifacts import PARAMETERS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from prepbench._shown import view
+from prepbench._display import view
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.prepare.model import PreparedModel
 

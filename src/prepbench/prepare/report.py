@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from prepbench._shown import view
+from prepbench._display import view
 from prepbench.prepare.passes.base import Change, Kept
 from prepbench.prepare.verify import Compared
 

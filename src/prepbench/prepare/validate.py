@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from prepbench._shown import view
+from prepbench._display import view
 from prepbench.document.model import SourceLine
 from prepbench.errors import InputError
 from prepbench.prepare.kept import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from prepbench._shown import view
+from prepbench._display import view
 from prepbench.errors import SettingsError
 from prepbench.prepare.modules import Operator
 from prepbench.settings.quantization import LayerQuantizationSettings, QuantizationSettings

@@ -53,7 +53,7 @@ def diagram(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) -
         >>> both.height
         '620px'
     """
-    from prepbench._shown import view
+    from prepbench._display import view
 
     return view("widgets.diagram", "diagram", combined(*things, compare=compare, titles=titles))
 

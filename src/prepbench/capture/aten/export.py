@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from prepbench._shown import Drawn, view
+from prepbench._display import HasDiagram, view
 from prepbench.capture.aten.attempts import Procedure
 from prepbench.capture.aten.leaf_wrapping import chosen_leaves
 from prepbench.capture.failures.reproduce import with_reproduction
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Captured(Drawn):
+class Captured(HasDiagram):
     """A model as one graph.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench._shown import Drawn, view
+from prepbench._display import HasDiagram, view
 from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.modules.observed import Observed
 from prepbench.capture.modules.runnable import runnable
@@ -21,7 +21,7 @@ from prepbench.inputs import Sample
 from prepbench.running.check_inputs import checked_samples
 
 
-class GraphCollection(Drawn):
+class GraphCollection(HasDiagram):
     """The FX graphs of a model.
 
     The graph of the model itself has the name ``""``. A module that could not be traced is a single call in the graph

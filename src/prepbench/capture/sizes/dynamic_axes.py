@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from prepbench._shown import view
+from prepbench._display import view
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 from prepbench.running.callable_module import as_module

@@ -1,8 +1,7 @@
-"""How a result of a lower layer is shown by a higher one.
+"""How a lower layer asks a higher one to display its results.
 
-Results belong to the layer that computes them, their pictures to ``views``. This module is the only place where a
-lower layer
-reaches upwards: by name, at the moment something is shown, so that computing never loads pandas, plotly or Graphviz.
+Results belong to the layer that computes them, their diagrams, charts and tables to ``views``. Only this module reaches
+upwards: by name, when something is displayed, so that computing never loads pandas, plotly or Graphviz.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ def view(module: str, function: str, *arguments: Any, **keywords: Any) -> Any:
     return getattr(importlib.import_module(f"prepbench.{module}"), function)(*arguments, **keywords)
 
 
-class Drawn:
-    """A result that is a document for those who look at it, and can be saved in several ways."""
+class HasDiagram:
+    """A result with a diagram: it can be displayed, printed as text, and saved in several formats."""
 
     def document(self) -> Any:
-        """What there is to see, as plain data."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what there is to see.")
+        """The document that the diagram draws, as plain data."""
+        raise NotImplementedError(f"{type(self).__name__} has no document() to draw.")
 
     def diagram(self, *others: Any) -> Any:
         """The live, interactive diagram: an anywidget with the traits ``selected``, ``view`` and ``overlay``.
 
         Args:
-            others: further graphs of the same model to switch to, e.g. its ATen graph beside its module graph.
+            others: more graphs of the same model to switch to, e.g. its ATen graph beside its module graph.
         """
         return view("views.diagrams", "diagram", self, *others)
 
     def to_text(self, expanded: Iterable[str] | None = None) -> str:
-        """The same as the diagram in plain text: an indented tree.
+        """The diagram as plain text: an indented tree.
 
         Args:
-            expanded: ids of the open modules; None for the first view.
+            expanded: ids of the open modules; None for the default view.
         """
         opened = None if expanded is None else frozenset(expanded)
         text: str = view("views.text", "to_text", self.document(), opened)
@@ -53,7 +52,7 @@ class Drawn:
         """The diagram as a ``graphviz.Digraph`` to style or render further.
 
         Args:
-            expanded: ids of the open modules; None for the first view.
+            expanded: ids of the open modules; None for the default view.
         """
         return view("views.dot", "document_to_graphviz", self.document(), expanded)
 
