@@ -13,7 +13,8 @@ from prepbench.capture.aten.documents import target_text
 from prepbench.capture.modules.grad_mode import enter_grad_mode, exit_grad_mode
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.operations import function_name, operation_of
-from prepbench.prepare.passes.base import Kept, owner_of
+from prepbench.prepare.passes.graph_edits import owner_of
+from prepbench.prepare.report import Kept
 from prepbench.running import nested_values as structures
 from prepbench.running.nested_values import collect
 

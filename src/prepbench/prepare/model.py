@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -14,9 +14,7 @@ from torch.utils import _pytree as pytree
 from prepbench._torch_compat.fake_tensors import is_fake
 from prepbench.capture.modules.trace_result import ValueTrace
 from prepbench.prepare.operations import function_name
-
-if TYPE_CHECKING:
-    from prepbench.prepare.report import PreparationReport
+from prepbench.prepare.report import PreparationReport
 
 Check = Callable[["PreparedModel", tuple[Any, ...], dict[str, Any]], None]
 

@@ -19,14 +19,13 @@ from prepbench.inputs import Sample, normalize_samples
 from prepbench.prepare.kept import kept_operations
 from prepbench.prepare.model import PreparedModel, names_taken
 from prepbench.prepare.modules import Operator
-from prepbench.prepare.passes.base import Change, Kept
 from prepbench.prepare.passes.complete_signature import complete_signature_
 from prepbench.prepare.passes.operations_to_modules import operations_to_modules_
 from prepbench.prepare.passes.unroll_reused import unroll_reused_
-from prepbench.prepare.report import PreparationReport
+from prepbench.prepare.report import Change, Compared, Kept, PreparationReport
 from prepbench.prepare.sizes import fixed_sizes, with_other_batch
 from prepbench.prepare.trace import UNKNOWN_LINE, Traced, place_text, trace
-from prepbench.prepare.verify import Compared, compare_in_other_mode, compare_on, verify
+from prepbench.prepare.verify import compare_in_other_mode, compare_on, verify
 from prepbench.running.check_inputs import check_names, checked_samples
 from prepbench.running.outcomes import without_output
 

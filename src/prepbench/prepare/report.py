@@ -7,8 +7,64 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prepbench._display import view
-from prepbench.prepare.passes.base import Change, Kept
-from prepbench.prepare.verify import Compared
+from prepbench.document.model import SourceLine
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that preparation did.
+
+    Attributes:
+        kind: what was done, e.g. ``"operation to module"``.
+        node: the graph's node, as it is called now.
+        module: fully qualified name of the module that does it now.
+        module_type: its class.
+        was: what it was before: a function such as ``"torch.nn.functional.relu"``, or another module's name.
+        why: the reason.
+        source: the user's line, if known.
+    """
+
+    kind: str
+    node: str
+    module: str
+    module_type: str
+    was: str
+    why: str
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that preparation left as it was.
+
+    Attributes:
+        node: the graph's node.
+        fqn: the module it belongs to.
+        operation: what it does.
+        why: the reason why it stays.
+        source: the user's line, if known.
+    """
+
+    node: str
+    fqn: str
+    operation: str
+    why: str
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One comparison of the prepared model with the original.
+
+    Attributes:
+        inputs: on what, e.g. ``"inputs[0]"`` or ``"unseen sizes: x (3, 3, 32, 32)"``.
+        largest: the largest difference of outputs and buffers, relative to the largest value of the same tensor.
+        note: why nothing was compared, if so.
+    """
+
+    inputs: str
+    largest: float = 0.0
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from prepbench.prepare.kept import (
     reason_to_stay,
 )
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.passes.base import owner_of
+from prepbench.prepare.passes.graph_edits import owner_of
 from prepbench.prepare.trace import Traced, trace
 from prepbench.running.check_inputs import check_names, checked_samples
 from prepbench.running.outcomes import without_output

@@ -18,6 +18,7 @@ from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.errors import InputError, PreparationError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.prepare.model import PreparedModel
+from prepbench.prepare.report import Compared
 from prepbench.prepare.watch import watch
 from prepbench.running.nested_values import collect
 from prepbench.running.outcomes import Outcome, outcome, without_output
@@ -26,21 +27,6 @@ from prepbench.running.unchanged import own_copy, unchanged
 _STEPS = (1, 2, 4, 8, 32)
 _TOLERANCE = 1e-5
 _COARSE = {torch.float16: 1e-2, torch.bfloat16: 1e-1}
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One comparison of the prepared model with the original.
-
-    Attributes:
-        inputs: on what, e.g. ``"inputs[0]"`` or ``"unseen sizes: x (3, 3, 32, 32)"``.
-        largest: the largest difference of outputs and buffers, relative to the largest value of the same tensor.
-        note: why nothing was compared, if so.
-    """
-
-    inputs: str
-    largest: float = 0.0
-    note: str = ""
 
 
 def verify(

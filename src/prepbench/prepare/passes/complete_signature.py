@@ -11,7 +11,7 @@ from torch import fx
 
 from prepbench.errors import InputError
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.passes.base import Change
+from prepbench.prepare.report import Change
 from prepbench.running.nested_values import collect
 
 _PLAIN = (type(None), bool, int, float, str)

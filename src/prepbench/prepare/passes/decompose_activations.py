@@ -6,7 +6,8 @@ from torch import fx, nn
 
 from prepbench.prepare import modules
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.passes.base import Change, Names, called, remove_module
+from prepbench.prepare.passes.graph_edits import Names, called, remove_module
+from prepbench.prepare.report import Change
 
 
 def decompose_activations_(model: PreparedModel) -> list[Change]:

@@ -8,7 +8,8 @@ import torch
 from torch import fx, nn
 
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.passes.base import Change, called, has_own_parameters, only_user, replace_module
+from prepbench.prepare.passes.graph_edits import called, has_own_parameters, only_user, replace_module
+from prepbench.prepare.report import Change
 
 _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 # f(s * x) == s * f(x) for s > 0

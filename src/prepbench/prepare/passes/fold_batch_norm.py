@@ -10,7 +10,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from prepbench.errors import PreparationError
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.passes.base import Change, called, has_own_parameters, only_user, remove_module, replace_module
+from prepbench.prepare.passes.graph_edits import called, has_own_parameters, only_user, remove_module, replace_module
+from prepbench.prepare.report import Change
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d

@@ -18,7 +18,8 @@ from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.modes import with_modes
 from prepbench.prepare.modules import INPUT, Operator
 from prepbench.prepare.operations import function_name, is_in_place, operation_of
-from prepbench.prepare.passes.base import Change, Names, call_module, owner_of
+from prepbench.prepare.passes.graph_edits import Names, call_module, owner_of
+from prepbench.prepare.report import Change
 
 
 def operations_to_modules_(model: PreparedModel) -> list[Change]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.passes.base import Change, remove_module
+from prepbench.prepare.passes.graph_edits import remove_module
+from prepbench.prepare.report import Change
 
 _IDENTITIES = (
     nn.Identity,

@@ -7,7 +7,8 @@ import copy
 import torch
 
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.passes.base import Change, Names, call_module
+from prepbench.prepare.passes.graph_edits import Names, call_module
+from prepbench.prepare.report import Change
 
 
 def unroll_reused_(model: PreparedModel) -> list[Change]:

@@ -1,59 +1,14 @@
-"""What all passes share: the record of a change, and how new modules get their names."""
+"""What all passes share: names for new modules, and edits of the graph and of the module hierarchy."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from prepbench.document.model import SourceLine
 from prepbench.prepare.model import PreparedModel
-
-
-@dataclass(frozen=True)
-class Change:
-    """One thing that preparation did.
-
-    Attributes:
-        kind: what was done, e.g. ``"operation to module"``.
-        node: the graph's node, as it is called now.
-        module: fully qualified name of the module that does it now.
-        module_type: its class.
-        was: what it was before: a function such as ``"torch.nn.functional.relu"``, or another module's name.
-        why: the reason.
-        source: the user's line, if known.
-    """
-
-    kind: str
-    node: str
-    module: str
-    module_type: str
-    was: str
-    why: str
-    source: SourceLine | None = None
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Something that preparation left as it was.
-
-    Attributes:
-        node: the graph's node.
-        fqn: the module it belongs to.
-        operation: what it does.
-        why: the reason why it stays.
-        source: the user's line, if known.
-    """
-
-    node: str
-    fqn: str
-    operation: str
-    why: str
-    source: SourceLine | None = None
-
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
