@@ -11,7 +11,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.bench.state import TARGETS
 from prepbench.errors import InputError, SettingsError
-from prepbench.targets import _TARGETS
+from prepbench.targets import TARGETS as ALL_TARGETS
 
 
 class Small(nn.Module):
@@ -174,7 +174,7 @@ def test_background_job_reports_its_end(bench: pb.Bench) -> None:
 
 
 def test_every_target_can_be_chosen(bench: pb.Bench) -> None:
-    assert set(TARGETS.values()) == {target.settings_type for target in _TARGETS}
+    assert set(TARGETS.values()) == {target.settings_type for target in ALL_TARGETS}
     for name, settings in TARGETS.items():
         bench.set_target(name)
         assert f"deployment_settings=pb.{settings.__name__}()" in bench.code()

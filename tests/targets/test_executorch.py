@@ -352,5 +352,5 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "executorch" else find(name))
-    with pytest.raises(MissingPackageError, match="pip install executorch"):
+    with pytest.raises(MissingPackageError, match=r'pip install "prepbench\[executorch\]"'):
         pb.compile_model(nn.Linear(2, 2), tracing_inputs=[noise(2, 2)], deployment_settings=pb.ExecuTorchDeployment())

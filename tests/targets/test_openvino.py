@@ -283,7 +283,9 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "openvino" else find(name))
-    with pytest.raises(MissingPackageError, match="OpenVinoDeployment needs openvino: pip install openvino"):
+    with pytest.raises(
+        MissingPackageError, match=r'OpenVinoDeployment needs openvino: pip install "prepbench\[openvino\]"'
+    ):
         in_float(nn.Linear(4, 4), noise(2, 4))
 
 

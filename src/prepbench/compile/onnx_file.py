@@ -17,6 +17,7 @@ from prepbench._torch_compat.programs import with_outputs
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.targets import Lowering, Runtime, target_named
+from prepbench.targets.onnx.target import write_onnx
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def export_onnx_file(
         folder = Path(name)
         try:
             if source is not None:
-                target_named(target).write_onnx(_renamed(source, names), folder)
+                write_onnx(target_named(target), _renamed(source, names), folder)
             else:
                 _from_saved(folder, names, runtime, target)
         except OSError as error:

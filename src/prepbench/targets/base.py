@@ -1,7 +1,8 @@
-"""The interface of a deployment target: what it wants, how it lowers a program, how its result is saved and loaded."""
+"""The interface of a deployment target: its names, what it needs, how it lowers a program and loads the result."""
 
 from __future__ import annotations
 
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from prepbench.document.model import Failure
+from prepbench.errors import MissingPackageError, TargetError
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings
@@ -21,13 +23,14 @@ class Lowering:
     """What a target gets.
 
     Attributes:
-        program: a flat program: leaves in, tuple of leaves out (see ``_torch_compat.flat_program``).
-        input_names: a name for each input leaf, e.g. ``"input_ids"``.
-        output_names: a name for each output leaf, e.g. ``"logits"``.
+        program: a flat program, which takes the tensors and numbers of a call as positional arguments and returns a
+            tuple of them (see ``_torch_compat.programs.flat_program``).
+        input_names: a name for each of its inputs, e.g. ``"input_ids"``.
+        output_names: a name for each of its outputs, e.g. ``"logits"``.
         dimension_names: readable names of the dynamic sizes, by the symbols in the program.
-        leaves: the modules that are one opaque operator in it.
-        keep_alive: what the operators of leaves call into; to be held as long as the program runs.
-        progress: for long stages.
+        leaves: the leaf modules in it, each of which is one operator.
+        keep_alive: what the operators of leaf modules call; held as long as the program runs.
+        progress: called with the progress of long stages.
     """
 
     program: torch.export.ExportedProgram
@@ -40,11 +43,11 @@ class Lowering:
 
 
 class Runtime(ABC):
-    """A lowered program that runs: leaves in, leaves out."""
+    """A lowered program that runs; like a flat program it takes and returns a flat sequence."""
 
     @abstractmethod
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Compute the output leaves; inputs are not changed."""
+        """Compute the outputs; the inputs are not changed."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -52,18 +55,44 @@ class Runtime(ABC):
 
 
 class Target(ABC):
-    """One deployment target; registered by the type of its settings."""
+    """One deployment target; listed in ``targets/registry.py``.
+
+    Attributes:
+        name: in saved models and reports, e.g. ``"onnxruntime"``.
+        display_name: where people read it, e.g. ``"ONNX Runtime"``.
+        settings_type: the settings that choose this target.
+        packages: what must be importable, by the names under which pip installs it.
+        extra: the extra of prepbench that installs the packages; empty where prepbench itself requires them.
+        runs_leaves: whether it can run leaf modules, which call back into this process's Python.
+        placement: where it wants quantizers, and which bits it has.
+    """
 
     name: ClassVar[str]
+    display_name: ClassVar[str]
     settings_type: ClassVar[type[DeploymentSettings]]
+    packages: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[str] = ""
+    runs_leaves: ClassVar[bool] = False
     placement: ClassVar[Placement] = Placement()
 
-    @abstractmethod
     def check_available(self) -> None:
-        """Raise ``MissingPackageError`` with the install command when something it needs is missing."""
+        """Raise ``MissingPackageError`` with the install command when something that the target needs is missing."""
+        missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        if missing:
+            wanted = f'"prepbench[{self.extra}]"' if self.extra else " ".join(missing)
+            raise MissingPackageError(
+                f"{self.settings_type.__name__} needs {', '.join(missing)}: pip install {wanted}. Or choose "
+                "InductorDeployment()."
+            )
 
-    def check_leaves(self, leaves: Sequence[Failure]) -> None:  # noqa: B027 (most targets run leaves)
-        """Raise ``TargetError`` when the target cannot run leaf-wrapped modules; by default it can."""
+    def check_leaves(self, leaves: Sequence[Failure]) -> None:
+        """Raise ``TargetError`` that names the leaf modules when the target cannot run them."""
+        if leaves and not self.runs_leaves:
+            raise TargetError(
+                f"{self.display_name} cannot run leaf modules, because they call back into Python. Leaf modules: "
+                f"{'; '.join(map(_described, leaves))}. Rewrite the module ({leaves[0].remedy.rstrip('.')}), or "
+                "compile with deployment_settings=InductorDeployment(), which runs them."
+            )
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         """The nodes whose operator the target has no kernel or translation for; none by default."""
@@ -73,16 +102,11 @@ class Target(ABC):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         """Turn a program into something that runs on the target."""
 
-    def write_onnx(self, lowering: Lowering, folder: Path) -> Path:
-        """Write a program as ``folder/model.onnx``: as ONNX Runtime wants it, unless the target reads ONNX itself.
-
-        Raises:
-            TargetError: an operator has no ONNX form.
-        """
-        from prepbench.targets.onnx.export import export_onnx  # it builds on this module
-
-        return export_onnx(lowering, folder)
-
     @abstractmethod
     def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
         """Read what :meth:`Runtime.save` wrote."""
+
+
+def _described(leaf: Failure) -> str:
+    place = f" at {leaf.source.file}:{leaf.source.line}" if leaf.source else ""
+    return f"{leaf.fqn or 'the model itself'} ({leaf.module_type}): {leaf.kind}{place}"

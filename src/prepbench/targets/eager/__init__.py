@@ -37,10 +37,9 @@ class EagerTarget(Target):
     """The reference target."""
 
     name = "eager"
+    display_name = "PyTorch eager"
     settings_type = EagerDeployment
-
-    def check_available(self) -> None:
-        """PyTorch is always there."""
+    runs_leaves = True
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         return EagerRuntime(lowering.program)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import tempfile
 import threading
@@ -12,8 +11,7 @@ from typing import Any
 
 import torch
 
-from prepbench.document.model import Failure
-from prepbench.errors import InputError, MissingPackageError, TargetError
+from prepbench.errors import InputError, TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
@@ -93,7 +91,10 @@ class ExecuTorchTarget(Target):
     """CPU inference with ExecuTorch; XNNPACK computes what it has kernels for."""
 
     name = "executorch"
+    display_name = "ExecuTorch"
     settings_type = ExecuTorchDeployment
+    packages = ("executorch",)
+    extra = "executorch"
     placement = Placement(
         conv_outputs=True,
         linear_outputs=True,
@@ -105,21 +106,6 @@ class ExecuTorchTarget(Target):
         activations_bits=(8,),
         block_sizes=False,
     )
-
-    def check_available(self) -> None:
-        if importlib.util.find_spec("executorch") is None:
-            raise MissingPackageError(
-                "ExecuTorchDeployment needs executorch: pip install executorch. Or choose OnnxRuntimeDeployment()."
-            )
-
-    def check_leaves(self, leaves: Sequence[Failure]) -> None:
-        if leaves:
-            names = "; ".join(f"{leaf.fqn or 'the model itself'} ({leaf.module_type}): {leaf.kind}" for leaf in leaves)
-            raise TargetError(
-                "ExecuTorch cannot run leaf-wrapped modules, because they call back into Python. Leaf-wrapped: "
-                f"{names}. Rewrite the module ({leaves[0].remedy.rstrip('.')}) or compile with "
-                "deployment_settings=InductorDeployment(), which runs leaves."
-            )
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()

@@ -76,7 +76,9 @@ class InductorTarget(Target):
     """Machine code by Inductor."""
 
     name = "inductor"
+    display_name = "Inductor"
     settings_type = InductorDeployment
+    runs_leaves = True
     # With one input channel, contiguous and channels-last memory look the same, and what follows such an int8
     # convolution
     # reads its output in the other order (torch 2.13).

@@ -19,7 +19,7 @@ from prepbench._torch_compat.programs import without_guards
 from prepbench.errors import TargetError, sentence
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
-from prepbench.targets.onnx.finish import forget_origin, quantize_biases, type_by_zero_point
+from prepbench.targets.onnx.finish import forget_origin, type_by_zero_point
 from prepbench.targets.onnx.translations import OPSET, translations
 from prepbench.targets.onnx.weights import pack_weights, remove_unused_initializers
 
@@ -27,22 +27,23 @@ FILE = "model.onnx"
 # metadata: a shape that each input can have
 EXAMPLE_SHAPES = "prepbench.example_shapes"
 
-Finish = Callable[[Any], None]
+# takes an ``onnx_ir.Model`` and changes it in place
+Change = Callable[[Any], None]
 
 
-def export_onnx(lowering: Lowering, folder: Path, finish: Sequence[Finish] = (quantize_biases,)) -> Path:
+def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change]) -> Path:
     """Write ``folder/model.onnx``.
 
     Args:
         lowering: the program and its names; the program is not changed.
-        folder: where; it exists.
-        finish: what a runtime wants changed in the graph, each in place; by default what ONNX Runtime wants.
+        folder: an existing folder.
+        changes: what a runtime wants changed in the ONNX graph.
 
-    The file's metadata says under ``prepbench.inputs`` which of its inputs each input leaf is, a line each (empty:
-    not used).
+    The file's metadata has an entry ``prepbench.inputs`` with a line for each input of the program: the name of the
+    input of the file, or nothing where the input is a constant.
 
     Raises:
-        TargetError: an operator has no ONNX form; names it.
+        TargetError: an operator, which the message names, cannot be written as ONNX.
     """
     lowering = replace(lowering, program=decompose_for_onnx(lowering.program))
     onnx_program = _convert(lowering)
@@ -53,7 +54,7 @@ def export_onnx(lowering: Lowering, folder: Path, finish: Sequence[Finish] = (qu
     _name_dimensions(model, lowering.dimension_names)
     pack_weights(model)
     type_by_zero_point(model)
-    for change in finish:
+    for change in changes:
         change(model)
     remove_unused_initializers(model)
     forget_origin(model)

@@ -1,48 +1,19 @@
-"""What the targets that go through ONNX need, and what they refuse, in words."""
+"""What cannot be written as ONNX."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 
 import torch
 
 from prepbench._torch_compat.operators import without_onnx_translation
-from prepbench.document.model import Failure
-from prepbench.errors import MissingPackageError, TargetError
+from prepbench.errors import TargetError
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
 from prepbench.targets.onnx.translations import translations
 
 
-def check_packages(packages: Sequence[str], settings: str) -> None:
-    """Raise ``MissingPackageError`` with the install command when one of them is missing.
-
-    Args:
-        packages: names, by which they are imported as well as installed.
-        settings: name of the settings class that needs them.
-    """
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingPackageError(
-            f"{settings} needs {', '.join(missing)}: pip install {' '.join(missing)}. Or choose InductorDeployment()."
-        )
-
-
-def check_no_leaves(leaves: Sequence[Failure], runtime: str) -> None:
-    """Raise ``TargetError`` naming the leaf-wrapped modules: nothing that reads ONNX calls back into Python."""
-    if leaves:
-        names = "; ".join(
-            f"{leaf.fqn or 'the model itself'} ({leaf.module_type}): {leaf.kind}{_place(leaf)}" for leaf in leaves
-        )
-        raise TargetError(
-            f"{runtime} cannot run leaf-wrapped modules, because they call back into Python. Leaf-wrapped: {names}. "
-            f"Rewrite the module ({leaves[0].remedy.rstrip('.')}) or compile with "
-            "deployment_settings=InductorDeployment(), which runs leaves."
-        )
-
-
-def check_no_complex_leaves(lowering: Lowering) -> None:
+def check_no_complex_values(lowering: Lowering) -> None:
     """Raise ``TargetError`` for a complex input or output: ONNX files have none, only pairs of real numbers inside."""
     signature = lowering.program.graph_signature
     values = {node.name: node for node in lowering.program.graph.nodes}
@@ -82,7 +53,3 @@ def unsupported_nodes(
 def _is_complex(node: torch.fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.dtype.is_complex
-
-
-def _place(leaf: Failure) -> str:
-    return f" at {leaf.source.file}:{leaf.source.line}" if leaf.source else ""

@@ -12,19 +12,12 @@ from typing import Any
 
 import torch
 
-from prepbench.document.model import Failure
 from prepbench.errors import TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
-from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.base import Lowering, Runtime
 from prepbench.targets.onnx.export import FILE, export_onnx
-from prepbench.targets.onnx.requirements import (
-    check_no_complex_leaves,
-    check_no_leaves,
-    check_packages,
-    unsupported_nodes,
-)
-from prepbench.targets.onnx.state import check_stateless
+from prepbench.targets.onnx.target import OnnxTarget
 
 
 class OnnxRuntime(Runtime):
@@ -92,7 +85,7 @@ class OnnxRuntime(Runtime):
             shutil.copy(path, folder / path.name)
 
 
-class OnnxRuntimeTarget(Target):
+class OnnxRuntimeTarget(OnnxTarget):
     """CPU inference with ONNX Runtime.
 
     Convolutions write integers, and residual sums are computed in them. Its float kernels for depthwise convolutions
@@ -100,25 +93,16 @@ class OnnxRuntimeTarget(Target):
     """
 
     name = "onnxruntime"
+    display_name = "ONNX Runtime"
     settings_type = OnnxRuntimeDeployment
+    packages = ("onnxruntime", *OnnxTarget.packages)
     placement = Placement(conv_outputs=True, conv_additions=True, lone_depthwise_convs=False)
-
-    def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
-        self.check_available()
-        return unsupported_nodes(program)
-
-    def check_available(self) -> None:
-        check_packages(("onnxruntime", "onnx", "onnxscript"), "OnnxRuntimeDeployment")
-
-    def check_leaves(self, leaves: Sequence[Failure]) -> None:
-        check_no_leaves(leaves, "ONNX Runtime")
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
-        check_stateless(lowering.program)
-        check_no_complex_leaves(lowering)
+        self.check_program(lowering)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-onnx-")
-        file = export_onnx(lowering, Path(keep.name))
+        file = export_onnx(lowering, Path(keep.name), self.changes)
         return OnnxRuntime(file, settings, keep)
 
     def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:

@@ -13,19 +13,13 @@ from typing import Any
 
 import torch
 
-from prepbench.document.model import Failure
 from prepbench.errors import TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
-from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.base import Lowering, Runtime
 from prepbench.targets.onnx.export import export_onnx
-from prepbench.targets.onnx.requirements import (
-    check_no_complex_leaves,
-    check_no_leaves,
-    check_packages,
-    unsupported_nodes,
-)
-from prepbench.targets.onnx.state import check_stateless
+from prepbench.targets.onnx.requirements import unsupported_nodes
+from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.openvino.integers import is_all_integer
 from prepbench.targets.openvino.quantizers import hoist_quantizers, use_signed_integers
 from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
@@ -89,7 +83,7 @@ class OpenVino(Runtime):
             shutil.copy(self._folder / name, folder / name)
 
 
-class OpenVinoTarget(Target):
+class OpenVinoTarget(OnnxTarget):
     """CPU inference with OpenVINO.
 
     What enters a layer is quantized, and the additions that end residual branches. A quantizer at the end of a
@@ -100,23 +94,19 @@ class OpenVinoTarget(Target):
     """
 
     name = "openvino"
+    display_name = "OpenVINO"
     settings_type = OpenVinoDeployment
+    packages = ("openvino", *OnnxTarget.packages)
+    extra = "openvino"
     placement = Placement(conv_additions=True, middle_zero_points=True, activations_bits=(8,))
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()
         return unsupported_nodes(program, wrong_nodes(program))
 
-    def check_available(self) -> None:
-        check_packages(("openvino", "onnx", "onnxscript"), "OpenVinoDeployment")
-
-    def check_leaves(self, leaves: Sequence[Failure]) -> None:
-        check_no_leaves(leaves, "OpenVINO")
-
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OpenVinoDeployment)
-        check_stateless(lowering.program)
-        check_no_complex_leaves(lowering)
+        self.check_program(lowering)
         check_dtypes(lowering)
         check_right(lowering.program)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-openvino-", ignore_cleanup_errors=True)

@@ -8,34 +8,27 @@ about TensorRT.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
-from prepbench.document.model import Failure
 from prepbench.errors import TargetError, sentence
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment, TensorRtDeployment
-from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.base import Lowering, Runtime
 from prepbench.targets.onnx.export import FILE, export_onnx
-from prepbench.targets.onnx.requirements import (
-    check_no_complex_leaves,
-    check_no_leaves,
-    check_packages,
-    unsupported_nodes,
-)
-from prepbench.targets.onnx.state import check_stateless
+from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.onnxruntime import OnnxRuntime
 from prepbench.targets.tensorrt.engine import Engine, has_tensorrt
 from prepbench.targets.tensorrt.explicit import check_explicit
 
 
-class TensorRtTarget(Target):
+class TensorRtTarget(OnnxTarget):
     """ONNX in the form that TensorRT builds engines from."""
 
     name = "tensorrt"
+    display_name = "TensorRT"
     settings_type = TensorRtDeployment
+    packages = ("onnxruntime", *OnnxTarget.packages)
+    changes = ()  # biases stay in float: TensorRT adds them to the sums before these are rounded
     # TensorRT quantizes what enters a layer and fuses outwards from there; a quantizer at an output would end the
     # fusion. Of the two operands of a residual addition, that which is no convolution's result needs one of its own.
     placement = Placement(
@@ -47,27 +40,12 @@ class TensorRtTarget(Target):
         activations_bits=(8,),
     )
 
-    def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
-        self.check_available()
-        return unsupported_nodes(program)
-
-    def check_available(self) -> None:
-        check_packages(("onnxruntime", "onnx", "onnxscript"), "TensorRtDeployment")
-
-    def check_leaves(self, leaves: Sequence[Failure]) -> None:
-        check_no_leaves(leaves, "TensorRT")
-
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
-        check_stateless(lowering.program)
-        check_no_complex_leaves(lowering)
+        self.check_program(lowering)
         keep = tempfile.TemporaryDirectory(prefix="prepbench-tensorrt-")
-        file = self.write_onnx(lowering, Path(keep.name))
+        file = export_onnx(lowering, Path(keep.name), self.changes)
         check_file(file)
         return _runtime(file, keep)
-
-    def write_onnx(self, lowering: Lowering, folder: Path) -> Path:
-        # biases stay in float: TensorRT adds them to the sums before these are rounded
-        return export_onnx(lowering, folder, finish=())
 
     def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
         return _runtime(folder / FILE, None)

@@ -1,0 +1,44 @@
+"""What the targets that read ONNX have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from prepbench.targets.base import Lowering, Target
+from prepbench.targets.onnx.export import Change, export_onnx
+from prepbench.targets.onnx.finish import quantize_biases
+from prepbench.targets.onnx.requirements import check_no_complex_values, unsupported_nodes
+from prepbench.targets.onnx.state import check_stateless
+
+
+class OnnxTarget(Target):
+    """A target that reads ONNX.
+
+    Attributes:
+        changes: what it wants changed in the ONNX graph, each in place.
+    """
+
+    packages: ClassVar[tuple[str, ...]] = ("onnx", "onnxscript")
+    changes: ClassVar[tuple[Change, ...]] = (quantize_biases,)
+
+    def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
+        self.check_available()
+        return unsupported_nodes(program)
+
+    def check_program(self, lowering: Lowering) -> None:
+        """Raise ``TargetError`` for what no ONNX file can hold: state, and complex inputs or outputs."""
+        check_stateless(lowering.program)
+        check_no_complex_values(lowering)
+
+
+def write_onnx(target: Target, lowering: Lowering, folder: Path) -> Path:
+    """Write a program as ``folder/model.onnx``: as ``target`` reads it, or as ONNX Runtime does if it reads no ONNX.
+
+    Raises:
+        TargetError: an operator cannot be written as ONNX.
+    """
+    return export_onnx(lowering, folder, target.changes if isinstance(target, OnnxTarget) else OnnxTarget.changes)
