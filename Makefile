@@ -15,7 +15,7 @@ AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy ne
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab check format test test-unit test-frontend test-notebooks test-browser bench notebooks frontend clean system
+.PHONY: demo lab check format test test-unit test-frontend test-notebooks test-browser bench notebooks frontend clean system bench-revision
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -91,6 +91,10 @@ $(BENCH)/.installed: pyproject.toml constraints.txt
 
 bench: system $(BENCH)/.installed
 	$(BENCH)/bin/python -m tests.benchmarks
+
+# what the working tree costs beside an earlier revision: make bench-revision REVISION=main
+bench-revision: $(INSTALLED)
+	$(BIN)/python -m tests.benchmarks.revisions $(REVISION)
 
 clean:
 	rm -rf $(VENV) $(BENCH) build dist demo-output extension/node_modules extension/lib

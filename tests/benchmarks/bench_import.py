@@ -20,7 +20,7 @@ print(json.dumps([between - start, end - between, sorted({{m.partition('.')[0] f
 """
 CASES = {
     "import prepbench": "import prepbench",
-    "pb.compare": "import prepbench; prepbench.measure",
+    "pb.compare": "import prepbench; prepbench.compare",
     "every public name": "import prepbench; [getattr(prepbench, name) for name in prepbench.__all__]",
 }
 

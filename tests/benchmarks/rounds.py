@@ -31,8 +31,14 @@ def serve(call: Callable[[], object], warm_up: int = 5, wake_up: int = 2) -> Non
         print(min(times), flush=True)
 
 
-def interleave(commands: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
+def interleave(
+    commands: Mapping[str, Sequence[str]], environments: Mapping[str, Mapping[str, str]] | None = None
+) -> dict[str, list[float]]:
     """Milliseconds of each command's worker in each of :data:`ROUNDS` rounds that take turns.
+
+    Args:
+        commands: the arguments of Python for each worker.
+        environments: the environment of each worker, where it is not this process's.
 
     Workers get ready one after the other, so that they do not compete for memory and cores. One that ends before
     the last round has no rounds.
@@ -49,6 +55,7 @@ def interleave(commands: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
+                env=environments[name] if environments else None,
             )
             if _wait_ready(workers[name]):
                 alive.append(name)

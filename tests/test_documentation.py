@@ -1,0 +1,50 @@
+"""Code in the pages runs as printed, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+class SmallNet(nn.Module):
+    """A classifier of 8×8 images, small enough to compile in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2))
+        self.hidden, self.classifier = nn.Linear(32, 16), nn.Linear(16, 10)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.classifier(torch.relu(self.hidden(self.features(image).flatten(1))))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tour.md"])
+def test_python_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    images = torch.randn(8, 1, 8, 8)
+    values = {
+        "model": SmallNet().eval(),
+        "samples": [images[:2], images[:3]],
+        "calibration": [images[:4], images[4:]],
+        "data": [(images, torch.randint(0, 10, (8,)))],
+    }
+    for block in blocks:
+        exec(compile(block, page, "exec"), values)  # the pages are the project's own
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    files = [one or two for one, two in targets if not (one or two).startswith(("http://", "https://"))]
+    missing = [name for name in files if not (page.parent / name).exists()]
+    assert missing == []
