@@ -64,7 +64,7 @@ def test_unvisited_modules() -> None:
         status = {module.fqn: module.status for module in collection.document().modules}
         assert status["unused"] == status["unused.0"] == "unvisited"
         assert status["used"] == "traced"
-        assert status["used.0"] == "traced"  # torch's own modules are operations, not fenced off
+        assert status["used.0"] == "traced"  # torch's own modules are operations, not leaves
 
 
 def test_repr_names_line_and_remedy() -> None:

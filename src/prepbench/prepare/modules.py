@@ -69,6 +69,9 @@ class Operator(torch.nn.Module):
         (tensor(-2.), tensor([0.5000, 0.5000]))
     """
 
+    __prepbench_layer__ = True
+    """Capture keeps these modules as one call, as it does with torch's own layers."""
+
     functions: tuple[Callable[..., typing.Any], ...] = ()
     operation: Operation | None = None
 

@@ -6,14 +6,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from prepbench._display import HasDiagram, view
 from prepbench.capture.aten.attempts import Procedure
+from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.aten.leaf_wrapping import chosen_leaves
+from prepbench.capture.aten.verification import AxesReport, verify_axes
+from prepbench.capture.failures.findings import findings_of_program
 from prepbench.capture.failures.reproduce import with_reproduction
+from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.errors import CaptureError, InputError
@@ -22,10 +26,6 @@ from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import itself_raises, on_device_of
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.outcomes import Outcome, outcome
-
-if TYPE_CHECKING:
-    from prepbench.capture.aten.verification import AxesReport
-    from prepbench.capture.modules.collection import GraphCollection
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,9 +48,13 @@ class Captured(HasDiagram):
     leaves: tuple[Failure, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
-    def verify(self) -> AxesReport:
-        """Run the graph and the model on the samples and on sizes that no sample had, and compare."""
-        return self.axes.verify(self)
+    def verify(self, axes: DynamicAxes | None = None) -> AxesReport:
+        """Run the graph and the model on the samples and on sizes that no sample had, and compare.
+
+        Args:
+            axes: the axes to try; those that the graph was captured with when not given.
+        """
+        return verify_axes(self.program, self.model, self.samples, self.axes if axes is None else axes)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -60,25 +64,18 @@ class Captured(HasDiagram):
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What the graph takes for granted: fixed flags and values, randomness, state that changes."""
-        from prepbench.capture.failures.findings import findings_of_program
-
         return findings_of_program(self.model, self.program, self.samples)
 
     @property
     def collection(self) -> GraphCollection:
         """The module graphs of the same model, traced with the same samples."""
-        from prepbench.capture.modules.collection import recursive_trace
-
         return recursive_trace(self.model, inputs=self.samples)
 
     def document(self) -> GraphCollectionDocument:
         """The graph as plain data."""
-        from prepbench.capture.aten.documents import document_of_program
-
-        document: GraphCollectionDocument = document_of_program(
+        return document_of_program(
             self.program, self.model, self.leaves, type(self.model).__name__, self.size_names, self.findings
         )
-        return document
 
     @property
     def size_names(self) -> dict[str, str]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from prepbench.capture.aten.exporting import axis_sizes
+import torch
+
+from prepbench.capture.aten.exporting import Program, axis_sizes
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.capture.sizes.sample_sizes import size_key
 from prepbench.inputs import Sample
 from prepbench.running.outcomes import Difference, difference, run
-
-if TYPE_CHECKING:
-    from prepbench.capture.aten.export import Captured
 
 
 @dataclass(frozen=True)
@@ -89,31 +89,57 @@ def _range_text(bounds: tuple[int, int | None]) -> str:
     return f"{low} only" if low == high else f"{low} and more" if high is None else f"{low} to {high}"
 
 
-def verify_axes(axes: DynamicAxes, captured: Captured) -> AxesReport:
-    """Run ``captured`` and its model on its samples, and with each axis at sizes that no sample had."""
-    module = captured.program.module()
+def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> AxesReport:
+    """Run ``program`` and ``model`` on the samples, and with each axis at sizes that no sample had."""
+    pair = _Pair(program.module(), model)
     problems, largest = [], 0.0
-    for sample in captured.samples:
-        found = _compare(module, captured, sample, run(captured.model, sample, captured.model))
+    for sample in samples:
+        found = pair.compare(sample, run(model, sample, model))
         if not found.equal:
             problems.append(f"sample {sample.index}: {found.text}")
         largest = max(largest, found.largest)
     results: list[AxisResult] = []
-    sizes = axis_sizes(captured.program, captured.model, axes)
+    sizes = axis_sizes(program, model, axes)
     for symbol, group in linked_axes(axes).items():
         wanted = [size for size in _fresh_sizes(group[0].sizes) if all(axis.allows(size) for axis in group)]
-        tried = [_try(module, captured, axes, symbol, size) for size in wanted]
+        tried = [(size, pair.at_size(samples[0], axes, symbol, size)) for size in wanted]
         largest = max([largest, *(found.largest for _, found in tried if found is not None and found.equal)])
         for axis in group:
             offset = axis.sizes[0] - group[0].sizes[0]
-            size = sizes.get((axis.path, axis.dim))
-            result = _result(axis.path, axis.dim, axis.symbol, tried, offset, _bounds(captured, size))
-            results.append(replace(result, conditions=_conditions(captured, axis)))
-    return AxesReport(tuple(results), len(captured.samples), largest, tuple(problems))
+            bounds = _bounds(program, sizes.get((axis.path, axis.dim)))
+            result = _result(axis.path, axis.dim, axis.symbol, tried, offset, bounds)
+            results.append(replace(result, conditions=_conditions(program, axis)))
+    return AxesReport(tuple(results), len(samples), largest, tuple(problems))
 
 
-def _conditions(captured: Captured, axis: Axis) -> tuple[SizeCondition, ...]:
-    conditions: SizeConditions | None = captured.program.graph_module.meta.get(CONDITIONS)
+@dataclass(frozen=True)
+class _Pair:
+    """A program as a module, and the model that it must equal."""
+
+    module: torch.nn.Module
+    model: torch.nn.Module
+
+    def at_size(self, sample: Sample, axes: DynamicAxes, symbol: str, size: int) -> Difference | None:
+        """The difference on a sample made for this size of an axis; ``None`` if the model itself does not take it."""
+        groups = linked_axes(axes)
+        made = resized(self.model, sample, {symbol: size - groups[symbol][0].sizes[0]}, groups)
+        try:
+            expected = run(self.model, made, self.model)
+        except Exception:
+            return None
+        return self.compare(made, expected)
+
+    def compare(self, sample: Sample, expected: Any) -> Difference:
+        """The difference on one sample; a program that raises differs, too."""
+        try:
+            actual = run(self.module, sample, self.model)
+        except Exception as error:
+            return Difference(0.0, f"refused: {_first_line(error)}")
+        return difference(expected, actual)
+
+
+def _conditions(program: Program, axis: Axis) -> tuple[SizeCondition, ...]:
+    conditions: SizeConditions | None = program.graph_module.meta.get(CONDITIONS)
     noted = conditions.told() if conditions is not None else []
     name = size_key(f"{axis.path}.shape[{axis.dim}]")
     return tuple(condition for condition in noted if name in map(size_key, condition.sizes))
@@ -129,38 +155,17 @@ def _fresh_sizes(seen: tuple[int, ...]) -> list[int]:
     return fresh[:9]
 
 
-def _try(module: Any, captured: Captured, axes: DynamicAxes, symbol: str, size: int) -> tuple[int, Difference | None]:
-    groups = linked_axes(axes)
-    axis = groups[symbol][0]
-    sample = captured.samples[0]
-    made = resized(captured.model, sample, {symbol: size - axis.sizes[0]}, groups)
-    try:
-        expected = run(captured.model, made, captured.model)
-    except Exception:
-        # the model itself does not take this size
-        return size, None
-    return size, _compare(module, captured, made, expected)
-
-
-def _compare(module: Any, captured: Captured, sample: Sample, expected: Any) -> Difference:
-    try:
-        actual = run(module, sample, captured.model)
-    except Exception as error:
-        return Difference(0.0, f"refused: {_first_line(error)}")
-    return difference(expected, actual)
-
-
 def _first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def _bounds(captured: Captured, size: Any) -> tuple[int, int | None] | None:
+def _bounds(program: Program, size: Any) -> tuple[int, int | None] | None:
     if size is None:
         return None
     if isinstance(size, int):
         return size, size
-    bounds = captured.program.range_constraints.get(size)
+    bounds = program.range_constraints.get(size)
     if bounds is None:
         return None
     upper = bounds.upper

@@ -10,7 +10,10 @@ import torch
 from torch import fx
 
 from prepbench._display import HasDiagram, view
+from prepbench.capture.failures.findings import findings_of_trace
 from prepbench.capture.failures.reproduce import with_reproduction
+from prepbench.capture.modules.assumptions import readable
+from prepbench.capture.modules.documents import Visits, document_of_collection
 from prepbench.capture.modules.observed import Observed
 from prepbench.capture.modules.runnable import runnable
 from prepbench.capture.modules.trace_result import ValueTrace
@@ -148,8 +151,6 @@ class GraphCollection(HasDiagram):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What the graphs take for granted: fixed flags and values, attributes that change."""
-        from prepbench.capture.failures.findings import findings_of_trace
-
         if self._findings is None:
             self._findings = findings_of_trace(self.model, self._samples)
         return self._findings
@@ -157,8 +158,6 @@ class GraphCollection(HasDiagram):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the graphs take for granted about input sizes, one line each, e.g. a loop unrolled for one length."""
-        from prepbench.capture.modules.assumptions import readable
-
         return tuple(line for trace in self._traces.values() for line in readable(trace))
 
     def calls(self, fqn: str) -> int:
@@ -187,10 +186,12 @@ class GraphCollection(HasDiagram):
 
     def document(self) -> GraphCollectionDocument:
         """Everything found, as plain data."""
-        from prepbench.capture.aten.documents import document_of_collection
-
         if self._document is None:
-            self._document = document_of_collection(self, self._traces)
+            counts, unvisited = self._tracer.counts, set[str]()
+            if isinstance(self.model, torch.nn.Module):
+                unvisited = {fqn for fqn, module in self.model.named_modules() if self.is_unvisited(module)}
+            visits = Visits(counts, unvisited)
+            self._document = document_of_collection(self.model, self._traces, self.failures, self.findings, visits)
         return self._document
 
     def table(self) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import fx
 
 from prepbench.capture.failures.reasons import describe_failure
+from prepbench.capture.modules import layer_classes
 from prepbench.capture.modules.observed import Observed
 from prepbench.capture.modules.symbolic_trace import trace_symbolically
 from prepbench.capture.modules.trace_result import ValueTrace
@@ -18,9 +19,6 @@ from prepbench.inputs import Sample, normalize_samples
 from prepbench.running.check_inputs import check_names
 
 Target = torch.nn.Module | Callable[..., Any]
-
-
-_LAYERS = ("torch.nn.", "torch.ao.nn.", "prepbench.prepare.modules")
 
 
 class RobustTracer:
@@ -37,8 +35,6 @@ class RobustTracer:
         ['placeholder', 'call_module', 'call_module', 'output']
     """
 
-    _leaves: ClassVar[set[type[torch.nn.Module]]] = set()
-
     def __init__(self) -> None:
         self.root: Target | None = None
         self.graph: fx.Graph | None = None
@@ -52,7 +48,7 @@ class RobustTracer:
     @classmethod
     def register_leaf(cls, m: type[torch.nn.Module]) -> None:
         """Keep every module of class ``m`` as a single call from now on."""
-        cls._leaves.add(m)
+        layer_classes.register_leaf(m)
 
     @classmethod
     def unregister_leaf(cls, m: type[torch.nn.Module]) -> None:
@@ -61,19 +57,18 @@ class RobustTracer:
         Raises:
             KeyError: the class was not registered.
         """
-        cls._leaves.remove(m)
+        layer_classes.unregister_leaf(m)
 
     @classmethod
     def is_registered_leaf(cls, m: torch.nn.Module | type[torch.nn.Module]) -> bool:
         """Whether this class, or the class of this module, was registered as a leaf."""
-        return (type(m) if isinstance(m, torch.nn.Module) else m) in cls._leaves
+        return layer_classes.is_registered_leaf(type(m) if isinstance(m, torch.nn.Module) else m)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         """Whether ``m`` stays one call: a layer of ``torch.nn``, a scripted, registered or failed module."""
-        home = type(m).__module__
         return (
             self.is_registered_leaf(m)
-            or (home.startswith(_LAYERS) and not isinstance(m, torch.nn.Sequential))
+            or (layer_classes.is_layer_class(type(m)) and not isinstance(m, torch.nn.Sequential))
             or isinstance(m, torch.jit.ScriptModule)
             or (self.is_failed(m) and m is not self.root)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -16,9 +16,14 @@ from prepbench.running.callable_module import as_module
 from prepbench.running.compare_samples import tensor_shapes
 from prepbench.running.object_nodes import register_nodes
 
-if TYPE_CHECKING:
-    from prepbench.capture.aten.export import Captured
-    from prepbench.capture.aten.verification import AxesReport
+Report = TypeVar("Report", covariant=True)
+
+
+class Verifiable(Protocol[Report]):
+    """A captured model that can be run at other sizes, such as :class:`prepbench.Captured`."""
+
+    def verify(self, axes: DynamicAxes | None = None) -> Report:
+        """Run sizes that no sample had and report each dynamic axis."""
 
 
 @dataclass(frozen=True)
@@ -226,11 +231,9 @@ class DynamicAxes:
                     "DynamicAxes.infer(inputs, model)."
                 )
 
-    def verify(self, captured: Captured) -> AxesReport:
-        """Run sizes that no sample had, and say of each dynamic axis: holds, specialised, or bounded."""
-        from prepbench.capture.aten.verification import verify_axes
-
-        return verify_axes(self, captured)
+    def verify(self, captured: Verifiable[Report]) -> Report:
+        """Run ``captured`` at sizes that no sample had; the report says of each axis: holds, specialised or bounded."""
+        return captured.verify(self)
 
     def code(self) -> str:
         """Python that makes an equal value, without the samples."""
