@@ -23,6 +23,7 @@ from prepbench.measure.artifacts import Artifact
 from prepbench.measure.process import WorkerProcess, worker_command
 from prepbench.measure.transfer import save_sample
 from prepbench.measure.worker import timed_calls
+from prepbench.running.unchanged import own_copy
 
 OWN_PROCESS = "own process"
 THIS_PROCESS = "this process"
@@ -99,7 +100,7 @@ def measure(
     steps = Steps(progress)
     note = _handed_over(sample, folder / "inputs")
     folders = {name: None if note else artifacts[name].folder for name in candidates}
-    own = sample.map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+    own = own_copy(sample)
     with started(folders, folder, timeout, steps) as workers:
         timers: dict[str, Timer] = {
             name: workers.get(name) or LocalTimer(functools.partial(own.call, candidate))

@@ -13,6 +13,7 @@ from prepbench.errors import InputError, MetricError
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
 from prepbench.measure.batches import Batch
+from prepbench.running.unchanged import own_copy
 
 Candidate = Callable[..., Any]
 
@@ -113,7 +114,7 @@ class Scores:
 def run(name: str, candidate: Candidate, batch: Batch) -> Any:
     """The candidate's output on a copy of the batch, with the same random numbers for every candidate."""
     # a forward that changes its input in place must not change what the next candidate gets
-    sample = batch.sample.map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+    sample = own_copy(batch.sample)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(batch.sample.index)

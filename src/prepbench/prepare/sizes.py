@@ -1,4 +1,4 @@
-"""Sizes that the samples do not vary: the batch is made to, and what the graph fixes is found out and refused."""
+"""Sizes that are the same in all samples: another batch size is tried, and sizes that the graph fixes are refused."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench.capture.sizes.resizing import with_sizes
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.prepare.model import PreparedModel
@@ -33,7 +33,7 @@ def with_other_batch(model: torch.nn.Module, samples: Sequence[Sample]) -> list[
     axes = [(path, 0) for path, shape in shapes[0].items() if shape and shape[0] == size]
     if not size:
         return list(samples)
-    larger = _resized(model, samples[0], axes, size + 1)
+    larger = with_sizes(model, samples[0], dict.fromkeys(axes, size + 1))
     return [*samples, larger] if _runs(model, larger) else list(samples)
 
 
@@ -80,7 +80,7 @@ def fixed_sizes(
     for size, axes in groups.items():
         if not size:
             continue  # nothing can be repeated
-        tried = _resized(model, sample, axes, size + 1)
+        tried = with_sizes(model, sample, dict.fromkeys(axes, size + 1))
         if _runs(model, tried) and not _equal(model, prepared, tried):
             wrong += [(path, dim, size) for path, dim in axes]
     if not wrong:
@@ -103,19 +103,6 @@ def _shapes(model: torch.nn.Module, sample: Sample) -> dict[str, tuple[int, ...]
         for path, leaf in named_leaves(model, sample)
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
     }
-
-
-def _resized(model: torch.nn.Module, sample: Sample, axes: Sequence[Axis], size: int) -> Sample:
-    paths = [path for path, _ in named_leaves(model, sample)]
-    leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
-    for path, dim in axes:
-        index = paths.index(path)
-        length = leaves[index].shape[dim]
-        # entries are repeated, so that indices and masks stay valid
-        rows = torch.arange(size, device=leaves[index].device) % max(length, 1)
-        leaves[index] = leaves[index].detach().index_select(dim, rows)
-    args, kwargs = pytree.tree_unflatten(leaves, spec)
-    return Sample(args, kwargs, sample.index)
 
 
 def _runs(model: torch.nn.Module, sample: Sample) -> bool:

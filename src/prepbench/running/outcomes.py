@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from prepbench.inputs import Sample
-from prepbench.running.unchanged import own_copy, unchanged
+from prepbench.running.unchanged import detached_copy, own_copy, unchanged
 
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 
@@ -23,7 +23,8 @@ _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 5e-2, to
 def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Any:
     """The output on one sample, under ``no_grad``, with ``model``, the sample and random state as before afterwards."""
     with torch.no_grad(), unchanged(model):
-        return pytree.tree_map(_detached, own_copy(sample).call(function))
+        # what a model returns may be one of its buffers, which unchanged() resets
+        return detached_copy(own_copy(sample).call(function))
 
 
 @contextmanager
@@ -36,11 +37,6 @@ def without_output() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         yield
-
-
-def _detached(leaf: Any) -> Any:
-    # what a model returns may be one of its buffers, which unchanged() resets
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 @dataclass(frozen=True)
@@ -60,9 +56,8 @@ def outcome(function: Callable[..., Any], sample: Sample, model: torch.nn.Module
     own = own_copy(sample)
     given = {i: leaf for i, leaf in enumerate(pytree.tree_leaves((own.args, own.kwargs))) if _is_tensor(leaf)}
     with torch.no_grad(), unchanged(model):
-        output = pytree.tree_map(_detached, own.call(function))
-        inputs = {index: _detached(tensor) for index, tensor in given.items()}
-        return Outcome(output, inputs, {name: _detached(buffer) for name, buffer in model.named_buffers()})
+        output = detached_copy(own.call(function))
+        return Outcome(output, detached_copy(given), detached_copy(dict(model.named_buffers())))
 
 
 def _is_tensor(leaf: Any) -> bool:

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.running.object_nodes import register_nodes
+from prepbench.running.unchanged import detached_copy
 
 _MISSING = object()
 
@@ -91,7 +92,7 @@ class record_inputs:
             if full or (self._distinct and shapes in self._shapes):
                 return
             self._shapes.add(shapes)
-            copied = pytree.tree_map(_copy, (args, kwargs))
+            copied = detached_copy((args, kwargs))
             self._samples.append(Sample(copied[0], copied[1], len(self._samples)))
 
     @property
@@ -126,10 +127,6 @@ class record_inputs:
 
 def _shape(leaf: Any) -> Any:
     return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf)
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _text(value: Any) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
@@ -51,6 +53,11 @@ def own_copy(sample: Sample) -> Sample:
 def dense_copy(sample: Sample) -> Sample:
     """The sample with cloned tensors of which none has gaps, as a slice of a larger tensor does."""
     return sample.map(lambda leaf: _clone(leaf, torch.clone) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def detached_copy(value: Any) -> Any:
+    """``value`` with cloned tensors that have no gradients."""
+    return pytree.tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
 def _clone(tensor: torch.Tensor, copied: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

@@ -27,28 +27,37 @@ def linked_axes(axes: DynamicAxes) -> dict[str, list[Axis]]:
 def resized(
     function: Callable[..., Any], sample: Sample, changes: Mapping[str, int], groups: Mapping[str, Sequence[Axis]]
 ) -> Sample:
-    """``sample`` with the axes of each symbol in ``changes`` longer (or shorter) by the given number of entries.
+    """``sample`` with the axes of each symbol in ``changes`` longer (or shorter) by the given number of entries."""
+    shapes = {path: leaf.shape for path, leaf in named_leaves(function, sample) if isinstance(leaf, torch.Tensor)}
+    sizes = {
+        (axis.path, axis.dim): shapes[axis.path][axis.dim] + change
+        for symbol, change in changes.items()
+        for axis in groups[symbol]
+        if axis.path in shapes
+    }
+    return with_sizes(function, sample, sizes)
 
-    Entries are repeated from the start, so that indices and masks stay valid.
+
+def with_sizes(function: Callable[..., Any], sample: Sample, sizes: Mapping[tuple[str, int], int]) -> Sample:
+    """``sample`` with other sizes, by path and dim.
+
+    Entries are repeated from the start or cut at the end, so that indices and masks stay valid. A dim of size 0 stays
+    as it is, because there is nothing to repeat.
     """
-    sizes: dict[str, list[tuple[int, int]]] = {}
-    for symbol, change in changes.items():
-        for axis in groups[symbol]:
-            sizes.setdefault(axis.path, []).append((axis.dim, change))
     paths = [path for path, _ in named_leaves(function, sample)]
     leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
-    for index, path in enumerate(paths):
-        for dim, change in sizes.get(path, ()):
-            leaves[index] = _with_size(leaves[index], dim, leaves[index].shape[dim] + change)
+    for (path, dim), size in sizes.items():
+        index = paths.index(path)
+        leaves[index] = _with_size(leaves[index], dim, size)
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     return Sample(args, kwargs, sample.index)
 
 
 def _with_size(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     length = tensor.shape[dim]
-    if size < 0 or (length == 0 and size > 0):
+    if size < 0 or length == 0:
         return tensor
-    index = torch.arange(size, device=tensor.device) % max(length, 1)
+    index = torch.arange(size, device=tensor.device) % length
     return tensor.detach().index_select(dim, index)
 
 
