@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from prepbench.capture.aten.export import Captured
+from prepbench.capture.aten.export_again import dynamic_sizes, export_again
 from prepbench.capture.aten.leaf_operators import is_leaf_operator
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile.call_spec import CallSpec
@@ -76,42 +76,17 @@ def quantize(request: Request, stages: Stages) -> Quantized:
         with stages("measure", counts=True):
             observed = choose_forms(observed, samples, progress)
     with stages("convert"):
-        converted = _export_again(convert(observed), program)
+        assert program.example_inputs is not None
+        inputs, dynamic = program.example_inputs[0], dynamic_sizes(program)
+        converted = export_again(convert(observed), inputs, dynamic, _not_dynamic)
     return Quantized(converted, observed.layers, observed.model_sqnr)
 
 
-def _export_again(converted: fx.GraphModule, like: Program) -> Program:
-    assert like.example_inputs is not None
-    symbolic = _dynamic_dims(like)
-    shapes = tuple(dict.fromkeys(dims, torch.export.Dim.AUTO) if dims is not None else None for dims in symbolic)
-    with torch.no_grad():
-        program = torch.export.export(
-            converted, like.example_inputs[0], dynamic_shapes=(shapes,) if _is_variadic(converted) else shapes
-        )
-    lost = [
-        i for i, (before, after) in enumerate(zip(symbolic, _dynamic_dims(program), strict=True)) if before != after
-    ]
-    if lost:
-        raise CaptureError(
-            f"Quantizing fixed the dynamic sizes of input {lost[0]}. Make these axes static (DynamicAxes.set), or "
-            "compile in float."
-        )
-    return program
-
-
-def _is_variadic(module: nn.Module) -> bool:
-    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
-
-
-def _dynamic_dims(program: Program) -> list[set[int] | None]:
-    """For each input leaf its dims of symbolic size; None for what is no tensor."""
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
-    result: list[set[int] | None] = []
-    for name in program.graph_signature.user_inputs:
-        value = values.get(name) if isinstance(name, str) else None
-        shape: tuple[Any, ...] | None = tuple(value.shape) if isinstance(value, torch.Tensor) else None
-        result.append(None if shape is None else {d for d, size in enumerate(shape) if isinstance(size, torch.SymInt)})
-    return result
+def _not_dynamic(name: str) -> CaptureError:
+    return CaptureError(
+        f"Quantizing fixed the dynamic sizes of the input {name!r}. Make these axes static (DynamicAxes.set), or "
+        "compile in float."
+    )
 
 
 def lowering(program: Program, captured: Captured, calls: CallSpec, progress: ProgressCallback) -> Lowering:

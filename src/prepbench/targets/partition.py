@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench.capture.aten.export_again import export_again, sizes_of
 from prepbench.errors import CaptureError
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.base import Lowering, Runtime, Target
@@ -213,21 +214,11 @@ def _piece(module: fx.GraphModule, nodes: Sequence[fx.Node]) -> tuple[fx.GraphMo
 
 def _export(piece: fx.GraphModule, examples: Sequence[Any], reads: Sequence[fx.Node]) -> Program:
     """A piece as a program, with the sizes dynamic that were so in the whole."""
-    dims = [_dynamic_dims(node.meta.get("val")) for node in reads]
-    shapes = tuple(dict.fromkeys(found, torch.export.Dim.AUTO) if found is not None else None for found in dims)
-    with torch.no_grad():
-        program = torch.export.export(piece, tuple(examples), dynamic_shapes=shapes, strict=False)
-    values: Mapping[str, Any] = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    for wanted, name, read in zip(dims, program.graph_signature.user_inputs, reads, strict=True):
-        if isinstance(name, str) and wanted and _dynamic_dims(values[name]) != wanted:
-            raise CaptureError(
-                f"Cutting the graph around what the target cannot take fixed dynamic sizes of {read.name}. Make these "
-                "axes static (DynamicAxes.set), or choose a target that takes the whole model."
-            )
-    return program
 
+    def error(name: str) -> CaptureError:
+        return CaptureError(
+            f"Cutting the graph around what the target cannot take fixed dynamic sizes of {name}. Make these axes "
+            "static (DynamicAxes.set), or choose a target that takes the whole model."
+        )
 
-def _dynamic_dims(value: Any) -> set[int] | None:
-    if not isinstance(value, torch.Tensor):
-        return None
-    return {dim for dim, size in enumerate(value.shape) if not isinstance(size, int)}
+    return export_again(piece, examples, [sizes_of(node.meta.get("val")) for node in reads], error)

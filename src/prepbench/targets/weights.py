@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from prepbench._torch_compat.operators import register_quantized_operators
+from prepbench.capture.aten.export_again import dynamic_sizes, export_again
 from prepbench.errors import TargetError
 from prepbench.quantize.layers import CONVOLUTIONS
 
@@ -108,39 +108,21 @@ def operator_name(node: object) -> str:
     return schema.name.replace("::", ".") if schema is not None else ""
 
 
-def export_again(module: fx.GraphModule, program: Program) -> Program:
-    """Export ``module``, a form of the flat ``program``, with the same dynamic sizes.
+def lowered_program(module: fx.GraphModule, program: Program) -> Program:
+    """``module``, a rewritten form of the flat ``program``, as a program with the same dynamic sizes.
 
     Raises:
         TargetError: a size cannot stay dynamic.
     """
     assert program.example_inputs is not None
-    inputs = program.example_inputs[0]
-    before = dynamic_sizes(program)
-    shapes = tuple(dict.fromkeys(sizes, torch.export.Dim.AUTO) if sizes else None for sizes in before)
-    with torch.no_grad():
-        copy = torch.export.export(module, inputs, dynamic_shapes=(shapes,) if _is_variadic(module) else shapes)
-    for index, (wanted, found) in enumerate(zip(before, dynamic_sizes(copy), strict=True)):
-        if wanted.keys() != found.keys():
-            raise TargetError(
-                f"Lowering fixes the dynamic sizes of input {index}. Make these axes static (DynamicAxes.set), or "
-                "choose another target."
-            )
-    return copy
 
+    def error(name: str) -> TargetError:
+        return TargetError(
+            f"Lowering fixes the dynamic sizes of the input {name!r}. Make these axes static (DynamicAxes.set), or "
+            "choose another target."
+        )
 
-def dynamic_sizes(program: Program) -> list[dict[int, Any]]:
-    """For each input leaf its dynamic sizes by dim."""
-    values: dict[str, Any] = {
-        node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
-    }
-    leaves = [values.get(name) if isinstance(name, str) else None for name in program.graph_signature.user_inputs]
-    return [
-        {dim: size for dim, size in enumerate(tuple[Any, ...](leaf.shape)) if isinstance(size, torch.SymInt)}
-        if isinstance(leaf, torch.Tensor)
-        else {}
-        for leaf in leaves
-    ]
+    return export_again(module, program.example_inputs[0], dynamic_sizes(program), error)
 
 
 def _as_linear(module: fx.GraphModule, node: fx.Node, weight: QuantizedWeight, bits: Choice) -> None:
@@ -204,7 +186,3 @@ def _forget_unused(module: fx.GraphModule) -> None:
         for name in [*owner._parameters, *owner._buffers]:
             if (f"{prefix}.{name}" if prefix else name) not in used:
                 delattr(owner, name)
-
-
-def _is_variadic(module: nn.Module) -> bool:
-    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())

@@ -12,8 +12,8 @@ from torch import fx
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 
+from prepbench.capture.aten.export_again import dynamic_sizes
 from prepbench.errors import TargetError
-from prepbench.targets.weights import dynamic_sizes
 
 Program = torch.export.ExportedProgram
 

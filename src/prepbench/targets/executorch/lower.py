@@ -15,7 +15,7 @@ from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
 from prepbench.targets.executorch.partition import partitioner
 from prepbench.targets.executorch.weights import fit_to_xnnpack
 from prepbench.targets.programs import _storage_of
-from prepbench.targets.weights import export_again
+from prepbench.targets.weights import lowered_program
 
 Program = torch.export.ExportedProgram
 
@@ -71,7 +71,7 @@ def _rewritten(program: Program) -> Program:
     _divide_for_remainders(module)
     fit_to_xnnpack(module)
     # lowering notes what it assumes about sizes where programs share them, so it must not get the program itself
-    return export_again(module, program)
+    return lowered_program(module, program)
 
 
 def _write_to_copies(module: fx.GraphModule) -> None:

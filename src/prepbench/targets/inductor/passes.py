@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from prepbench.targets.pooling import is_mean
-from prepbench.targets.weights import QuantizedWeight, export_again, fit_weights, input_of, operator_name
+from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, lowered_program, operator_name
 
 aten = torch.ops.aten
 Program = torch.export.ExportedProgram
@@ -41,7 +41,7 @@ def fit_to_inductor(program: Program) -> Program:
     if not any(changes):
         return program
     module.recompile()
-    return export_again(module, program)
+    return lowered_program(module, program)
 
 
 def _bits(node: fx.Node, weight: QuantizedWeight) -> int:

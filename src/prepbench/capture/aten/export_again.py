@@ -1,0 +1,65 @@
+"""Exporting a graph again after it was changed: quantized, rewritten for a target, or cut out of a larger one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+Program = torch.export.ExportedProgram
+
+
+def export_again(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    dynamic: Sequence[Collection[int]],
+    error: Callable[[str], Exception],
+) -> Program:
+    """Export a graph so that the sizes that were dynamic before stay dynamic.
+
+    Args:
+        module: a graph that takes its input leaves by position.
+        inputs: what it is exported with.
+        dynamic: for each input the dims whose sizes must stay dynamic.
+        error: makes the exception to raise for an input, given its name, whose sizes became static.
+
+    Returns:
+        The program. Its weights are those of ``module``.
+    """
+    shapes = tuple(dict.fromkeys(dims, torch.export.Dim.AUTO) if dims else None for dims in dynamic)
+    with torch.no_grad():
+        program = torch.export.export(
+            module, tuple(inputs), dynamic_shapes=(shapes,) if _is_variadic(module) else shapes, strict=False
+        )
+    names = program.graph_signature.user_inputs
+    for name, wanted, found in zip(names, dynamic, dynamic_sizes(program), strict=True):
+        if found.keys() != set(wanted):
+            raise error(str(name))
+    return program
+
+
+def dynamic_sizes(program: Program) -> list[dict[int, Any]]:
+    """For each input leaf its symbolic sizes by dim; empty for what is not a tensor."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    names = program.graph_signature.user_inputs
+    return [sizes_of(values.get(name)) if isinstance(name, str) else {} for name in names]
+
+
+def sizes_of(value: Any) -> dict[int, Any]:
+    """The symbolic sizes of a traced tensor by dim; empty for what is not a tensor."""
+    if not isinstance(value, torch.Tensor):
+        return {}
+    sizes: tuple[Any, ...] = tuple(value.shape)
+    return {dim: size for dim, size in enumerate(sizes) if _is_dynamic(size)}
+
+
+def _is_dynamic(size: Any) -> bool:
+    # a symbol that tracing fixed later is still a SymInt, but its expression is a number
+    return isinstance(size, torch.SymInt) and not size.node.expr.is_Integer
+
+
+def _is_variadic(module: fx.GraphModule) -> bool:
+    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
