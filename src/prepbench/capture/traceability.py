@@ -49,7 +49,7 @@ class Check:
 
 
 class Proposal(Protocol):
-    """A proposed change to one function, such as :class:`prepbench.fixes.rewrite.Rewrite`."""
+    """A proposed change to one function, such as :class:`prepbench.fixes.Rewrite`."""
 
     @property
     def fqn(self) -> str:

@@ -13,7 +13,7 @@ from prepbench.capture.aten.leaf_operators import is_leaf_operator
 from prepbench.capture.failures.reasons import describe_node
 from prepbench.capture.traceability import TraceabilityReport, check_ways
 from prepbench.document.model import Failure
-from prepbench.fixes.rewrite import proposed_rewrites
+from prepbench.fixes import proposed_rewrites
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import checked_samples
 from prepbench.settings import DeploymentSettings

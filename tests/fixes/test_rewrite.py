@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.fixes.rewrite import CannotRewrite
+from prepbench.fixes import CannotRewrite
 
 _GENERATOR = torch.Generator().manual_seed(0)
 SAMPLES = [torch.randn(size, 10, generator=_GENERATOR) for size in (2, 3)]

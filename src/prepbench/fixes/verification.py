@@ -1,0 +1,98 @@
+"""Proof of a rewrite: the original and the changed function give the same in every case of every place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from prepbench.fixes.function_source import FunctionSource, Place
+from prepbench.fixes.instrumented_runs import run_with, variants
+from prepbench.fixes.kinds.kind import RewriteKind
+from prepbench.fixes.results import BROADCAST, DIFFERENT, EQUAL, NOT_REACHED, BranchResult, RewriteResult
+from prepbench.inputs import Sample
+
+_FROM_BEST = (EQUAL, BROADCAST, DIFFERENT)
+
+
+def verify_cases(
+    kind: RewriteKind,
+    source: FunctionSource,
+    function: Callable[..., Any],
+    places: Sequence[Place],
+    module: torch.nn.Module,
+    samples: Sequence[Sample],
+) -> RewriteResult:
+    """Compare two forwards of a module until both sides of each condition were taken.
+
+    Args:
+        kind: the kind of change.
+        source: the module's own forward.
+        function: the changed forward.
+        places: where it was changed.
+        module: the module.
+        samples: what the module receives.
+    """
+    taken: set[tuple[Place, bool]] = set()
+
+    def probe(place: Place, value: Any) -> Any:
+        if kind.needs_change(value):
+            taken.add((place, bool(value)))
+        return value
+
+    instrumented = source.instrumented(kind.instrument, probe)
+    wanted = [(place, side) for place in places for side in (True, False)]
+    found: dict[tuple[Place, bool], BranchResult] = {}
+    for sample in variants(samples):
+        taken.clear()
+        try:
+            expected = run_with(module, "", instrumented, sample)
+        except Exception:  # a made-up value that the model does not take
+            continue
+        new = [case for case in wanted if case in taken]
+        outcome, largest = _outcome(expected, module, function, sample) if new else (EQUAL, 0.0)
+        for place, side in new:
+            known = found.get((place, side))
+            if known is None or _FROM_BEST.index(outcome) > _FROM_BEST.index(known.outcome):
+                found[place, side] = BranchResult(place[0], side, outcome, largest)
+        if len(found) == len(wanted) and sample.index == samples[-1].index:
+            break
+    return RewriteResult(tuple(found.get(case) or BranchResult(case[0][0], case[1], NOT_REACHED) for case in wanted))
+
+
+def _outcome(expected: Any, module: torch.nn.Module, function: Callable[..., Any], sample: Sample) -> tuple[str, float]:
+    try:
+        return _compared(expected, run_with(module, "", function, sample))
+    except Exception:  # the rewritten forward fails where the original does not
+        return DIFFERENT, math.inf
+
+
+def _compared(expected: Any, actual: Any) -> tuple[str, float]:
+    left, right = pytree.tree_leaves(expected), pytree.tree_leaves(actual)
+    if len(left) != len(right):
+        return DIFFERENT, math.inf
+    worst, largest = EQUAL, 0.0
+    for one, two in zip(left, right, strict=True):
+        outcome, apart = _compared_leaves(one, two)
+        largest = max(largest, apart)
+        if outcome == DIFFERENT:
+            return DIFFERENT, largest
+        worst = BROADCAST if outcome == BROADCAST else worst
+    return worst, largest
+
+
+def _compared_leaves(one: Any, two: Any) -> tuple[str, float]:
+    if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor):
+        return (EQUAL, 0.0) if torch.equal(torch.as_tensor(one), torch.as_tensor(two)) else (DIFFERENT, math.inf)
+    try:
+        shape = torch.broadcast_shapes(one.shape, two.shape)
+    except RuntimeError:
+        return DIFFERENT, math.inf
+    wide, other = one.expand(shape).double(), two.expand(shape).double()
+    largest = float((wide - other).abs().max()) if wide.numel() else 0.0
+    if not torch.allclose(wide, other, rtol=1e-5, atol=1e-6, equal_nan=True):
+        return DIFFERENT, largest
+    return (EQUAL if one.shape == two.shape else BROADCAST), largest
