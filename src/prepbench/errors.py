@@ -52,6 +52,16 @@ class ArtifactError(PrepbenchError, ValueError):
     """A saved model folder is damaged, incomplete or of an unknown version."""
 
 
+class StorageError(PrepbenchError, OSError):
+    """A file or folder could not be written; says what is still there.
+
+    ``errno`` and ``filename`` are those of the cause.
+    """
+
+    def __str__(self) -> str:  # OSError would print the number of the error in place of the message
+        return str(self.args[0]) if self.args else ""
+
+
 def sentence(error: BaseException) -> str:
     """What another library says, in one sentence for a message: its first line, or the type of a wordless error."""
     words = str(error).strip().partition("\n")[0].rstrip() or type(error).__name__

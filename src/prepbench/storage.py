@@ -1,0 +1,207 @@
+"""Files that are whole or not there.
+
+What is written goes to a file or folder beside its place, is synced to the disk, and is moved in. An old one is set
+aside until the new one is in place. When that fails, the old one is still there, and the error says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prepbench.errors import StorageError
+
+Name = str | os.PathLike[str]
+
+_REMEDIES = {
+    errno.ENOSPC: "Free some space, or choose a folder on another disk.",
+    errno.EDQUOT: "Free some of your quota, or choose a folder on another disk.",
+    errno.EROFS: "The disk is read-only: choose a folder that can be written to.",
+    errno.EACCES: "Choose a folder that you may write to.",
+    errno.EPERM: "Choose a folder that you may write to.",
+    errno.ENOENT: "Create the folder first, or choose one that exists.",
+    errno.ENOTDIR: "Choose a path whose parent is a folder.",
+    errno.EISDIR: "Choose the path of a file.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+}
+_REMEDY = "Check the disk, or choose another folder."
+
+
+def write_file(path: Name, data: bytes | str) -> Path:
+    """Write a file whole or not at all; text is written as UTF-8.
+
+    Returns:
+        The path as it was given.
+
+    Raises:
+        StorageError: it cannot be written. What was there before is still there.
+
+    Example:
+        >>> import tempfile
+        >>> write_file(f"{tempfile.mkdtemp()}/model.txt", "ready").read_text()
+        'ready'
+    """
+    given, content = Path(path), data.encode() if isinstance(data, str) else data
+    place = Path(os.path.realpath(given))  # a link stays, and what it points to is written
+    with typed_errors(given, len(content)):
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        handle, beside = tempfile.mkstemp(prefix=f".{place.name[:64]}.", dir=place.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(beside, stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o644)
+            os.replace(beside, place)
+        finally:
+            with contextlib.suppress(FileNotFoundError):  # it was moved in
+                os.unlink(beside)
+        _sync_folder(place.parent)
+    return given
+
+
+def write_folder(path: Name, fill: Callable[[Path], None]) -> Path:
+    """Write a folder whole or not at all; folders above it are made.
+
+    Args:
+        path: of the folder; one that is there is replaced as a whole once the new one is complete.
+        fill: writes the contents into an empty folder.
+
+    Raises:
+        StorageError: it cannot be written. What was there before is still there.
+        Exception: what ``fill`` raises, with the same promise.
+    """
+    given = Path(path)
+    place = Path(os.path.realpath(given))
+    with typed_errors(given):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
+        try:
+            fill(beside)
+            os.chmod(beside, 0o755)
+            _sync_tree(beside)
+            _move_in(beside, place)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        _sync_folder(place.parent)
+    return given
+
+
+def _move_in(new: Path, place: Path) -> None:
+    """Put ``new`` in the place of what is there, which is set aside until then."""
+    aside = new.with_name(f"{new.name}.old")
+    try:
+        if place.exists():
+            os.rename(place, aside)
+        os.rename(new, place)
+    finally:
+        # also after an interrupt between the two steps: either the new one is in place, or the old one goes back
+        if aside.exists() and not place.exists():
+            os.rename(aside, place)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def temporary_folder(purpose: str) -> Iterator[Path]:
+    """A folder that is gone afterwards.
+
+    Args:
+        purpose: part of its name, e.g. ``"onnx"``.
+
+    Raises:
+        StorageError: there is no place for temporary files, or it is full.
+    """
+    with kept_folder(purpose) as name:
+        yield Path(name)
+
+
+def kept_folder(purpose: str) -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder that lives as long as the object that holds it.
+
+    Raises:
+        StorageError: there is no place for temporary files.
+    """
+    place = os.environ.get("TMPDIR", "")
+    try:
+        place = place or tempfile.gettempdir()
+        return tempfile.TemporaryDirectory(prefix=f"prepbench-{purpose}-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise StorageError(
+            f"There is no place for temporary files: {place or 'no folder'} cannot be written to "
+            f"({_reason(error)}). Set TMPDIR to a folder with free space."
+        ) from error
+
+
+@contextlib.contextmanager
+def typed_errors(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Turn errors of the operating system into :class:`StorageError` that says what, where, and what is still there.
+
+    Args:
+        path: what is being written.
+        needed: its size in bytes, if known.
+    """
+    existed = os.path.lexists(path)
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise _storage_error(path, needed, existed, error) from error
+
+
+def _storage_error(path: Path, needed: int | None, existed: bool, error: OSError) -> StorageError:
+    size = f" ({_megabytes(needed)})" if needed else ""
+    still = "What was there before is still there." if existed else "Nothing was left behind."
+    made = StorageError(
+        f"{path}{size} cannot be written: {_reason(error)}{_missing(path, needed, error)}. {still} "
+        f"{_REMEDIES.get(error.errno or 0, _REMEDY)}"
+    )
+    made.errno, made.filename = error.errno, str(path)
+    return made
+
+
+def _reason(error: OSError) -> str:
+    text = error.strerror or str(error) or type(error).__name__
+    return text[0].lower() + text[1:]
+
+
+def _missing(path: Path, needed: int | None, error: OSError) -> str:
+    """How much space there is, where that is what is missing."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return ""
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(path.absolute().parent).free
+        lacking = f", {_megabytes(needed - free)} are missing" if needed and needed > free else ""
+        return f", {_megabytes(free)} are free{lacking}"
+    return ""
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.3g} MB"
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        else:
+            _sync_folder(path)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make renames in a folder last; file systems that cannot sync a folder need no help."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

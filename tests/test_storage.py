@@ -1,0 +1,144 @@
+"""Files are whole or as they were, on full, read-only and missing disks too."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepbench import storage
+from prepbench.errors import PrepbenchError, StorageError
+from prepbench.storage import kept_folder, temporary_folder, write_file, write_folder
+
+
+def failing(number: int, after: int = 0) -> Callable[..., Any]:
+    """A stand-in for a function of ``os`` that fails once it was called ``after`` times."""
+    left = [after]
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            return None
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "model.html"
+    assert write_file(path, "one") == path
+    path.chmod(0o600)
+    write_file(path, b"two")
+    assert (path.read_text(), path.stat().st_mode & 0o777, names(tmp_path)) == ("two", 0o600, ["model.html"])
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    write_file(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
+def test_an_old_file_survives_a_full_disk(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.html"
+    path.write_text("old")
+    monkeypatch.setattr(storage.os, step, failing(errno.ENOSPC))
+    with pytest.raises(StorageError) as caught:
+        write_file(path, "new" * 1000)
+    monkeypatch.undo()
+    assert (path.read_text(), names(tmp_path)) == ("old", ["model.html"])
+    assert caught.value.errno == errno.ENOSPC
+    assert isinstance(caught.value, (OSError, PrepbenchError))
+    for words in (str(path), "0.003 MB", "no space left", "are free", "still there", "Free some space"):
+        assert words in str(caught.value)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"no such file or directory.*Nothing was left behind.*Create the folder"):
+        write_file(tmp_path / "absent" / "x", "text")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="is a directory"):
+        write_file(tmp_path, "text")
+
+
+def fill(text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "a").mkdir() or ((folder / "a" / "b").write_text(text) and None)
+
+
+def test_a_folder_is_written_and_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "deep" / "model"
+    write_folder(place, fill("one"))
+    (place / "extra").write_text("gone afterwards")
+    write_folder(place, fill("two"))
+    assert (names(place), (place / "a" / "b").read_text(), names(place.parent)) == (["a"], "two", ["model"])
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_an_old_folder_survives_a_failed_move(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "model"
+    write_folder(place, fill("old"))
+    real, calls = os.rename, [0]
+
+    def rename(*args: Any) -> None:
+        calls[0] += 1
+        if calls[0] == after + 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(*args)
+
+    monkeypatch.setattr(storage.os, "rename", rename)
+    with pytest.raises(StorageError, match="still there"):
+        write_folder(place, fill("new"))
+    assert ((place / "a" / "b").read_text(), names(tmp_path)) == ("old", ["model"])
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_an_interrupt_leaves_the_old_or_the_new(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "model"
+    write_folder(place, fill("old"))
+    real, calls = os.rename, [0]
+
+    def rename(*args: Any) -> None:
+        real(*args)
+        calls[0] += 1
+        if calls[0] == after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage.os, "rename", rename)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(place, fill("new"))
+    assert ((place / "a" / "b").read_text(), names(tmp_path)) == (("old", "new")[after - 1], ["model"])
+
+
+def test_what_filling_raises_is_passed_on(tmp_path: Path) -> None:
+    def broken(folder: Path) -> None:
+        (folder / "half").write_text("")
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        write_folder(tmp_path / "model", broken)
+    assert names(tmp_path) == []
+
+
+def test_no_temporary_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    with pytest.raises(StorageError, match=r"no place for temporary files.*TMPDIR"):
+        kept_folder("onnx")
+
+
+def test_a_temporary_folder_is_gone_afterwards() -> None:
+    with temporary_folder("test") as folder:
+        (folder / "file").write_text("text")
+    assert not folder.exists()
