@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -67,6 +68,41 @@ class Nested(nn.Module):
         return -x
 
 
+class Numbers(nn.Module):
+    def forward(self, x, condition=1.0):
+        y = x * condition
+        if int(x.mean()) > 0 or int(x.abs().max()):
+            y = y + 1
+            x = y * 2
+        if bool(x.sum()) > 0:
+            y = y - 2
+        return x, y * condition
+
+
+class TwoConditions(nn.Module):
+    """Inside one side that returns there is another branch, which needs a condition of its own."""
+
+    def forward(self, x):
+        if x.sum() > 0:
+            z = x + 1
+            if x.max() > 3:
+                y = x * 2
+                z = z * 3
+            else:
+                y = x * 4
+            return y + z
+        return -x
+
+
+class Never(nn.Module):
+    """The first part of the condition is true on some inputs, and the whole never is."""
+
+    def forward(self, x):
+        if x.sum() > 0 and x.sum() < 0:
+            return x + 1
+        return x
+
+
 class Inside(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +117,7 @@ def rewrite_of(model: nn.Module) -> Any:
     return rewrite
 
 
-@pytest.mark.parametrize("make", [Returns, Early, Chain, Conditional, Nested])
+@pytest.mark.parametrize("make", [Returns, Early, Chain, Conditional, Nested, Numbers, TwoConditions])
 def test_both_sides_of_each_condition_are_equal(make: Any) -> None:
     torch.manual_seed(0)
     model = make()
@@ -160,11 +196,33 @@ class Wrong(nn.Module):
 
 
 def test_a_wrong_rewrite_is_found() -> None:
-    import dataclasses
-
     model = Wrong()
     rewrite = rewrite_of(model)
     wrong = dataclasses.replace(rewrite, _function=lambda self, x: x)
     result = wrong.verify(model, SAMPLES)
     assert not result.passed
     assert "different" in {branch.outcome for branch in result.branches}
+
+
+def test_a_side_counts_as_reached_only_if_the_whole_condition_takes_it() -> None:
+    result = rewrite_of(Never()).verify(Never(), SAMPLES)
+    assert {branch.side: branch.outcome for branch in result.branches} == {True: "not reached", False: "equal"}
+    assert not result.passed
+
+
+class Truncates(nn.Module):
+    def forward(self, x):
+        if int(x.abs().max()) > 2:
+            return x
+        return -x
+
+
+def test_the_proof_compares_with_the_users_own_condition() -> None:
+    model = Truncates()
+    rewrite = rewrite_of(model)
+    wrong = rewrite.code.replace("torch.trunc(x.abs().max())", "x.abs().max()")
+    scope: dict[str, Any] = {"torch": torch}
+    exec(wrong, scope)
+    between = [torch.full((2, 10), 2.5), torch.full((3, 10), 2.5)]
+    assert rewrite.verify(model, between).passed
+    assert not dataclasses.replace(rewrite, _function=scope["forward"]).verify(model, between).passed

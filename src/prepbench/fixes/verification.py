@@ -39,11 +39,10 @@ def verify_cases(
     taken: set[tuple[Place, bool]] = set()
 
     def probe(place: Place, value: Any) -> Any:
-        if kind.needs_change(value):
-            taken.add((place, bool(value)))
+        taken.add((place, bool(value)))
         return value
 
-    instrumented = source.instrumented(kind.instrument, probe)
+    instrumented = source.instrumented(kind.instrument_conditions, probe)
     wanted = [(place, side) for place in places for side in (True, False)]
     found: dict[tuple[Place, bool], BranchResult] = {}
     for sample in variants(samples):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 from collections.abc import Set
 from typing import Any
 
@@ -40,6 +41,12 @@ def _instrument(function: ast.FunctionDef) -> None:
                 replace(probe_call(place_of(node), part))
 
 
+def _instrument_conditions(function: ast.FunctionDef) -> None:
+    for node in ast.walk(function):
+        if isinstance(node, _Branch):
+            node.test = probe_call(place_of(node), node.test)
+
+
 def _edits(function: ast.FunctionDef, places: Set[Place]) -> list[Edit]:
     return _Rewriter(function, places).edits(function.body)
 
@@ -50,6 +57,7 @@ BRANCH_TO_WHERE = RewriteKind(
     failures=frozenset({BRANCH, NUMBER}),
     instrument=_instrument,
     needs_change=lambda value: isinstance(value, torch.Tensor),
+    instrument_conditions=_instrument_conditions,
     edits=_edits,
 )
 
@@ -64,6 +72,7 @@ class _Rewriter:
         self._places = places
         self._names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
         self._parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+        self._used = {node.id for node in self._names} | self._parameters
 
     def edits(self, body: list[ast.stmt]) -> list[Edit]:
         """The changes in a block."""
@@ -165,8 +174,11 @@ class _Rewriter:
         return [*result, assign_together(names, values)]
 
     def _computed_first(self, condition: ast.expr, result: list[ast.stmt]) -> ast.expr:
-        result.append(assign("condition", condition))
-        return ast.Name("condition", ast.Load())
+        names = (f"condition_{number}" if number else "condition" for number in itertools.count())
+        name = next(name for name in names if name not in self._used)
+        self._used.add(name)
+        result.append(assign(name, condition))
+        return ast.Name(name, ast.Load())
 
     def _values(self, body: list[ast.stmt]) -> dict[str, ast.expr]:
         """What one side assigns, by name, in terms of the names before the branch."""

@@ -21,6 +21,8 @@ class RewriteKind:
         instrument: puts :func:`~prepbench.fixes.function_source.probe_call` around each value that decides whether the
             change is needed, in place.
         needs_change: whether a value that the probe met means that its place must be changed.
+        instrument_conditions: puts ``probe_call`` around the condition at each place, in place. The function must go on
+            to compute what it computes without the probe, because the change is compared with it.
         edits: the changed lines of a function, for the places that need it; raises ``CannotRewrite`` where the change
             would not be right.
     """
@@ -30,4 +32,5 @@ class RewriteKind:
     failures: frozenset[str]
     instrument: Callable[[ast.FunctionDef], None]
     needs_change: Callable[[Any], bool]
+    instrument_conditions: Callable[[ast.FunctionDef], None]
     edits: Callable[[ast.FunctionDef, Set[Place]], list[Edit]]

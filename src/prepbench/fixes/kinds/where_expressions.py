@@ -38,9 +38,12 @@ def condition_of(test: ast.expr) -> ast.expr:
     if isinstance(test, ast.Compare) and len(test.ops) > 1:
         operands = zip([test.left, *test.comparators[:-1]], test.ops, test.comparators, strict=True)
         return condition_of(ast.BoolOp(ast.And(), [ast.Compare(left, [op], [right]) for left, op, right in operands]))
-    plain = _as_tensors(test)
-    # torch.where takes a condition of bools only; a comparison is one
-    return plain if isinstance(plain, ast.Compare) else ast.Compare(plain, [ast.NotEq()], [ast.Constant(0)])
+    return _is_true(_as_tensors(test))
+
+
+def _is_true(value: ast.expr) -> ast.expr:
+    """A value as a tensor of bools, which is what ``torch.where`` takes; a comparison is one."""
+    return value if isinstance(value, ast.Compare) else ast.Compare(value, [ast.NotEq()], [ast.Constant(0)])
 
 
 def where(condition: ast.expr, yes: ast.expr, no: ast.expr) -> ast.expr:
@@ -68,19 +71,24 @@ def _torch_call(name: str, *args: ast.expr) -> ast.expr:
 
 
 def _as_tensors(expression: ast.expr) -> ast.expr:
-    """The expression on tensors: ``x.max().item() > 0`` becomes ``x.max() > 0``, ``bool(c)`` becomes ``c``."""
+    """The expression on tensors: ``x.max().item() > 0`` becomes ``x.max() > 0``."""
     found: ast.expr = _WithoutNumbers().visit(copy.deepcopy(expression))
     return found
 
 
 class _WithoutNumbers(ast.NodeTransformer):
-    """Drops what makes Python numbers of tensors."""
+    """Replaces what makes Python numbers of tensors by what computes the same on tensors."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         function = node.func
         if isinstance(function, ast.Attribute) and function.attr == "item" and not node.args:
             return function.value
-        if isinstance(function, ast.Name) and function.id in ("bool", "float", "int") and len(node.args) == 1:
-            return node.args[0]
-        return node
+        if not isinstance(function, ast.Name) or len(node.args) != 1:
+            return node
+        (value,) = node.args
+        if function.id == "int":
+            return _torch_call("trunc", value)
+        if function.id == "bool":
+            return _is_true(value)
+        return value if function.id == "float" else node
