@@ -40,6 +40,10 @@ class MissingPackageError(PrepbenchError, ImportError):
     """An optional package or program is not installed."""
 
 
+class TorchVersionError(PrepbenchError, ImportError):
+    """The installed torch lacks something private that prepbench needs."""
+
+
 class MetricError(PrepbenchError, TypeError):
     """A metric did not return a number."""
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
 
 

@@ -5,20 +5,59 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
+from typing import Any
 
 import torch
+
+from prepbench._torch_compat.checks import needed_for
+
+with needed_for("telling operators apart"):
+    from torch._ops import HigherOrderOperator as HigherOrderOperator
+    from torch._ops import OpOverload as OpOverload
+    from torch._ops import OpOverloadPacket as OpOverloadPacket
+
+with needed_for("the functions of layers that torch implements in C++"):
+    NN_FUNCTIONS: Any = torch._C._nn
+    RNN_FUNCTIONS: Any = torch._VF
+
+
+def schema_of(operator: Any) -> Any:
+    """The arguments and results of an operator, of torch or of ExecuTorch's edge dialect; None for other things."""
+    return getattr(operator, "_schema", None)
+
+
+def argument_names(operator: Any) -> list[str]:
+    """The names of an operator's arguments, in order."""
+    with needed_for("the arguments of operators"):
+        return [argument.name for argument in operator._schema.arguments]
+
+
+def registered_operators() -> list[str]:
+    """The names of all operators that torch knows, such as ``"aten::relu"``."""
+    with needed_for("names of operators that are not taken"):
+        names: list[str] = torch._C._dispatch_get_all_op_names()
+    return names
+
+
+def is_registered(name: str) -> bool:
+    """Whether torch has an operator of this name, such as ``"aten::relu"``."""
+    with needed_for("names of operators that are not taken"):
+        return bool(torch._C._dispatch_has_kernel(name))
 
 
 def register_quantized_operators() -> None:
     """Make the operators of converted graphs known to torch, as loading such a graph needs."""
-    importlib.import_module("torch.ao.quantization.fx._decomposed")
+    with needed_for("the operators of quantized graphs"):
+        importlib.import_module("torch.ao.quantization.fx._decomposed")
 
 
 def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
-    """The nodes, after decomposition, whose operator torch's ONNX exporter has no translation for; it leaves assertions
-    out.
+    """The nodes, after decomposition, whose operator torch's ONNX exporter cannot translate.
+
+    Assertions are not among them, because the exporter leaves them out.
     """
-    from torch.onnx._internal.exporter import _decomp, _dispatching, _registration
+    with needed_for("finding operators that ONNX lacks"):
+        from torch.onnx._internal.exporter import _decomp, _dispatching, _registration
 
     logger = logging.getLogger(_registration.__name__)
     level = logger.level
@@ -35,7 +74,7 @@ def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torc
         node
         for node in graph.nodes
         if node.op == "call_function"
-        and isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+        and isinstance(node.target, OpOverload | HigherOrderOperator)
         and not str(node.target).startswith("aten._assert")
         and _dispatching.dispatch(node, registry)[0] is None
     ]

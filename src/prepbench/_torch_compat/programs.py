@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, OutputKind
-from torch.utils import _pytree as pytree
+
+from prepbench._torch_compat import pytree
 
 
 def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) -> torch.export.ExportedProgram:

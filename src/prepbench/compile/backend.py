@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 from torch.utils.weak import TensorWeakRef
 
+from prepbench._torch_compat import pytree
 from prepbench._torch_compat.optimized_calls import (
     GraphInput,
     OptimizedCall,

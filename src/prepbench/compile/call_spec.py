@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs
 from prepbench.compile.output_tree import Structure, leaf_names, rebuild, structure_of
 from prepbench.compile.tensors import TensorForms, dummy_leaf, tensor_forms

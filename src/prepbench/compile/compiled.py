@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from prepbench._display import view
+from prepbench._torch_compat import pytree
 from prepbench.compile.artifact import folder_bytes, read_manifest, write_folder
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file

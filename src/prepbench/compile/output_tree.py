@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch.utils import _pytree as pytree
+from prepbench._torch_compat import pytree
 
 Structure = dict[str, Any]
 

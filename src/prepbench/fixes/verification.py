@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.fixes.function_source import FunctionSource, Place
 from prepbench.fixes.instrumented_runs import run_with, variants
 from prepbench.fixes.kinds.kind import RewriteKind

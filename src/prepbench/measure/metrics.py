@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat import pytree
+
 Metric = Callable[[Any, Any], Any]
 
 IGNORED_CLASS = -100
@@ -104,7 +106,7 @@ def decibels(signal: float, noise: float) -> float:
 def signal_tensors(output: Any) -> list[torch.Tensor]:
     """``[logits]`` where the output has them, else its floating-point tensors in pytree order."""
     logits = _named_logits(output)
-    leaves = [logits] if logits is not None else torch.utils._pytree.tree_leaves(output)
+    leaves = [logits] if logits is not None else pytree.tree_leaves(output)
     return [x for x in leaves if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
 
 

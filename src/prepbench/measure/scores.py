@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from prepbench._torch_compat import pytree
 from prepbench.errors import InputError, MetricError
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
@@ -120,7 +121,7 @@ def run(name: str, candidate: Candidate, batch: Batch) -> Any:
             torch.default_generator.manual_seed(batch.sample.index)
             return sample.call(candidate)
     except Exception as error:
-        shapes = ", ".join(_shape(leaf) for leaf in torch.utils._pytree.tree_leaves((sample.args, sample.kwargs)))
+        shapes = ", ".join(_shape(leaf) for leaf in pytree.tree_leaves((sample.args, sample.kwargs)))
         raise InputError(
             f"candidate {name!r} failed on data[{batch.sample.index}] ({shapes}): {_told(error)}. Check that the data "
             "has the form, type and device that this candidate takes, and that its dynamic axes allow this size."

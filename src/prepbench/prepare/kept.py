@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench._torch_compat.operators import HigherOrderOperator, OpOverload, OpOverloadPacket
 from prepbench.capture.modules.grad_mode import enter_grad_mode, exit_grad_mode
 from prepbench.capture.modules.node_text import target_text
 from prepbench.prepare.model import PreparedModel
@@ -52,7 +53,7 @@ def reason_to_stay(node: fx.Node, numbers: set[fx.Node]) -> str:
         return "it puts values together into an output or argument"
     if isinstance(function, structures.Applied):
         return "it is a custom torch.autograd.Function, whose backward is kept"
-    if isinstance(function, torch._ops.HigherOrderOperator):
+    if isinstance(function, HigherOrderOperator):
         return "it runs functions of the model (control flow)"
     if function is structures.tensor_at or (function is getattr and len(node.args) > 2):
         return PART
@@ -69,7 +70,7 @@ def reason_to_stay(node: fx.Node, numbers: set[fx.Node]) -> str:
 
 
 def _not_torchs(node: fx.Node, function: Any) -> str:
-    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(function, OpOverload | OpOverloadPacket):
         return INTERNAL if str(function).startswith("aten") else CUSTOM
     if node.target is builtins.getattr:
         return PART

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench._torch_compat.fake_tensors import is_fake
 from prepbench.capture.modules.trace_result import ValueTrace
 from prepbench.prepare.operations import function_name

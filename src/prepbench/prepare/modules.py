@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.nn import functional as F
 
+from prepbench._torch_compat.operators import NN_FUNCTIONS
 from prepbench.prepare.operations import TABLE, Operation, is_in_place
 
 
@@ -145,7 +146,7 @@ class Stack(Concat):
     """Joins tensors along a new dim: ``Stack(dim=1)(a, b, c)``."""
 
 
-_SPACES = (torch, F, torch.special, torch.linalg, torch.fft, torch._C._nn, operator, torch.Tensor)
+_SPACES = (torch, F, torch.special, torch.linalg, torch.fft, NN_FUNCTIONS, operator, torch.Tensor)
 _NOT_OF_TENSORS = (operator.concat, operator.iconcat, operator.index)
 READ = {name: operator.attrgetter(name) for name in ("T", "H", "mT", "mH", "real", "imag")}
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from prepbench._torch_compat.operators import NN_FUNCTIONS, RNN_FUNCTIONS, OpOverload
+
 _MODULES = {
     "activation": """
         relu relu6 elu selu celu gelu silu mish sigmoid tanh logsigmoid log_sigmoid softplus softshrink hardshrink
@@ -220,7 +222,7 @@ def _rows() -> dict[str, Operation]:
 TABLE: dict[str, Operation] = _rows()
 """Every operation by name."""
 
-_NAMESPACES = (torch, F, torch.Tensor, torch.special, torch.linalg, torch.fft, torch._C._nn, torch._VF)
+_NAMESPACES = (torch, F, torch.Tensor, torch.special, torch.linalg, torch.fft, NN_FUNCTIONS, RNN_FUNCTIONS)
 _IN_PLACE_OPERATORS = {
     "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift",
     "imatmul", "idiv",
@@ -234,7 +236,7 @@ def function_name(function: Callable[..., Any] | str) -> str:
         >>> function_name(operator.iadd), function_name(torch.relu_), function_name(torch.Tensor.__getitem__)
         ('iadd', 'relu_', 'getitem')
     """
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         return str(function.overloadpacket.__name__)
     name = function if isinstance(function, str) else str(getattr(function, "__name__", ""))
     if name.startswith("__") and name.endswith("__"):
@@ -270,7 +272,7 @@ def operation_of(function: Callable[..., Any] | str) -> Operation | None:
 
 
 def _is_torchs(function: Callable[..., Any], name: str) -> bool:
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         return function.namespace in ("aten", "prims")
     if getattr(operator, function.__name__ if hasattr(function, "__name__") else "", None) is function:
         return True

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.errors import CalibrationError, SettingsError, sentence
 from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import Progress, ProgressCallback, report_nothing

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch._ops import OpOverload
-
+from prepbench._torch_compat.operators import OpOverload
 from prepbench.quantize.layers import ACTIVATIONS
 
 

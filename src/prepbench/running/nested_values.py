@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from prepbench._torch_compat import pytree
 
 Step = tuple[str, Any]
 """``("item", key)``, ``("attr", name)`` or ``("tensor", n)``: how to get from a value to one tensor inside it."""

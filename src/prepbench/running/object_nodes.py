@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.running.nested_values import Slot, attributes
 
 _PLAIN = (

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
 from prepbench.running.unchanged import detached_copy, own_copy, unchanged
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.running.object_nodes import register_nodes

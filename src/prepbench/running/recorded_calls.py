@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
 from prepbench.running.object_nodes import count_registered, opened, register_nodes
 from prepbench.running.patching import patched

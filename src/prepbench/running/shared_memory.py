@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import fx
-from torch._ops import OpOverload
+
+from prepbench._torch_compat.operators import OpOverload
 
 
 def leaves_written_into(graph: fx.Graph, is_leaf: Callable[[Any], bool]) -> set[Any]:

@@ -11,13 +11,14 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from prepbench._torch_compat.operators import OpOverload
 from prepbench._torch_compat.programs import with_graph
 from prepbench.targets.masks import choose_known
 
 Program = torch.export.ExportedProgram
 
 
-def take_apart(program: Program, forms: Mapping[torch._ops.OpOverload, Callable[..., Any]]) -> Program:
+def take_apart(program: Program, forms: Mapping[OpOverload, Callable[..., Any]]) -> Program:
     """The program with some operators replaced by those that their form runs; itself where it has none of them.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from prepbench._torch_compat.operators import register_quantized_operators
+from prepbench._torch_compat.operators import OpOverload, register_quantized_operators
 from prepbench._torch_compat.programs import without_example_inputs
 from prepbench.errors import ArtifactError
 
@@ -51,7 +51,7 @@ def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
     changed = set(signature.buffers_to_mutate.values())
     written = {name for name, buffer in signature.inputs_to_buffers.items() if buffer in changed}
     for node in program.graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             continue
         for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
             if argument.is_write and isinstance(value, fx.Node):
@@ -66,7 +66,7 @@ def is_repeatable(program: torch.export.ExportedProgram) -> bool:
 
 def _is_random(node: fx.Node) -> bool:
     """Whether a node draws random numbers; attention and dropout do only where they drop something."""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return False
     if torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
@@ -79,7 +79,7 @@ def _is_random(node: fx.Node) -> bool:
 
 def _storage_of(node: fx.Node) -> fx.Node:
     """The node that made the memory that ``node`` is a view of, or the result of changing in place."""
-    while isinstance(node.target, torch._ops.OpOverload) and node.args and isinstance(node.args[0], fx.Node):
+    while isinstance(node.target, OpOverload) and node.args and isinstance(node.args[0], fx.Node):
         if not any(result.alias_info is not None for result in node.target._schema.returns):
             break
         node = node.args[0]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.capture.aten.exporting import Program, SpecialisedSize, WrongProgram, export_program, problem
 from prepbench.capture.aten.leaf_operators import LeafOperators
 from prepbench.capture.aten.leaf_wrapping import (

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench._torch_compat.operators import OpOverload
 from prepbench.capture.aten.leaf_operators import is_leaf_operator
 from prepbench.capture.modules.node_text import (
     code_frames,
@@ -130,7 +131,7 @@ def _in_order(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _is_inserted(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "quantized_decomposed"
+    return isinstance(node.target, OpOverload) and node.target.namespace == "quantized_decomposed"
 
 
 def _source_in_stack_trace(node: fx.Node) -> SourceLine | None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
+from prepbench._torch_compat.operators import OpOverload, is_registered, registered_operators
 from prepbench.capture.aten.leaf_outputs import LeafOutputs, LeafOutputsError
 from prepbench.errors import CaptureError
 from prepbench.running.object_nodes import refill
@@ -164,7 +165,7 @@ class LeafOperators:
 
 def is_leaf_operator(target: Any) -> bool:
     """Whether the target of a graph node is a leaf module's operator."""
-    return isinstance(target, torch._ops.OpOverload) and target.namespace.startswith(_NAMESPACE)
+    return isinstance(target, OpOverload) and target.namespace.startswith(_NAMESPACE)
 
 
 def _real(
@@ -247,7 +248,7 @@ def _schema(signature: _Signature, outputs: int) -> str:
 
 
 def _free_namespace() -> str:
-    used = {name.partition("::")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith(_NAMESPACE)}
+    used = {name.partition("::")[0] for name in registered_operators() if name.startswith(_NAMESPACE)}
     candidates = (f"{_NAMESPACE}{number or ''}" for number in itertools.count())
     return next(name for name in candidates if name not in used)
 
@@ -256,7 +257,7 @@ def _free_name(namespace: str, fqn: str) -> str:
     # names in a Sequential are numbers, and operator names may not start with one
     stem = re.sub(r"\W", "_", f"layer_{fqn}" if fqn[:1].isdigit() else fqn or "model")
     candidates = (f"{stem}_{number}" if number else stem for number in itertools.count())
-    return next(name for name in candidates if not torch._C._dispatch_has_kernel(f"{namespace}::{name}"))
+    return next(name for name in candidates if not is_registered(f"{namespace}::{name}"))
 
 
 def _equal(one: Any, two: Any) -> bool:

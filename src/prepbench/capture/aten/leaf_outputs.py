@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.rules import Known, SizeRule, learn_rule
 from prepbench.errors import CaptureError
 from prepbench.running.object_nodes import closed

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.capture.failures.reasons import SHAPE
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.document.model import Failure

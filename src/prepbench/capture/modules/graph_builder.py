@@ -14,6 +14,7 @@ from torch import fx
 
 from prepbench._torch_compat.fake_tensors import is_fake
 from prepbench._torch_compat.number_analysis import number_analysis
+from prepbench._torch_compat.operators import OpOverload
 from prepbench.running import nested_values as structures
 from prepbench.running.source_lines import source_of_frame
 
@@ -21,7 +22,7 @@ Path = tuple[structures.Step, ...]
 
 _PLAIN = (
     type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, range,
-    type(Ellipsis), torch._ops.OpOverload,
+    type(Ellipsis), OpOverload,
 )  # fmt: skip
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

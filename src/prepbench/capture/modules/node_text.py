@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench._torch_compat.operators import OpOverload
 from prepbench.capture.modules.operations import is_method
 from prepbench.document.model import CodeFrame, Node
 from prepbench.running.nested_values import collect
@@ -33,14 +34,14 @@ def label_text(node: fx.Node) -> str:
 
 
 def _short(target: Any) -> str:
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return str(target.overloadpacket.__name__)
     return str(getattr(target, "__name__", type(target).__name__))
 
 
 def target_text(target: Any) -> str:
     """An FX target as text without addresses, e.g. ``"torch.nn.functional.relu"``."""
-    if isinstance(target, str | torch._ops.OpOverload):
+    if isinstance(target, str | OpOverload):
         return str(target)
     name = str(getattr(target, "__name__", type(target).__name__))
     if is_method(target, name):

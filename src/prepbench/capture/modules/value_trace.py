@@ -32,6 +32,7 @@ from prepbench._torch_compat.fake_tensors import (
     symbolic_kernels,
 )
 from prepbench._torch_compat.modes import autocast_functions, autocast_state, in_functorch
+from prepbench._torch_compat.operators import HigherOrderOperator
 from prepbench.capture.modules.assumptions import size_names
 from prepbench.capture.modules.fake_inputs import FakeCall, InputSize, base_samples, fake_call
 from prepbench.capture.modules.grad_mode import enter_grad_mode, exit_grad_mode
@@ -485,9 +486,9 @@ class _Dispatched(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         run = self._run
         result = func(*args, **(kwargs or {}))
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, HigherOrderOperator):
             run.compiled_branches = True
-        seen = run.below or isinstance(func, torch._ops.HigherOrderOperator)
+        seen = run.below or isinstance(func, HigherOrderOperator)
         if seen and not run.paused and run._is_new(result):
             run.recording.add("call_function", func, args, kwargs or {}, result)
         return result

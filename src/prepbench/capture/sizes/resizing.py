@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
 from prepbench.inputs import Sample, named_leaves
 

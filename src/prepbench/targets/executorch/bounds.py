@@ -9,9 +9,9 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 
+from prepbench._torch_compat import pytree
 from prepbench.capture.aten.export_again import dynamic_sizes
 from prepbench.errors import TargetError
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench._torch_compat.operators import OpOverload
 from prepbench.errors import TargetError, sentence
 from prepbench.targets.decompose import attention, take_apart
 from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
@@ -81,7 +82,7 @@ def _write_to_copies(module: fx.GraphModule) -> None:
     written = {
         _storage_of(value)
         for node in module.graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload)
+        if isinstance(node.target, OpOverload)
         for argument, value in zip(node.target._schema.arguments, node.args, strict=False)
         if argument.is_write and isinstance(value, fx.Node)
     }
@@ -133,9 +134,9 @@ def _has_kernel(node: fx.Node, known: set[str]) -> bool:
     from executorch.exir.dialects.edge.op.api import SchemaKind, to_variant
 
     # the edge dialect wraps operators of torch
-    overload = node.target if isinstance(node.target, torch._ops.OpOverload) else getattr(node.target, "_op", None)
+    overload = node.target if isinstance(node.target, OpOverload) else getattr(node.target, "_op", None)
     name = _operator(node)
-    if not isinstance(overload, torch._ops.OpOverload) or name in known:
+    if not isinstance(overload, OpOverload) or name in known:
         return True  # the interpreter computes numbers, as far as it knows how; delegates and getitem are its own
     if name.startswith(("aten::_assert", "aten::sym_constrain_range")):  # left out in the end
         return True
@@ -153,7 +154,7 @@ def _has_kernel(node: fx.Node, known: set[str]) -> bool:
     return False
 
 
-def _copying(view: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+def _copying(view: OpOverload) -> OpOverload | None:
     """The form of an operator that copies instead of giving a view."""
     packet = getattr(torch.ops.aten, f"{view._opname}_copy", None)
     return getattr(packet, view._overloadname, None)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench._torch_compat.operators import OpOverload
 from prepbench.targets.pooling import is_mean
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, lowered_program, operator_name
 
@@ -61,7 +62,7 @@ def _round_in_float(module: fx.GraphModule) -> bool:
         if operator_name(node) not in (_QUANTIZE, _DEQUANTIZE) or node.args[5] is not torch.int16:
             continue
         value, scale, zero_point, lowest, highest = tuple[Any, ...](node.args[:5])
-        steps: list[tuple[torch._ops.OpOverload, tuple[Any, ...]]]
+        steps: list[tuple[OpOverload, tuple[Any, ...]]]
         if operator_name(node) == _QUANTIZE:
             steps = [
                 (aten.mul.Tensor, (1 / scale,)),
@@ -183,7 +184,7 @@ def _viewed(node: fx.Node) -> fx.Node | None:
     """The node whose memory a node may return."""
     if node.target is operator.getitem:  # of the parts that an operator splits a tensor into
         return node.all_input_nodes[0]
-    if not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
+    if not isinstance(node.target, OpOverload) or not node.all_input_nodes:
         return None
     is_view = node.target in _MAY_SHARE or any(value.alias_info for value in node.target._schema.returns)
     return node.all_input_nodes[0] if is_view else None

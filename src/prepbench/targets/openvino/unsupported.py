@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from prepbench._torch_compat.operators import OpOverload
 from prepbench.errors import TargetError
 
 Program = torch.export.ExportedProgram
@@ -16,7 +17,7 @@ def wrong_nodes(program: Program) -> list[torch.fx.Node]:
     return [
         node
         for node in program.graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload) and node.target.name().startswith(_FOURIER)
+        if isinstance(node.target, OpOverload) and node.target.name().startswith(_FOURIER)
     ]
 
 
