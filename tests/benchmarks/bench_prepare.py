@@ -143,7 +143,7 @@ def _quiet() -> Any:
 def coverage(tool: str) -> dict[str, int]:
     """How the hard models fare: prepared and equal on the first sample, prepared and not equal, or refused."""
     from prepbench.inputs import normalize_samples
-    from prepbench.prepare.verify import values_apart
+    from prepbench.prepare.differences import values_apart
     from tests.zoo import ZOO
 
     found: Counter[str] = Counter()

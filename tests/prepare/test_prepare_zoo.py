@@ -11,7 +11,7 @@ import torch
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import normalize_samples
 from prepbench.prepare import PreparedModel, prepare_model
-from prepbench.prepare.verify import values_apart
+from prepbench.prepare.differences import values_apart
 from tests.zoo import ZOO
 
 MODULES = [name for name, case in ZOO.items() if isinstance(case.make(), torch.nn.Module)]

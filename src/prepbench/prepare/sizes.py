@@ -11,8 +11,8 @@ import torch
 from prepbench.capture.sizes.resizing import with_sizes
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
+from prepbench.prepare.differences import outcomes_apart
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.verify import outcomes_apart
 from prepbench.running.nested_values import collect
 from prepbench.running.outcomes import outcome, without_output
 from prepbench.running.unchanged import own_copy, unchanged
