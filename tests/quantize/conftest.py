@@ -51,17 +51,6 @@ def run_quantize(
     return Quantized(convert(observed), {row.fqn: row for row in observed.layers})
 
 
-def compute_sqnr(reference: torch.Tensor, value: torch.Tensor) -> float:
-    """Signal to quantization noise in dB."""
-    noise = (reference - value).detach().pow(2).sum().clamp_min(1e-30)
-    return float(10 * torch.log10(reference.detach().pow(2).sum() / noise))
-
-
 @pytest.fixture
 def quantize() -> Callable[..., Quantized]:
     return run_quantize
-
-
-@pytest.fixture
-def sqnr() -> Callable[[torch.Tensor, torch.Tensor], float]:
-    return compute_sqnr

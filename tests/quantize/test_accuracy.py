@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from prepbench.running.sqnr import sqnr
 from prepbench.settings import QuantizationSettings
 
 
@@ -21,7 +22,7 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def test_per_channel_survives_an_outlier_channel_that_destroys_per_tensor(quantize: Any, sqnr: Any) -> None:
+def test_per_channel_survives_an_outlier_channel_that_destroys_per_tensor(quantize: Any) -> None:
     net = nn.Conv2d(3, 8, 3, bias=False)
     net.weight.data[3] *= 100
     x = noise(8, 3, 8, 8)
@@ -39,20 +40,20 @@ def test_per_channel_survives_an_outlier_channel_that_destroys_per_tensor(quanti
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])
-def test_the_size_of_weights_does_not_matter(quantize: Any, sqnr: Any, scale: float) -> None:
+def test_the_size_of_weights_does_not_matter(quantize: Any, scale: float) -> None:
     net = nn.Linear(32, 32, bias=False)
     net.weight.data *= scale
     assert sqnr(net(noise(16, 32)), quantize(net, [noise(16, 32)])(noise(16, 32))) > 35
 
 
 @pytest.mark.parametrize("scale", [1e-5, 1e4])
-def test_the_size_of_activations_does_not_matter(quantize: Any, sqnr: Any, scale: float) -> None:
+def test_the_size_of_activations_does_not_matter(quantize: Any, scale: float) -> None:
     net = nn.Linear(32, 32, bias=False)
     x = noise(16, 32) * scale
     assert sqnr(net(x), quantize(net, [x])(x)) > 35
 
 
-def test_a_channel_of_tiny_weights_leaves_room_for_its_bias_in_int32(quantize: Any, sqnr: Any) -> None:
+def test_a_channel_of_tiny_weights_leaves_room_for_its_bias_in_int32(quantize: Any) -> None:
     net = nn.Conv2d(3, 4, 1)
     net.weight.data[1] *= 1e-12
     net.weight.data[2] = 0
@@ -87,7 +88,7 @@ class SqueezeExcite(nn.Module):
         return x + self.project(y * gate)
 
 
-def test_depthwise_blocks_with_squeeze_and_excitation(quantize: Any, sqnr: Any) -> None:
+def test_depthwise_blocks_with_squeeze_and_excitation(quantize: Any) -> None:
     net = nn.Sequential(*[SqueezeExcite() for _ in range(3)]).eval()
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):  # as after training: very different channels
@@ -98,7 +99,7 @@ def test_depthwise_blocks_with_squeeze_and_excitation(quantize: Any, sqnr: Any) 
     assert sqnr(net(x), quantize(net, calibration)(x)) > 25
 
 
-def test_transformer_layers(quantize: Any, sqnr: Any) -> None:
+def test_transformer_layers(quantize: Any) -> None:
     net = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     x = noise(4, 5, 16)
     assert sqnr(net.eval()(x), quantize(net, [noise(2, 5, 16), noise(3, 5, 16)])(x)) > 30

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -14,7 +13,8 @@ from torch import fx, nn
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Progress
 from prepbench.quantize.algorithms import equalize, smooth
-from prepbench.quantize.layers import LayerCall, layer_calls
+from prepbench.quantize.layer_nodes import LayerNode, layer_nodes
+from prepbench.running.sqnr import sqnr
 
 aten = torch.ops.aten
 Tensors = Sequence[torch.Tensor]
@@ -25,16 +25,12 @@ def export(model: nn.Module, *inputs: torch.Tensor) -> fx.GraphModule:
     return torch.export.export(model.eval(), inputs, dynamic_shapes=shapes).module(check_guards=False)
 
 
-def calls_of(graph: fx.GraphModule, model: nn.Module) -> list[LayerCall]:
-    return layer_calls(graph.graph, dict(model.named_modules()))
+def calls_of(graph: fx.GraphModule, model: nn.Module) -> list[LayerNode]:
+    return layer_nodes(graph.graph, dict(model.named_modules()))
 
 
 def samples_of(*inputs: torch.Tensor) -> list[Sample]:
     return [Sample((x,), {}, index) for index, x in enumerate(inputs)]
-
-
-def sqnr(reference: torch.Tensor, value: torch.Tensor) -> float:
-    return 10 * math.log10(float(reference.square().sum()) / max(float((reference - value).square().sum()), 1e-30))
 
 
 def operators(graph: fx.GraphModule) -> list[str]:
@@ -73,7 +69,7 @@ def rounded(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor, levels: int)
 class Simulated(fx.Interpreter):
     """The graph with uint8 inputs of its layers, per tensor, and int8 weights, per tensor or per output channel."""
 
-    def __init__(self, graph: fx.GraphModule, calls: Sequence[LayerCall], per_channel: bool) -> None:
+    def __init__(self, graph: fx.GraphModule, calls: Sequence[LayerNode], per_channel: bool) -> None:
         super().__init__(graph)
         self.calls = {call.node: call for call in calls}
         self.per_channel = per_channel

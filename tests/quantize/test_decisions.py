@@ -10,6 +10,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import SettingsError
+from prepbench.running.sqnr import sqnr
 
 EAGER = pb.EagerDeployment()
 
@@ -39,10 +40,9 @@ def compile_(model: nn.Module, rules: Any = None, options: Any = None, shape: An
     )
 
 
-def sqnr(model: nn.Module, compiled: Any, x: torch.Tensor) -> float:
+def quality(model: nn.Module, compiled: Any, x: torch.Tensor) -> float:
     with torch.no_grad():
-        right = model(x)
-    return float(10 * torch.log10(right.square().sum() / (right - compiled(x)).square().sum()))
+        return sqnr(model(x), compiled(x))
 
 
 def bits(compiled: Any) -> list[int]:
@@ -88,7 +88,7 @@ def test_blocks_of_weights_are_finer_than_channels() -> None:
     by_channel = compile_(model, options=anything, **weights_only)
     by_block = compile_(model, options=anything, **weights_only, weights_only_quantization_block_size=16)
     assert [row.block_size for row in by_block.report.layers] == [16, 16, 16]
-    assert sqnr(model, by_block, x) > sqnr(model, by_channel, x) + 3
+    assert quality(model, by_block, x) > quality(model, by_channel, x) + 3
     assert [row.activations_bits for row in by_block.report.layers] == [32, 32, 32]
     chosen = compile_(
         model,
@@ -120,7 +120,8 @@ def test_asymmetric_weights_use_the_range_that_they_have() -> None:
     model[0].weight.data.uniform_(0.5, 1.5)
     only = {"prefer_weights_only_quantization": True, "weights_num_bits": 4}
     assert (
-        sqnr(model, compile_(model, **only, weights_symmetric=False), x) > sqnr(model, compile_(model, **only), x) + 3
+        quality(model, compile_(model, **only, weights_symmetric=False), x)
+        > quality(model, compile_(model, **only), x) + 3
     )
     with pytest.raises(SettingsError, match="weights_symmetric=False needs prefer_weights_only"):
         pb.QuantizationSettings(weights_symmetric=False)
@@ -136,7 +137,7 @@ def test_16_bit_activations_are_finer_and_symmetric_ones_have_no_zero_point() ->
     model, x = mlp(), noise(9, 64)
     eight, sixteen = compile_(model), compile_(model, activations_num_bits=16)
     assert sixteen.report.layers[0].activations_bits == 16
-    assert sqnr(model, sixteen, x) > sqnr(model, eight, x) + 1
+    assert quality(model, sixteen, x) > quality(model, eight, x) + 1
     low, high = compile_(model, activations_symmetric=True).report.layers[2].input_range
     assert high == pytest.approx(-low * 128 / 127)
     assert compile_(model).report.layers[2].input_range[0] == 0  # behind a ReLU
@@ -148,7 +149,7 @@ def test_the_percentile_survives_an_outlier_in_the_activations() -> None:
     spoiled = sample.clone()
     spoiled[7, 7] = 300.0
 
-    def quality(name: str) -> float:
+    def of_observer(name: str) -> float:
         compiled = pb.compile_model(
             model,
             tracing_inputs=[noise(2, 64), noise(3, 64)],
@@ -160,18 +161,18 @@ def test_the_percentile_survives_an_outlier_in_the_activations() -> None:
             ),
         )
         assert compiled.report.layers[0].observer == name
-        return sqnr(model, compiled, sample)
+        return quality(model, compiled, sample)
 
-    assert quality("percentile") > quality("minmax") + 6
-    assert quality("mse") > quality("minmax") - 0.5
+    assert of_observer("percentile") > of_observer("minmax") + 6
+    assert of_observer("mse") > of_observer("minmax") - 0.5
 
 
 def test_the_range_of_least_error_clips_what_few_bits_cannot_hold() -> None:
-    from prepbench.quantize.observers import observers
+    from prepbench.quantize.activation_observer import ActivationObserver  # loads torchao
 
     x, errors = noise(100, 100), {}
     for method in ("minmax", "mse"):
-        observer = observers().ActivationObserver(
+        observer = ActivationObserver(
             method, dtype=torch.uint8, quant_min=0, quant_max=15, qscheme=torch.per_tensor_affine
         )
         observer(x)
@@ -185,9 +186,9 @@ def test_a_ruined_layer_stays_in_float_unless_the_user_forbids_it() -> None:
     model[4].weight.data[:, 0] = 0  # so that the large channel does not matter, and the others do
     kept = compile_(model, per_channel=False, options=pb.CompileOptions(layer_sqnr_floor=-300))
     forbidden = compile_(model, per_channel=False, options=pb.CompileOptions(keep_ruined_layers_in_float=False))
-    assert sqnr(model, forbidden, x) < 10
+    assert quality(model, forbidden, x) < 10
     assert forbidden.report.model_sqnr < 10
-    assert sqnr(model, kept, x) > 20
+    assert quality(model, kept, x) > 20
     assert kept.report.model_sqnr > 20
     assert any("below the floor of 20 dB" in row.reason for row in kept.report.layers)
 
@@ -206,7 +207,7 @@ def test_as_few_layers_as_the_models_floor_allows_are_given_up() -> None:
     assert 0 < len(given_up) < len(kept.report.layers)
     assert all(f"below the floor of {floor:g} dB" in row.reason for row in given_up)
     x = noise(40, 64)
-    assert sqnr(model, kept, x) > sqnr(model, free, x) + 2
+    assert quality(model, kept, x) > quality(model, free, x) + 2
 
 
 def test_a_finer_form_comes_before_float_to_reach_the_models_floor() -> None:
@@ -262,7 +263,7 @@ def test_smooth_quant_helps_where_activations_have_outlier_channels() -> None:
         compile_(model, options=pb.CompileOptions(smooth_quant=smooth, keep_ruined_layers_in_float=False))
         for smooth in (False, True)
     )
-    assert sqnr(model, smooth, x) > sqnr(model, plain, x) + 3
+    assert quality(model, smooth, x) > quality(model, plain, x) + 3
     assert smooth.report.layers[0].note == "smoothed"
 
 
@@ -282,7 +283,7 @@ def test_cross_layer_equalisation_helps_where_one_scale_serves_a_whole_weight() 
         )
         for equalized in (False, True)
     ]
-    assert sqnr(model, results[1], x) > sqnr(model, results[0], x) + 6
+    assert quality(model, results[1], x) > quality(model, results[0], x) + 6
     assert "weights equalised" in results[1].report.layers[0].note
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from prepbench.quantize import Placement
+from prepbench.running.sqnr import sqnr
 from prepbench.settings import LayerQuantizationSettings, QuantizationSettings
 
 SKIP = LayerQuantizationSettings(skip_quantization=True)
@@ -50,7 +51,7 @@ def image(batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, 3, 8, 8, generator=torch.Generator().manual_seed(batch))
 
 
-def test_conv_batch_norm_and_relu_end_in_one_quantizer(quantize: Any, sqnr: Any) -> None:
+def test_conv_batch_norm_and_relu_end_in_one_quantizer(quantize: Any) -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     net[1].running_mean.normal_()
     net[1].running_var.uniform_(0.5, 2)
@@ -80,7 +81,7 @@ def test_a_chain_of_groups_quantizes_each_activation_once(quantize: Any) -> None
     ]
 
 
-def test_a_residual_addition_is_quantized_with_its_relu(quantize: Any, sqnr: Any) -> None:
+def test_a_residual_addition_is_quantized_with_its_relu(quantize: Any) -> None:
     quantized = quantize(Residual(), [image()])
     operators = quantized.operators()
     end = operators.index("add")
@@ -88,7 +89,7 @@ def test_a_residual_addition_is_quantized_with_its_relu(quantize: Any, sqnr: Any
     assert operators.count("q") == 4  # input, each convolution, the end of the block
 
 
-def test_a_residual_addition_in_place_is_quantized_too(quantize: Any, sqnr: Any) -> None:
+def test_a_residual_addition_in_place_is_quantized_too(quantize: Any) -> None:
     net = InPlace()
     quantized = quantize(net, [image(8)])
     assert sqnr(net(image(3)), quantized(image(3))) > 25
@@ -100,7 +101,7 @@ def test_an_addition_to_what_others_read_stays_in_float(quantize: Any) -> None:
     assert operators == ["q", "dq", "conv2d", "q", "dq", "group_norm", "mul", "add", "group_norm"]
 
 
-def test_an_addition_of_integers_stays_as_it_is(quantize: Any, sqnr: Any) -> None:
+def test_an_addition_of_integers_stays_as_it_is(quantize: Any) -> None:
     net = AddsIntegers()
     quantized = quantize(net, [image(8)])
     assert quantized.operators()[-1] == "add"

@@ -190,3 +190,9 @@ def test_the_output_stays_clean() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == ""
     assert done.stderr == ""
+
+
+def test_torchao_is_loaded_by_the_first_quantization_and_not_before() -> None:
+    code = "import sys, prepbench.quantize; print('torchao' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -19,7 +19,7 @@ from prepbench.compile.request import Request, Stages
 from prepbench.errors import CaptureError, InputError, TargetError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import ProgressCallback
-from prepbench.quantize import LayerReport, calibrate, choose_forms, convert, insert_observers
+from prepbench.quantize import LayerReport, calibrate, choose_weight_schemes, convert, insert_observers
 from prepbench.targets import Lowering, Runtime, Target
 from prepbench.targets.partition import lower_in_parts
 from prepbench.targets.programs import is_repeatable
@@ -54,7 +54,7 @@ class Quantized:
 
 
 def quantize(request: Request, stages: Stages) -> Quantized:
-    """Insert observers, calibrate, choose each layer's form, convert, and export again with the same dynamic sizes."""
+    """Insert observers, calibrate, choose weight schemes, convert, and export again with the same dynamic sizes."""
     program, captured, progress = request.program, request.captured, stages.progress
     assert request.explained is not None
     leaves = {leaf.fqn: leaf.kind for leaf in captured.leaves}
@@ -74,7 +74,7 @@ def quantize(request: Request, stages: Stages) -> Quantized:
         observed = calibrate(observed, samples, progress)
     if request.measured:
         with stages("measure", counts=True):
-            observed = choose_forms(observed, samples, progress)
+            observed = choose_weight_schemes(observed, samples, progress)
     with stages("convert"):
         assert program.example_inputs is not None
         inputs, dynamic = program.example_inputs[0], dynamic_sizes(program)

@@ -1,11 +1,11 @@
 """Quantization through PT2E (torchao): annotate, insert observers, calibrate, convert. Knows no target."""
 
-from prepbench.quantize.pipeline import Observed as Observed
-from prepbench.quantize.pipeline import calibrate as calibrate
-from prepbench.quantize.pipeline import check_calibration as check_calibration
-from prepbench.quantize.pipeline import choose_forms as choose_forms
-from prepbench.quantize.pipeline import convert as convert
-from prepbench.quantize.pipeline import insert_observers as insert_observers
+from prepbench.quantize.calibration import calibrate as calibrate
+from prepbench.quantize.calibration import check_calibration as check_calibration
+from prepbench.quantize.choose import choose_weight_schemes as choose_weight_schemes
+from prepbench.quantize.conversion import convert as convert
+from prepbench.quantize.insert import insert_observers as insert_observers
+from prepbench.quantize.observed import Observed as Observed
 from prepbench.quantize.placement import Placement as Placement
 from prepbench.quantize.report import LayerReport as LayerReport
 
@@ -15,7 +15,7 @@ __all__ = [
     "Placement",
     "calibrate",
     "check_calibration",
-    "choose_forms",
+    "choose_weight_schemes",
     "convert",
     "insert_observers",
 ]

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import fx, nn
 
-from prepbench.quantize.layers import BIASES
-from prepbench.quantize.measure import observer_of
+from prepbench.quantize.layer_nodes import BIASES
+from prepbench.quantize.observed_graph import observer_of
 
 # half of what int32 holds: the sum over the products is added to it
 _LARGEST = 2.0**30

@@ -1,32 +1,36 @@
-"""How a target wants quantizers placed, so that its kernels fuse what stands between them, and what bits it has."""
+"""What a target wants quantized, so that its integer kernels fit together, and which bits it has."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from prepbench._torch_compat.operators import OpOverload
-from prepbench.quantize.layers import ACTIVATIONS
+from prepbench.quantize.layer_nodes import ACTIVATIONS
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What is quantized besides the inputs and weights of the layers, and in which form.
+    """Where a target wants quantizers placed: which values are quantized besides the inputs and weights of layers.
+
+    An integer kernel computes several operators at once, for example a convolution and its ReLU, and reads and writes
+    integers at its borders only. Quantizers belong at these borders; a quantizer in between would split the kernel.
 
     Attributes:
-        conv_outputs: a convolution with its activation function ends in a quantizer (its int8 kernel writes int8).
-        linear_outputs: so does a linear layer.
-        conv_additions: an addition that ends a residual branch of convolutions is computed in int8 as well.
+        conv_outputs: the output of a convolution, behind its activation function, is quantized (its kernel writes
+            integers).
+        linear_outputs: so is the output of a linear layer.
+        conv_additions: an addition that ends a residual branch of convolutions is computed in integers as well.
         fuses_additions: the kernel of a convolution computes the addition after it, too: of the operands, only the
             other one is quantized, and the sum is left to its readers.
-        additions: so is every other addition of two activations.
-        matmuls: products of two activations (attention) are computed in int8 as well.
+        additions: every other addition of two activations is computed in integers.
+        matmuls: products of two activations (attention) are computed in integers.
         lone_depthwise_convs: whether a depthwise convolution is faster in int8 where nothing reads its integers.
         single_channel_convs: whether the target's int8 convolutions are right for one input channel.
         fused: activation functions that one kernel computes together with the layer before.
-        signed_activations: int8 activations instead of uint8.
+        signed_activations: activations are int8 instead of uint8.
         symmetric_activations: activations have no zero point.
         middle_zero_points: what enters a linear layer has its zero point in the middle wherever values are negative.
-        weights_bits: bits of weights that it has together with quantized activations.
+        weights_bits: bits of weights that the target has together with quantized activations.
         weights_only_bits: bits of weights that it has with activations in float.
         activations_bits: bits of activations that it has.
         block_sizes: whether weights-only layers may have a scale for each block of inputs.

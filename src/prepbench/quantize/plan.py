@@ -1,4 +1,4 @@
-"""Which values of a graph are quantized, given what applies to each layer and what the target wants."""
+"""Which values of a graph are quantized, given the settings of each layer and what the target wants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import fx
 
-from prepbench.quantize.layers import ADDITIONS, PRODUCTS, LayerCall, layer_calls
+from prepbench.quantize.layer_nodes import ADDITIONS, PRODUCTS, LayerNode, layer_nodes
 from prepbench.quantize.placement import Placement
 from prepbench.settings import QuantizationSettings
 
@@ -17,12 +17,12 @@ Edge = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where activations are quantized, and because of which layers.
+class QuantizationPoint:
+    """One point of the graph at which activations are quantized, and because of which layers.
 
     Attributes:
         because: FQNs; as long as one of them is quantized, so are these activations.
-        settings: their form.
+        settings: their bits, their symmetry and their observer.
         inputs: (user, source) of each activation that is quantized on its way into a node.
         output: the node whose result is quantized for whoever reads it, or None.
     """
@@ -38,38 +38,38 @@ class Plan:
     """Which layers are quantized and where; by names of nodes, so that a plan outlives changes of the graph.
 
     Attributes:
-        calls: the calls of each layer that is quantized, by FQN.
+        nodes: the nodes of each layer that is quantized, by FQN; one for each of its calls.
         settings: what applies to it, by FQN.
-        places: where activations are quantized, in execution order.
+        points: where activations are quantized, in execution order.
         refused: why the target cannot take a layer, by FQN.
     """
 
-    calls: dict[str, list[LayerCall]] = field(default_factory=dict)
+    nodes: dict[str, list[LayerNode]] = field(default_factory=dict)
     settings: dict[str, QuantizationSettings] = field(default_factory=dict)
-    places: list[Place] = field(default_factory=list)
+    points: list[QuantizationPoint] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def inputs(self) -> dict[Edge, QuantizationSettings]:
-        """The form of each activation that is quantized on its way into a node, by (user, source)."""
-        return {edge: place.settings for place in self.places for edge in place.inputs}
+        """The settings of each activation that is quantized on its way into a node, by (user, source)."""
+        return {edge: point.settings for point in self.points for edge in point.inputs}
 
     @property
     def outputs(self) -> dict[str, QuantizationSettings]:
-        """The form of each result that is quantized for whoever reads it, by node."""
-        return {place.output: place.settings for place in self.places if place.output is not None}
+        """The settings of each result that is quantized for whoever reads it, by node."""
+        return {point.output: point.settings for point in self.points if point.output is not None}
 
     @property
-    def weights(self) -> dict[Edge, LayerCall]:
-        """The layer's call for each weight that is quantized, by (user, source)."""
-        return {(call.node.name, call.weight.name): call for calls in self.calls.values() for call in calls}
+    def weights(self) -> dict[Edge, LayerNode]:
+        """The layer of each weight that is quantized, by (user, source)."""
+        return {(layer.node.name, layer.weight.name): layer for nodes in self.nodes.values() for layer in nodes}
 
     def without(self, given_up: Collection[str]) -> Plan:
         """The plan when these layers stay in float."""
-        left = {fqn: calls for fqn, calls in self.calls.items() if fqn not in given_up}
-        places = [replace(place, because=place.because & left.keys()) for place in self.places]
+        left = {fqn: nodes for fqn, nodes in self.nodes.items() if fqn not in given_up}
+        points = [replace(point, because=point.because & left.keys()) for point in self.points]
         settings = {fqn: self.settings[fqn] for fqn in left}
-        return Plan(left, settings, [place for place in places if place.because], self.refused)
+        return Plan(left, settings, [point for point in points if point.because], self.refused)
 
 
 def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings], placement: Placement) -> Plan:
@@ -81,16 +81,16 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
         placement: what the target wants quantized around the layers.
     """
     plan = Plan()
-    calls = {call.node: call for call in layer_calls(graph.graph, settings)}
-    ends: dict[fx.Node, LayerCall] = {}  # by the last node of each group whose activations are quantized
+    nodes = {layer.node: layer for layer in layer_nodes(graph.graph, settings)}
+    ends: dict[fx.Node, LayerNode] = {}  # by the last node of each group whose activations are quantized
     for node in graph.graph.nodes:
-        if node in calls:
-            call = calls[node]
-            refusal = _refusal(graph, call, settings, placement, calls)
+        if node in nodes:
+            layer = nodes[node]
+            refusal = _refusal(graph, layer, settings, placement, nodes)
             if refusal:
-                plan.refused.setdefault(call.fqn, refusal)
+                plan.refused.setdefault(layer.fqn, refusal)
             else:
-                _plan_layer(plan, call, settings[call.fqn], placement, ends)
+                _plan_layer(plan, layer, settings[layer.fqn], placement, ends)
         elif node.target in ADDITIONS:
             _plan_addition(plan, node, placement, ends)
         elif node.target in PRODUCTS and placement.matmuls:
@@ -99,20 +99,22 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
 
 
 def _plan_layer(
-    plan: Plan, call: LayerCall, settings: QuantizationSettings, placement: Placement, ends: dict[fx.Node, LayerCall]
+    plan: Plan, layer: LayerNode, settings: QuantizationSettings, placement: Placement, ends: dict[fx.Node, LayerNode]
 ) -> None:
-    plan.calls.setdefault(call.fqn, []).append(call)
-    plan.settings[call.fqn] = settings
+    plan.nodes.setdefault(layer.fqn, []).append(layer)
+    plan.settings[layer.fqn] = settings
     if settings.prefer_weights_only_quantization:
         return
-    end = call.end(placement.fused)
-    ends[end] = call
-    ends_in_integers = placement.conv_outputs if call.is_convolution else placement.linear_outputs
-    edges = ((call.node.name, call.input.name),)
-    plan.places.append(Place(frozenset([call.fqn]), settings, edges, end.name if ends_in_integers else None))
+    end = layer.end(placement.fused)
+    ends[end] = layer
+    ends_in_integers = placement.conv_outputs if layer.is_convolution else placement.linear_outputs
+    edges = ((layer.node.name, layer.input.name),)
+    plan.points.append(
+        QuantizationPoint(frozenset([layer.fqn]), settings, edges, end.name if ends_in_integers else None)
+    )
 
 
-def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[fx.Node, LayerCall]) -> None:
+def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[fx.Node, LayerNode]) -> None:
     """An addition of two activations, together with the activation function that alone follows it."""
     operands = _float_activations(node)
     known = [ends[operand] for operand in operands if operand in ends]
@@ -125,27 +127,27 @@ def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[f
         return
     users = list(node.users)
     end = users[0] if len(users) == 1 and users[0].target in placement.fused else node
-    because = frozenset(call.fqn for call in known)
+    because = frozenset(layer.fqn for layer in known)
     fused = _fused_operand(operands, ends) if placement.fuses_additions else None
     edges = tuple((node.name, operand.name) for operand in operands if operand is not fused)
-    plan.places.append(Place(because, plan.settings[known[0].fqn], edges, None if fused else end.name))
+    plan.points.append(QuantizationPoint(because, plan.settings[known[0].fqn], edges, None if fused else end.name))
 
 
-def _fused_operand(operands: Sequence[fx.Node], ends: Mapping[fx.Node, LayerCall]) -> fx.Node | None:
+def _fused_operand(operands: Sequence[fx.Node], ends: Mapping[fx.Node, LayerNode]) -> fx.Node | None:
     """The operand whose kernel computes the addition: the last convolution of those that nothing else reads."""
     own = [operand for operand in operands if operand in ends and len(operand.users) == 1]
     convolutions = [operand for operand in own if ends[operand].node is operand and ends[operand].is_convolution]
     return max(convolutions, default=None)
 
 
-def _plan_product(plan: Plan, node: fx.Node, ends: dict[fx.Node, LayerCall]) -> None:
-    """A product of two activations that comes after quantized layers, in the form of the last one."""
+def _plan_product(plan: Plan, node: fx.Node, ends: dict[fx.Node, LayerNode]) -> None:
+    """A product of two activations that comes after quantized layers, with the settings of the last one."""
     operands = _float_activations(node)
     if len(operands) < 2 or not ends:
         return
     last = next(reversed(ends.values()))
     edges = tuple((node.name, operand.name) for operand in operands)
-    plan.places.append(Place(frozenset([last.fqn]), plan.settings[last.fqn], edges))
+    plan.points.append(QuantizationPoint(frozenset([last.fqn]), plan.settings[last.fqn], edges))
 
 
 def _float_activations(node: fx.Node) -> list[fx.Node]:
@@ -158,34 +160,29 @@ def _holds_float32(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
-def is_float32(model: fx.GraphModule, weight: fx.Node) -> bool:
-    """Whether the weight that a ``get_attr`` node reads is float32."""
-    return bool(operator.attrgetter(str(weight.target))(model).dtype == torch.float32)
-
-
 def _refusal(
     graph: fx.GraphModule,
-    call: LayerCall,
+    layer: LayerNode,
     settings: Mapping[str, QuantizationSettings],
     placement: Placement,
-    calls: Mapping[fx.Node, LayerCall],
+    nodes: Mapping[fx.Node, LayerNode],
 ) -> str:
-    """Why a call stays in float; empty if it can be quantized."""
-    if not is_float32(graph, call.weight):
-        dtype = operator.attrgetter(str(call.weight.target))(graph).dtype
+    """Why a layer stays in float; empty if it can be quantized."""
+    dtype = operator.attrgetter(str(layer.weight.target))(graph).dtype
+    if dtype != torch.float32:
         return f"its weight is {str(dtype).removeprefix('torch.')}; only float32 is quantized (model.float())"
-    if settings[call.fqn].prefer_weights_only_quantization or not call.is_convolution:
+    if settings[layer.fqn].prefer_weights_only_quantization or not layer.is_convolution:
         return ""
-    channels = call.input.meta["val"].shape[call.weight.meta["val"].ndim * -1 + 1]
+    channels = layer.input.meta["val"].shape[layer.weight.meta["val"].ndim * -1 + 1]
     if channels == 1 and not placement.single_channel_convs:
         return "int8 convolutions of one input channel are wrong on this target"
-    is_depthwise = channels > 1 and call.weight.meta["val"].shape[1] == 1
+    is_depthwise = channels > 1 and layer.weight.meta["val"].shape[1] == 1
     if is_depthwise and not placement.lone_depthwise_convs:
-        readers = [calls.get(user) for user in call.end(placement.fused).users]
+        readers = [nodes.get(user) for user in layer.end(placement.fused).users]
         if not any(_takes_integers(reader, settings) for reader in readers):
             return "on this target, a depthwise convolution is faster in float where no layer reads its integers"
     return ""
 
 
-def _takes_integers(call: LayerCall | None, settings: Mapping[str, QuantizationSettings]) -> bool:
-    return call is not None and not settings[call.fqn].prefer_weights_only_quantization
+def _takes_integers(layer: LayerNode | None, settings: Mapping[str, QuantizationSettings]) -> bool:
+    return layer is not None and not settings[layer.fqn].prefer_weights_only_quantization

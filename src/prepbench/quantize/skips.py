@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import fx
 
 from prepbench.errors import SettingsError
-from prepbench.quantize.layers import layer_calls
+from prepbench.quantize.layer_nodes import layer_nodes
 from prepbench.settings import ExplainedLayer
 
 
@@ -20,11 +20,11 @@ def skipped_downstream(graph: fx.Graph, explained: Sequence[ExplainedLayer]) -> 
     Raises:
         SettingsError: skipping shall end at a layer that the output never reaches.
     """
-    calls = layer_calls(graph, {row.fqn: row for row in explained})
+    layers = layer_nodes(graph, {row.fqn: row for row in explained})
     by_layer: dict[str, list[fx.Node]] = {}
-    for call in calls:
-        by_layer.setdefault(call.fqn, []).append(call.node)
-    owner = {call.node: call.fqn for call in calls}
+    for layer in layers:
+        by_layer.setdefault(layer.fqn, []).append(layer.node)
+    owner = {layer.node: layer.fqn for layer in layers}
     reasons: dict[str, str] = {}
     for row in explained:
         if not row.until and not row.downstream:

@@ -1,4 +1,4 @@
-"""Numbers for weights: which scales and zero points, and what the weight becomes with them."""
+"""Weight schemes: how a weight is quantized, its scales and zero points, and what it becomes with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLIPS = 32
 
 
 @dataclass(frozen=True)
-class WeightForm:
+class WeightScheme:
     """How one weight is quantized.
 
     Attributes:
@@ -34,8 +34,8 @@ class WeightForm:
     least_error: bool = False
 
     @classmethod
-    def of(cls, settings: QuantizationSettings) -> WeightForm:
-        """The form for settings with one number of bits and one block size (see ``candidates``).
+    def of(cls, settings: QuantizationSettings) -> WeightScheme:
+        """The scheme for settings with one number of bits and one block size (see ``QuantizationSettings.candidates``).
 
         Weights of few bits lose little at the edge of their range and much within it, so with fewer than 8 bits the
         range of least error is taken whatever the observer.
@@ -63,27 +63,27 @@ class WeightForm:
         return self.block_size == 0 or (weight.ndim == 2 and axis == 0 and weight.shape[1] % self.block_size == 0)
 
 
-def rows_of(weight: torch.Tensor, axis: int, form: WeightForm) -> torch.Tensor:
+def rows_of(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> torch.Tensor:
     """The weight as a matrix with a row for each scale; rows of blocks come channel by channel."""
-    if not form.per_channel and form.block_size == 0:
+    if not scheme.per_channel and scheme.block_size == 0:
         return weight.reshape(1, -1)
     rows = weight.movedim(axis, 0).flatten(1) if weight.ndim > 1 else weight.reshape(-1, 1)
-    return rows.reshape(-1, form.block_size) if form.block_size else rows
+    return rows.reshape(-1, scheme.block_size) if scheme.block_size else rows
 
 
 @torch.no_grad()
-def weight_qparams(weight: torch.Tensor, axis: int, form: WeightForm) -> tuple[torch.Tensor, torch.Tensor]:
+def weight_qparams(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> tuple[torch.Tensor, torch.Tensor]:
     """Scale and zero point of each row of :func:`rows_of`: two vectors, float32 and int64."""
-    rows = rows_of(weight.detach().float(), axis, form)
+    rows = rows_of(weight.detach().float(), axis, scheme)
     low, high = torch.aminmax(rows, dim=1)
-    scale, zero_point = _from_range(low, high, form)
-    if not form.least_error:
+    scale, zero_point = _from_range(low, high, scheme)
+    if not scheme.least_error:
         return scale, zero_point
-    best = _row_error(rows, scale, zero_point, form)
+    best = _row_error(rows, scale, zero_point, scheme)
     for step in range(1, _CLIPS):
         clip = 1 - 0.6 * step / _CLIPS
-        tried = _from_range(low * clip, high * clip, form)
-        error = _row_error(rows, *tried, form)
+        tried = _from_range(low * clip, high * clip, scheme)
+        error = _row_error(rows, *tried, scheme)
         better = error < best
         best = torch.where(better, error, best)
         scale, zero_point = torch.where(better, tried[0], scale), torch.where(better, tried[1], zero_point)
@@ -92,27 +92,27 @@ def weight_qparams(weight: torch.Tensor, axis: int, form: WeightForm) -> tuple[t
 
 @torch.no_grad()
 def rounded(
-    weight: torch.Tensor, axis: int, form: WeightForm, qparams: tuple[torch.Tensor, torch.Tensor]
+    weight: torch.Tensor, axis: int, scheme: WeightScheme, qparams: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
     """The weight after quantizing and dequantizing, in its own shape."""
-    rows = rows_of(weight.detach().float(), axis, form)
-    result = _fake(rows, *qparams, form)
-    if not form.per_channel and form.block_size == 0:
+    rows = rows_of(weight.detach().float(), axis, scheme)
+    result = _fake(rows, *qparams, scheme)
+    if not scheme.per_channel and scheme.block_size == 0:
         return result.reshape(weight.shape)
     moved = weight.movedim(axis, 0).shape
     return result.reshape(moved).movedim(0, axis).contiguous()
 
 
-def integers(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: WeightForm) -> torch.Tensor:
+def integers(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:
     """The rows as int8."""
-    low, high = form.limits
+    low, high = scheme.limits
     return (rows / scale[:, None]).round().add(zero_point[:, None]).clamp(low, high).to(torch.int8)
 
 
-def _from_range(low: torch.Tensor, high: torch.Tensor, form: WeightForm) -> tuple[torch.Tensor, torch.Tensor]:
-    smallest, largest = form.limits
+def _from_range(low: torch.Tensor, high: torch.Tensor, scheme: WeightScheme) -> tuple[torch.Tensor, torch.Tensor]:
+    smallest, largest = scheme.limits
     low, high = low.clamp(max=0), high.clamp(min=0)
-    if form.symmetric:
+    if scheme.symmetric:
         scale = (torch.maximum(-low, high) / ((largest - smallest) / 2)).clamp(min=EPSILON)
         return scale, torch.zeros_like(scale, dtype=torch.int64)
     scale = ((high - low) / (largest - smallest)).clamp(min=EPSILON)
@@ -120,11 +120,11 @@ def _from_range(low: torch.Tensor, high: torch.Tensor, form: WeightForm) -> tupl
     return scale, zero_point.to(torch.int64)
 
 
-def _row_error(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: WeightForm) -> torch.Tensor:
-    return (_fake(rows, scale, zero_point, form) - rows).square().sum(1)
+def _row_error(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:
+    return (_fake(rows, scale, zero_point, scheme) - rows).square().sum(1)
 
 
-def _fake(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: WeightForm) -> torch.Tensor:
-    low, high = form.limits
+def _fake(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:
+    low, high = scheme.limits
     zero_point = zero_point.to(torch.int32)
     return torch.fake_quantize_per_channel_affine(rows, scale.to(torch.float32), zero_point, 0, low, high)

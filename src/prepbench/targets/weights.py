@@ -13,7 +13,7 @@ from torch import fx
 from prepbench._torch_compat.operators import register_quantized_operators
 from prepbench.capture.aten.export_again import dynamic_sizes, export_again
 from prepbench.errors import TargetError
-from prepbench.quantize.layers import CONVOLUTIONS
+from prepbench.quantize.layer_nodes import CONVOLUTIONS
 
 register_quantized_operators()
 aten = torch.ops.aten

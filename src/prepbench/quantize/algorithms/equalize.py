@@ -17,7 +17,7 @@ from prepbench.quantize.algorithms.constants import (
     scale_constant,
     value_of,
 )
-from prepbench.quantize.layers import LayerCall
+from prepbench.quantize.layer_nodes import LayerNode
 
 aten = torch.ops.aten
 
@@ -50,7 +50,7 @@ _DEVIATIONS = 3.0
 class _Layer:
     """A layer's weight with output channels first, not copied, and the scales found so far."""
 
-    call: LayerCall
+    call: LayerNode
     weight: torch.Tensor
     bias: fx.Node | None
     outputs: torch.Tensor
@@ -90,7 +90,7 @@ class _Layer:
 
 
 @torch.no_grad()
-def equalize(graph: fx.GraphModule, calls: Sequence[LayerCall]) -> list[str]:
+def equalize(graph: fx.GraphModule, calls: Sequence[LayerNode]) -> list[str]:
     """Scale the output channels of a layer down and the same input channels of the next one up, so that ranges agree.
 
     Layers count as neighbours when only ReLU, leaky ReLU, PReLU, pooling or dropout lies between them, nothing else
@@ -99,13 +99,13 @@ def equalize(graph: fx.GraphModule, calls: Sequence[LayerCall]) -> list[str]:
 
     Args:
         graph: batch norms are folded already; it is changed in place, the tensors that it shares with others are not.
-        calls: the layers that may change, from :func:`prepbench.quantize.layers.layer_calls`.
+        calls: the layers that may change, from :func:`prepbench.quantize.layer_nodes.layer_nodes`.
 
     Returns:
         The layers whose weights changed, in execution order.
 
     Example:
-        >>> equalize(graph, layer_calls(graph.graph, settings))  # doctest: +SKIP
+        >>> equalize(graph, layer_nodes(graph.graph, settings))  # doctest: +SKIP
         ['stem.conv', 'block.depthwise']
 
     Source: Nagel, van Baalen, Blankevoort, Welling, "Data-Free Quantization Through Weight Equalization and Bias
@@ -122,7 +122,7 @@ def equalize(graph: fx.GraphModule, calls: Sequence[LayerCall]) -> list[str]:
     return list(dict.fromkeys(layer.call.fqn for layer in changed))
 
 
-def _layer(graph: fx.GraphModule, call: LayerCall) -> _Layer | None:
+def _layer(graph: fx.GraphModule, call: LayerNode) -> _Layer | None:
     if not can_scale(graph, call.weight) or readers(graph, call.weight) != {call.node}:
         return None
     try:

@@ -24,7 +24,7 @@ from prepbench.quantize.algorithms.constants import (
     value_of,
     writes,
 )
-from prepbench.quantize.layers import LayerCall
+from prepbench.quantize.layer_nodes import LayerNode
 
 aten = torch.ops.aten
 
@@ -56,7 +56,7 @@ class _Group:
     """Layers that read the same activation, which ``root`` computes, maybe moved or cut but with the same channels."""
 
     root: fx.Node
-    calls: tuple[LayerCall, ...]
+    calls: tuple[LayerNode, ...]
 
 
 class _Channels(nn.Module):
@@ -105,7 +105,7 @@ class _Fold:
 @torch.no_grad()
 def smooth(
     graph: fx.GraphModule,
-    calls: Sequence[LayerCall],
+    calls: Sequence[LayerNode],
     samples: Sequence[Sample],
     progress: ProgressCallback = report_nothing,
     strength: float = 0.5,
@@ -121,7 +121,7 @@ def smooth(
 
     Args:
         graph: changed in place, the tensors that it shares with others are not.
-        calls: the layers that may change, from :func:`prepbench.quantize.layers.layer_calls`.
+        calls: the layers that may change, from :func:`prepbench.quantize.layer_nodes.layer_nodes`.
         samples: calls of the graph, each run once.
         progress: called after each sample; may raise to cancel, and the graph is then as it was.
         strength: how much of the difficulty moves from the activations (0) to the weights (1).
@@ -130,7 +130,7 @@ def smooth(
         The layers of ``calls`` whose weights changed, in execution order.
 
     Example:
-        >>> smooth(graph, layer_calls(graph.graph, settings), samples)  # doctest: +SKIP
+        >>> smooth(graph, layer_nodes(graph.graph, settings), samples)  # doctest: +SKIP
         ['encoder.layers.0.self_attn.q_proj', 'encoder.layers.0.self_attn.k_proj']
 
     Source: Xiao, Lin, Seznec, Wu, Demouth, Han, "SmoothQuant: Accurate and Efficient Post-Training Quantization for
@@ -148,8 +148,8 @@ def smooth(
     return list(dict.fromkeys(call.fqn for call in calls if call.node in changed))
 
 
-def _groups(graph: fx.GraphModule, calls: Sequence[LayerCall]) -> list[_Group]:
-    by_root: dict[fx.Node, list[LayerCall]] = {}
+def _groups(graph: fx.GraphModule, calls: Sequence[LayerNode]) -> list[_Group]:
+    by_root: dict[fx.Node, list[LayerNode]] = {}
     for call in calls:
         fits = call.node.target in _LINEAR and _reads_as_input(call.node, call.input) and _is_float32(call.input)
         if fits and can_scale(graph, call.weight):

@@ -1,4 +1,4 @@
-"""Finding the layers of a model in its ATen graph: which node computes which layer, with which weight."""
+"""Finding the layers of a model in its ATen graph: which node multiplies by the weight of which layer."""
 
 from __future__ import annotations
 
@@ -35,8 +35,16 @@ PRODUCTS = frozenset([aten.matmul.default, aten.bmm.default])
 
 
 @dataclass(frozen=True)
-class LayerCall:
-    """One call of a layer: the node that multiplies, its input and weight, and the weight's output-channel axis."""
+class LayerNode:
+    """A node that multiplies by the weight of a layer. A layer that is called twice has two of them.
+
+    Attributes:
+        fqn: the layer.
+        node: the node that multiplies.
+        input: what it multiplies, the layer's input.
+        weight: the ``get_attr`` node that reads the layer's weight.
+        axis: the axis of the weight that counts output channels.
+    """
 
     fqn: str
     node: fx.Node
@@ -74,9 +82,9 @@ class LayerCall:
         return users[0] if len(users) == 1 and users[0].target in fused else self.node
 
 
-def layer_calls(graph: fx.Graph, layers: Mapping[str, object]) -> list[LayerCall]:
-    """The calls of ``layers`` in ``graph``, in execution order; other multiplications with parameters are left out."""
-    calls = []
+def layer_nodes(graph: fx.Graph, layers: Mapping[str, object]) -> list[LayerNode]:
+    """The nodes of ``layers`` in ``graph``, in execution order; other multiplications with parameters are left out."""
+    found = []
     for node in graph.nodes:
         if node.op != "call_function" or node.target not in _WEIGHTED:
             continue
@@ -85,12 +93,12 @@ def layer_calls(graph: fx.Graph, layers: Mapping[str, object]) -> list[LayerCall
         if _is_weight(node, weight) and isinstance(operand, fx.Node) and operand.op != "get_attr":
             fqn = _owner(node, weight, layers)
             if fqn is not None:
-                calls.append(LayerCall(fqn, node, operand, weight, axis))
-    return calls
+                found.append(LayerNode(fqn, node, operand, weight, axis))
+    return found
 
 
 def _is_weight(node: fx.Node, weight: object) -> TypeGuard[fx.Node]:
-    """Whether it is a parameter in a form that int8 kernels multiply by; ``matmul`` also takes vectors and batches."""
+    """Whether it is a parameter that int8 kernels multiply by: ``matmul`` also takes vectors and batches."""
     if not isinstance(weight, fx.Node) or weight.op != "get_attr":
         return False
     value = weight.meta.get("val")

@@ -1,0 +1,130 @@
+"""The second stage: run samples through the observers. Samples that give no usable range are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench._torch_compat import pytree
+from prepbench.errors import CalibrationError, sentence
+from prepbench.inputs import Sample, named_leaves
+from prepbench.jobs import Progress, ProgressCallback, report_nothing
+from prepbench.quantize.biases import fit_biases
+from prepbench.quantize.observed import Observed
+from prepbench.quantize.observed_graph import all_observers, set_mode
+
+
+def calibrate(observed: Observed, samples: Sequence[Sample], progress: ProgressCallback = report_nothing) -> Observed:
+    """Run the samples through the observers; each learns the range of what passes it.
+
+    Args:
+        observed: from :func:`insert_observers`; its observers start afresh, so a cancelled call can be repeated.
+        samples: the calibration inputs, as calls of the captured program.
+        progress: called after each sample; may raise to cancel.
+
+    Raises:
+        CalibrationError: a sample on which the graph cannot run, or on which values are NaN or infinite.
+    """
+    learning = [observer for observer in all_observers(observed.graph) if hasattr(observer, "forget")]
+    for observer in learning:
+        observer.forget()
+    set_mode(observed.graph, "observe")
+    progress(Progress("calibrate", 0, len(samples)))
+    for done, sample in enumerate(samples, start=1):
+        _observe(observed.graph, sample)
+        if not all(observer.finite or observer.low > observer.high for observer in learning):
+            raise _not_finite(observed.graph, sample)
+        progress(Progress("calibrate", done, len(samples)))
+    set_mode(observed.graph, "pass")
+    fit_biases(observed.graph)
+    return observed
+
+
+def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
+    """Raise ``CalibrationError`` for a sample with NaN in it, naming the sample and the argument."""
+    for sample in samples:
+        for path, leaf in named_leaves(function, sample):
+            if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or not bool(leaf.isnan().any()):
+                continue
+            count = int(leaf.isnan().sum())
+            raise CalibrationError(
+                f"calibration_inputs[{sample.index}]: {path} holds {count} NaN (of {leaf.numel()} values). "
+                "Scales learned from it would be NaN: remove the sample or repair its preprocessing."
+            )
+
+
+def _observe(graph: fx.GraphModule, sample: Sample) -> None:
+    try:
+        with torch.no_grad():
+            sample.call(graph)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in _named_tensors(graph, sample))
+        raise CalibrationError(
+            f"The captured graph cannot run on calibration_inputs[{sample.index}] ({shapes}): {sentence(error)} "
+            "Give calibration inputs like the tracing inputs; sizes may differ along dynamic axes only."
+        ) from error
+
+
+def _not_finite(graph: fx.GraphModule, sample: Sample) -> CalibrationError:
+    """The error for a sample on which values are NaN or infinite: which, and where they appear first."""
+    given = [name for name, tensor in _named_tensors(graph, sample) if _has_nan_or_inf(tensor)]
+    if given:
+        return CalibrationError(
+            f"calibration_inputs[{sample.index}]: {', '.join(given)} holds infinite values, so no scale fits what is "
+            "computed from it. Repair or remove the sample; or keep the layers that read it in float "
+            "(LayerQuantizationSettings(skip_quantization=True))."
+        )
+    first = _first_not_finite(graph, sample)
+    where = f"They appear first in {_location(first)}" if first is not None else "They cannot be traced to one operator"
+    return CalibrationError(
+        f"calibration_inputs[{sample.index}] gives NaN or infinite values, although the input is finite. {where}. "
+        "Check the model on this sample; or keep the layers behind it in float "
+        "(LayerQuantizationSettings(skip_quantization=True))."
+    )
+
+
+def _named_tensors(graph: fx.GraphModule, sample: Sample) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a sample by the names of the graph's inputs."""
+    names = [str(node.target) for node in graph.graph.nodes if node.op == "placeholder"]
+    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
+    return ((name, leaf) for name, leaf in zip(names, leaves, strict=False) if isinstance(leaf, torch.Tensor))
+
+
+class _Finder(fx.Interpreter):
+    """Remembers the first node whose result is not finite although what it reads is."""
+
+    found: fx.Node | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        output = super().run_node(n)
+        if self.found is None and n.op == "call_function" and _has_nan_or_inf(output):
+            arguments = [self.env[source] for source in n.all_input_nodes if source in self.env]
+            if not any(_has_nan_or_inf(value) for value in arguments):
+                self.found = n
+        return output
+
+
+def _first_not_finite(graph: fx.GraphModule, sample: Sample) -> fx.Node | None:
+    """The first node, in execution order, whose result on a sample is not finite although what it reads is."""
+    set_mode(graph, "pass")
+    finder = _Finder(graph, garbage_collect_values=False)
+    with torch.no_grad():
+        finder.run(*sample.args)
+    return finder.found
+
+
+def _has_nan_or_inf(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and not bool(value.isfinite().all())
+
+
+def _location(node: fx.Node) -> str:
+    """A node with its module and source line."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    where = stack[-1][0] if stack and stack[-1][0] else "the model"
+    lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    line = f" ({lines[-1][0]}:{lines[-1][1]})" if lines else ""
+    return f"{node.name} in {where}{line}"

@@ -1,0 +1,35 @@
+"""The stage after calibration: choose each layer's weight scheme, correct biases, and leave ruined layers in float."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from prepbench.inputs import Sample
+from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.quantize.biases import fit_biases
+from prepbench.quantize.decide import decide
+from prepbench.quantize.layer_reports import decided_report
+from prepbench.quantize.observed import Observed
+
+
+def choose_weight_schemes(
+    observed: Observed, samples: Sequence[Sample], progress: ProgressCallback = report_nothing
+) -> Observed:
+    """Measure each layer on a few samples and choose its weight scheme among the candidates of the settings.
+
+    Biases are corrected, and layers that quantization would ruin stay in float, as ``observed.options`` says.
+
+    Args:
+        observed: calibrated; its graph is changed.
+        samples: the calibration inputs, as calls of the captured program.
+        progress: called after each sample; may raise to cancel.
+    """
+    decisions = decide(observed.graph, observed.plan, observed.options, samples, progress)
+    fit_biases(observed.graph)
+    return replace(
+        observed,
+        layers=tuple(decided_report(row, observed, decisions) for row in observed.layers),
+        plan=observed.plan.without(decisions.left_in_float.keys()),
+        model_sqnr=decisions.model_sqnr,
+    )

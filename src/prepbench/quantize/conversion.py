@@ -1,0 +1,74 @@
+"""The last stage: replace observers by quantize and dequantize operators, and weights by integers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.quantize._torchao import pt2e
+from prepbench.quantize.blocks import OPERATOR
+from prepbench.quantize.observed import Observed
+from prepbench.quantize.observed_graph import all_observers
+from prepbench.quantize.weights import integers, rows_of
+
+
+def convert(observed: Observed) -> fx.GraphModule:
+    """Replace observers by quantize and dequantize operators with the learned scales; weights become int8 constants."""
+    for observer in all_observers(observed.graph):
+        if getattr(observer, "scheme", None) is not None and observer.scheme.block_size:
+            observer.convert = functools.partial(_convert_blocks, observer)
+    converted = pt2e().convert_pt2e(observed.graph)
+    assert isinstance(converted, fx.GraphModule)
+    _forget_unused(converted)
+    return converted.requires_grad_(False)
+
+
+def _forget_unused(graph: fx.GraphModule) -> None:
+    """Drop the float weights that int8 ones replace; they would be saved with the model."""
+    used = {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
+    for module_name, module in graph.named_modules():
+        prefix = f"{module_name}." if module_name else ""
+        for name in [*module._parameters, *module._buffers]:
+            if prefix + name not in used:
+                delattr(module, name)
+
+
+def _convert_blocks(observer: Any, graph: fx.GraphModule, node: fx.Node) -> None:
+    """Replace the observer of a weight by its integers, the scales of its blocks and the operator that multiplies them.
+
+    Args:
+        observer: of class ``WeightObserver``, with a block size in its scheme.
+        graph: where ``node`` stands; changed in place.
+        node: the call of ``observer`` on a weight.
+    """
+    nodes: dict[str, fx.Node | None] = {"zero_point": None}
+    scheme = observer.scheme
+    with graph.graph.inserting_before(node):
+        for name, value in _block_constants(observer).items():
+            attribute = f"{node.target}_{name}".replace(".", "_")
+            graph.register_buffer(attribute, value.contiguous())
+            nodes[name] = graph.graph.get_attr(attribute)
+        arguments = (nodes["q"], nodes["scale"], nodes["zero_point"], scheme.block_size, scheme.bits)
+        call = graph.graph.call_function(OPERATOR, arguments)
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    call.meta = {key: value for key, value in source.meta.items() if key in ("val", "nn_module_stack", "stack_trace")}
+    user = next(iter(node.users), None)
+    if user is not None and "nn_module_stack" in user.meta:
+        call.meta["nn_module_stack"] = user.meta["nn_module_stack"]
+    node.replace_all_uses_with(call)
+    graph.graph.erase_node(node)
+
+
+def _block_constants(observer: Any) -> dict[str, torch.Tensor]:
+    """What the operator multiplies: integers, scales and, of asymmetric weights, zero points."""
+    weight, scheme = observer.weight, observer.scheme
+    scale, zero_point = observer.calculate_qparams()
+    rows = integers(rows_of(weight.detach().float(), observer.axis, scheme), scale, zero_point, scheme)
+    parts = {"q": rows.reshape(weight.shape), "scale": scale.reshape(weight.shape[0], -1)}
+    if not scheme.symmetric:
+        parts["zero_point"] = zero_point.reshape(weight.shape[0], -1).to(torch.int8)
+    return parts

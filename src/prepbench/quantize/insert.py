@@ -1,0 +1,95 @@
+"""The first stage: fold batch norms, apply the algorithms that change weights, and insert observers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import fx, nn
+
+from prepbench.errors import SettingsError
+from prepbench.inputs import Sample
+from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.quantize._torchao import pt2e
+from prepbench.quantize.algorithms import equalize, smooth
+from prepbench.quantize.annotate import annotate
+from prepbench.quantize.layer_nodes import layer_nodes
+from prepbench.quantize.layer_reports import LayerReporter
+from prepbench.quantize.observed import Observed
+from prepbench.quantize.placement import Placement
+from prepbench.quantize.plan import make_plan
+from prepbench.quantize.report import LayerReport
+from prepbench.quantize.skips import skipped_downstream
+from prepbench.settings import CompileOptions, ExplainedLayer
+
+
+def insert_observers(
+    program: torch.export.ExportedProgram,
+    model: nn.Module,
+    explained: Sequence[ExplainedLayer],
+    placement: Placement,
+    leaves: Mapping[str, str] | None = None,
+    *,
+    options: CompileOptions | None = None,
+    samples: Sequence[Sample] = (),
+    progress: ProgressCallback = report_nothing,
+) -> Observed:
+    """Fold batch norms, apply the algorithms that change weights, and put observers where settings and target want.
+
+    Args:
+        program: the captured model; it is not changed.
+        model: the model it was captured from, for parameter counts.
+        explained: the decision for each layer, from :func:`prepbench.settings.explain_settings`.
+        placement: what the target wants quantized, and how.
+        leaves: leaf modules and why they are leaves, by FQN: what is inside them cannot be quantized.
+        options: which algorithms.
+        samples: calibration inputs, for the algorithms that need some.
+        progress: called after each sample; may raise to cancel.
+
+    Raises:
+        SettingsError: nothing would be quantized under these settings.
+    """
+    options = options or CompileOptions()
+    graph = program.module(check_guards=False)
+    if options.fold_batch_norm:
+        pt2e().fuse_conv_bn(graph)
+        pt2e().fuse_linear_bn(graph)
+    behind = skipped_downstream(graph.graph, explained)
+    settings = {row.fqn: row.settings for row in explained if row.settings is not None and row.fqn not in behind}
+    notes = _transform(graph, settings, options, samples, progress)
+    plan = make_plan(graph, settings, placement)
+    reporter = LayerReporter(model, graph, plan, leaves or {}, behind, notes)
+    rows = tuple(reporter.report(layer) for layer in explained)
+    _check_not_empty(rows)
+    annotate(graph, plan, placement, options.percentile)
+    observed = pt2e().prepare(graph, pt2e().scopes(graph), is_qat=False)
+    return Observed(observed, rows, plan, options)
+
+
+def _check_not_empty(rows: Sequence[LayerReport]) -> None:
+    if any(row.quantized for row in rows):
+        return
+    reasons = "; ".join(f"{row.fqn or 'the model'}: {row.reason}" for row in rows[:6])
+    raise SettingsError(
+        f"Nothing would be quantized: {reasons or 'the model has no layer with a weight matrix'}. "
+        "Change layer_quantization_settings, or compile in float with quantization_settings=None."
+    )
+
+
+def _transform(
+    graph: fx.GraphModule,
+    settings: Mapping[str, object],
+    options: CompileOptions,
+    samples: Sequence[Sample],
+    progress: ProgressCallback,
+) -> dict[str, str]:
+    """Apply the algorithms that change weights without changing what is computed; returns notes by FQN."""
+    notes: dict[str, list[str]] = {}
+    if options.cross_layer_equalization:
+        for fqn in equalize(graph, layer_nodes(graph.graph, settings)):
+            notes.setdefault(fqn, []).append("weights equalised")
+    if options.smooth_quant:
+        layers = layer_nodes(graph.graph, settings)
+        for fqn in smooth(graph, layers, samples, progress, options.smooth_quant_strength):
+            notes.setdefault(fqn, []).append("smoothed")
+    return {fqn: ", ".join(texts) for fqn, texts in notes.items()}

@@ -1,0 +1,173 @@
+"""What quantizing each layer costs: its output with and without, on real samples, before anything is converted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.inputs import Sample
+from prepbench.jobs import Progress, ProgressCallback
+from prepbench.quantize.layer_nodes import LayerNode
+from prepbench.quantize.observed_graph import observer_of
+from prepbench.quantize.plan import Plan
+from prepbench.quantize.weights import WeightScheme, rounded, weight_qparams
+from prepbench.running.sqnr import Powers, powers
+
+# rows (first dims) of samples that are measured; more hardly change a mean over all their positions
+ROWS = 8
+# reports are saved as JSON, which has no infinity
+_NO_NOISE = 300.0
+
+
+def bounded_decibels(measured: Powers) -> float:
+    """An SQNR in dB for reports, within ±300: 300 stands for no noise at all."""
+    return max(-_NO_NOISE, min(_NO_NOISE, measured.decibels))
+
+
+@dataclass
+class LayerNoise:
+    """What quantizing adds to the output of one node, summed over all samples.
+
+    Attributes:
+        powers: of the output in float, and of what quantizing adds to it.
+        shift: what it adds to each output channel, summed.
+        count: how many values of each channel were summed.
+    """
+
+    powers: Powers = field(default_factory=Powers)
+    shift: torch.Tensor | None = None
+    count: int = 0
+
+    def add(self, right: torch.Tensor, got: torch.Tensor, channels: int) -> None:
+        """Count one output: ``right`` in float, ``got`` quantized, with output channels along the axis ``channels``."""
+        self.powers += powers(right, got)
+        difference = got - right
+        others = [axis for axis in range(right.ndim) if axis != channels % right.ndim]
+        total = difference.sum(others).double() if others else difference.double()
+        self.shift = total if self.shift is None else self.shift + total
+        self.count += difference.numel() // max(1, difference.shape[channels])
+
+    @property
+    def mean_shift(self) -> torch.Tensor | None:
+        """What quantizing adds to the mean of each channel."""
+        return None if self.shift is None or not self.count else (self.shift / self.count).float()
+
+
+@dataclass
+class MeasuredLayers:
+    """What one pass over samples found.
+
+    Attributes:
+        noise: by name of a layer's node, for each scheme of its weight.
+        outputs: the results of the whole model in float, for each sample.
+        multiplications: by name of a layer's node, how many it needs on all samples.
+    """
+
+    noise: dict[str, dict[WeightScheme, LayerNoise]] = field(default_factory=dict)
+    outputs: list[tuple[Any, ...]] = field(default_factory=list)
+    multiplications: dict[str, int] = field(default_factory=dict)
+
+    def powers_of(self, nodes: Iterable[LayerNode], scheme: WeightScheme) -> Powers:
+        """The noise of a layer with one scheme, over all its nodes; none where a node never ran."""
+        found = (self.noise.get(layer.node.name, {}).get(scheme) for layer in nodes)
+        return sum((noise.powers for noise in found if noise is not None), Powers())
+
+    def mean_shifts(self, plan: Plan, schemes: Mapping[str, WeightScheme]) -> dict[str, torch.Tensor]:
+        """By name of a layer's node, what its scheme adds to the mean of each output channel.
+
+        A layer that is called several times has one bias for all its calls, so it is left out.
+        """
+        result: dict[str, torch.Tensor] = {}
+        for fqn, nodes in plan.nodes.items():
+            if len(nodes) == 1 and fqn in schemes:
+                noise = self.noise.get(nodes[0].node.name, {}).get(schemes[fqn])
+                if noise is not None and noise.mean_shift is not None:
+                    result[nodes[0].node.name] = noise.mean_shift
+        return result
+
+
+def chosen_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """A few samples, from all over the list: as many as have some :data:`ROWS` rows together."""
+    rows = max([1, *(leaf.shape[0] for leaf in samples[0].args if isinstance(leaf, torch.Tensor) and leaf.ndim)])
+    count = max(1, ROWS // rows)
+    return list(samples[:: max(1, len(samples) // count)][:count])
+
+
+def measure_layers(
+    graph: fx.GraphModule,
+    plan: Plan,
+    schemes: Mapping[str, Sequence[WeightScheme]],
+    samples: Sequence[Sample],
+    progress: ProgressCallback,
+) -> MeasuredLayers:
+    """Run samples through a graph with calibrated observers, and each quantized layer a second time with integers.
+
+    Args:
+        graph: observed and calibrated; its observers must be in the mode ``"pass"``.
+        plan: which layers there are.
+        schemes: the candidates for each layer's weight, by FQN.
+        samples: calls of the graph.
+        progress: called after each sample; may raise to cancel.
+    """
+    candidates = {layer.node.name: (layer, schemes[fqn]) for fqn, nodes in plan.nodes.items() for layer in nodes}
+    result = MeasuredLayers()
+    progress(Progress("measure", 0, len(samples)))
+    with torch.no_grad():
+        runner = _Runner(graph, candidates, result)
+        for done, sample in enumerate(samples, start=1):
+            result.outputs.append(as_tuple(runner.run(*sample.args)))
+            progress(Progress("measure", done, len(samples)))
+    return result
+
+
+class _Runner(fx.Interpreter):
+    """Runs the graph and, at each layer, the layer again with what its observers make of its operands."""
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        candidates: Mapping[str, tuple[LayerNode, Sequence[WeightScheme]]],
+        result: MeasuredLayers,
+    ) -> None:
+        super().__init__(graph)
+        self._candidates = candidates
+        self._result = result
+        self._weights: dict[tuple[str, WeightScheme], torch.Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        output = super().run_node(n)
+        if n.name in self._candidates and isinstance(output, torch.Tensor) and output.numel():
+            self._measure(n, output)
+        return output
+
+    def _measure(self, node: fx.Node, right: torch.Tensor) -> None:
+        layer, schemes = self._candidates[node.name]
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        operands = list(args)
+        for index, argument in enumerate(node.args):
+            observer = observer_of(self.module, argument)
+            if observer is not None and index != layer.weight_index:
+                operands[index] = observer.simulate(operands[index])
+        weight = operands[layer.weight_index]
+        work = right.numel() // max(1, right.shape[layer.channels]) * weight.numel()
+        self._result.multiplications[node.name] = self._result.multiplications.get(node.name, 0) + work
+        noise = self._result.noise.setdefault(node.name, {})
+        assert callable(node.target)
+        for scheme in schemes:
+            operands[layer.weight_index] = self._rounded(layer, weight, scheme)
+            noise.setdefault(scheme, LayerNoise()).add(right, node.target(*operands, **kwargs), layer.channels)
+
+    def _rounded(self, layer: LayerNode, weight: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:
+        key = (layer.node.name, scheme)
+        if key not in self._weights:
+            self._weights[key] = rounded(weight, layer.axis, scheme, weight_qparams(weight, layer.axis, scheme))
+        return self._weights[key]
+
+
+def as_tuple(outputs: Any) -> tuple[Any, ...]:
+    """What a graph returns, as a tuple also where it is one value."""
+    return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)

@@ -1,0 +1,101 @@
+"""Writing the report of each layer: first as it is planned, then as it was measured and decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import fx, nn
+
+from prepbench.quantize.decide import Decisions
+from prepbench.quantize.layer_nodes import operators_of
+from prepbench.quantize.layer_noise import bounded_decibels
+from prepbench.quantize.observed import Observed
+from prepbench.quantize.observed_graph import observer_of
+from prepbench.quantize.plan import Plan
+from prepbench.quantize.report import LayerReport
+from prepbench.settings import ExplainedLayer
+
+
+@dataclass(frozen=True)
+class LayerReporter:
+    """Reports what will become of each layer.
+
+    Attributes:
+        model: for parameter counts.
+        graph: the float graph of the model.
+        plan: what will be quantized.
+        leaves: leaf modules and why they are leaves, by FQN.
+        behind: why layers stay in float that a skipped layer's output reaches, by FQN.
+        notes: remarks, by FQN.
+    """
+
+    model: nn.Module
+    graph: fx.GraphModule
+    plan: Plan
+    leaves: Mapping[str, str]
+    behind: Mapping[str, str]
+    notes: Mapping[str, str]
+
+    def report(self, layer: ExplainedLayer) -> LayerReport:
+        """The report of one layer."""
+        parameters = sum(p.numel() for p in self.model.get_submodule(layer.fqn).parameters())
+        settings = layer.settings
+        if settings is None or layer.fqn not in self.plan.nodes:
+            reason = self._why_float(layer)
+            return LayerReport(layer.fqn, layer.type, parameters, rule=layer.rule, reason=reason)
+        first = next(settings.candidates())
+        only_weights = settings.prefer_weights_only_quantization
+        assert isinstance(first.weights_num_bits, int)
+        assert isinstance(first.weights_only_quantization_block_size, int)
+        return LayerReport(
+            layer.fqn,
+            layer.type,
+            parameters,
+            weights_bits=first.weights_num_bits,
+            activations_bits=32 if only_weights else settings.activations_num_bits,
+            rule=layer.rule,
+            reason="weights only, by the settings" if only_weights else "",
+            block_size=first.weights_only_quantization_block_size if only_weights else 0,
+            observer="" if only_weights else settings.observer,
+            note=self.notes.get(layer.fqn, ""),
+        )
+
+    def _why_float(self, layer: ExplainedLayer) -> str:
+        if known := self.plan.refused.get(layer.fqn) or self.behind.get(layer.fqn):
+            return known
+        if layer.settings is None:
+            return f"skipped by rule {layer.rule!r}"
+        for fqn, reason in self.leaves.items():
+            if layer.fqn == fqn or fqn == "" or layer.fqn.startswith(fqn + "."):
+                return f"inside leaf-wrapped {fqn or 'model'} ({reason})"
+        operators = operators_of(self.graph.graph, layer.fqn)
+        if not operators:
+            return "not called on the tracing inputs"
+        return f"no int8 form of {', '.join(operators[:3])}"
+
+
+def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -> LayerReport:
+    """The report of a layer with what was measured and decided."""
+    if row.fqn not in observed.plan.nodes:
+        return row
+    sqnr = bounded_decibels(decisions.noise[row.fqn]) if row.fqn in decisions.noise else None
+    if row.fqn in decisions.left_in_float:
+        return replace(
+            row, weights_bits=32, activations_bits=32, block_size=0, observer="", sqnr=sqnr,
+            reason=decisions.left_in_float[row.fqn],
+        )  # fmt: skip
+    layer, scheme = observed.plan.nodes[row.fqn][0], decisions.schemes[row.fqn]
+    node = next(node for node in observed.graph.graph.nodes if node.name == layer.node.name)
+    weight, activation = (observer_of(observed.graph, node.args[i]) for i in (layer.weight_index, layer.input_index))
+    scales = weight.calculate_qparams()[0]
+    notes = [text for text in (row.note, decisions.notes.get(row.fqn, "")) if text]
+    return replace(
+        row,
+        weights_bits=scheme.bits,
+        block_size=scheme.block_size,
+        sqnr=sqnr,
+        scale_range=(float(scales.min()), float(scales.max())),
+        input_range=None if activation is None else activation.represented(),
+        note=", ".join(notes),
+    )

@@ -1,0 +1,30 @@
+"""A graph with PT2E's observers in it, which the stages hand on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from prepbench.quantize.plan import Plan
+from prepbench.quantize.report import LayerReport
+from prepbench.settings import CompileOptions
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A graph with observers in it, and what will become of each layer.
+
+    Attributes:
+        graph: the graph, which the stages change.
+        layers: what becomes of each layer.
+        plan: which values the observers stand for.
+        options: algorithms and floors.
+        model_sqnr: SQNR of the outputs on calibration samples in dB, once it has been measured.
+    """
+
+    graph: fx.GraphModule
+    layers: tuple[LayerReport, ...]
+    plan: Plan = field(default_factory=Plan)
+    options: CompileOptions = field(default_factory=CompileOptions)
+    model_sqnr: float | None = None
