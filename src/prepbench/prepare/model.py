@@ -12,7 +12,7 @@ from torch import fx
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.fake_tensors import is_fake
-from prepbench.capture.modules.trace_result import ValueTrace
+from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.prepare.operations import function_name
 from prepbench.prepare.report import PreparationReport
 
@@ -38,7 +38,7 @@ class PreparedModel(fx.GraphModule):
     preparation_report: PreparationReport
 
     @classmethod
-    def of(cls, model: torch.nn.Module, trace: ValueTrace) -> PreparedModel:
+    def of(cls, model: torch.nn.Module, trace: TraceResult) -> PreparedModel:
         """The traced graph of ``model`` before any pass, which it takes over; call :meth:`recompile` after the passes.
 
         ``model`` is not changed.

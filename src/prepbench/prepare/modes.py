@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from prepbench.capture.modules.trace_result import ValueTrace
+from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.prepare.modules import ByMode
 from prepbench.prepare.operations import function_name
 from prepbench.prepare.watch import Call, Wire
@@ -20,7 +20,7 @@ class _Differs(Exception):
     """Two graphs are not the same up to settings."""
 
 
-def merge_modes(graph: fx.Graph, other: ValueTrace, training: bool) -> fx.Node | None:
+def merge_modes(graph: fx.Graph, other: TraceResult, training: bool) -> fx.Node | None:
     """Make settings of ``graph`` that differ in ``other``, the graph of the other mode, follow the mode.
 
     Returns the first node that is another operation there, and then changes nothing; ``None`` if there is none.

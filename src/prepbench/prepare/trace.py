@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.capture.modules.trace_result import ValueTrace
+from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.capture.modules.tracer import RobustTracer
 from prepbench.document.model import Failure, SourceLine
 from prepbench.errors import CaptureError
@@ -40,7 +40,7 @@ class Traced:
             one mode only.
     """
 
-    result: ValueTrace
+    result: TraceResult
     whole: dict[str, str] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     fixed_mode: SourceLine | None = None
@@ -250,7 +250,7 @@ def _reads_of_training() -> Iterator[dict[int, tuple[torch.nn.Module, SourceLine
         yield flag.reads
 
 
-def _in_other_mode(model: torch.nn.Module, run: Callable[[], _Tracer]) -> ValueTrace | None:
+def _in_other_mode(model: torch.nn.Module, run: Callable[[], _Tracer]) -> TraceResult | None:
     """The trace in the other mode; ``None`` if it fails there, e.g. on data-dependent layer drop."""
     other = not model.training
     with restored(model):
@@ -265,7 +265,7 @@ _NO_NODE = fx.Graph().placeholder("none")
 
 
 def _parts_that_differ(
-    model: torch.nn.Module, reads: dict[int, Any], one: ValueTrace, two: ValueTrace | None
+    model: torch.nn.Module, reads: dict[int, Any], one: TraceResult, two: TraceResult | None
 ) -> dict[int, SourceLine | None]:
     """Small modules that read the flag and compute something else for it: those without submodules of their own."""
     names = {id(module): name for name, module in model.named_modules()}
@@ -279,7 +279,7 @@ def _parts_that_differ(
     return found
 
 
-def _operations(trace: ValueTrace, name: str) -> list[tuple[str, Any]]:
+def _operations(trace: TraceResult, name: str) -> list[tuple[str, Any]]:
     return [(node.op, node.target) for node in trace.graph.nodes if node.meta.get("fqn") == name]
 
 

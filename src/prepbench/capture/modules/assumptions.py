@@ -8,14 +8,14 @@ from typing import Any
 from torch import fx
 
 from prepbench.capture.modules.fake_inputs import InputSize
-from prepbench.capture.modules.trace_result import Assumption, ValueTrace
+from prepbench.capture.modules.trace_result import Assumption, TraceResult
 from prepbench.capture.sizes.conditions import condition_in_words, is_always_true
 from prepbench.capture.sizes.sample_sizes import value_at
 from prepbench.errors import InputError
 from prepbench.running.nested_values import collect
 
 
-def readable(trace: ValueTrace) -> list[str]:
+def readable(trace: TraceResult) -> list[str]:
     """One line per assumption, e.g. ``"x.size(1) == 4, from model.py:12: for i in range(x.shape[1])"``."""
     told = [
         a for a in trace.assumptions if not _shown_by_samples(a, trace.sizes) and not is_always_true(a.expression, 1)
@@ -55,7 +55,7 @@ class SizeCheck:
     sizes: dict[Any, InputSize]
 
     @classmethod
-    def of(cls, trace: ValueTrace) -> SizeCheck | None:
+    def of(cls, trace: TraceResult) -> SizeCheck | None:
         """The check for a trace; ``None`` if it holds for every size."""
         if not trace.assumptions:
             return None

@@ -16,7 +16,7 @@ from prepbench.capture.modules.assumptions import readable
 from prepbench.capture.modules.documents import Visits, document_of_collection
 from prepbench.capture.modules.observed import Observed
 from prepbench.capture.modules.runnable import runnable
-from prepbench.capture.modules.trace_result import ValueTrace
+from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.capture.modules.tracer import RobustTracer, Target
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.errors import CaptureError
@@ -45,7 +45,7 @@ class GraphCollection(HasDiagram):
         self.model: Target | None = None
         self.graphs: dict[str, fx.Graph] = {}
         self._tracer = RobustTracer()
-        self._traces: dict[str, ValueTrace] = {}
+        self._traces: dict[str, TraceResult] = {}
         self._document: GraphCollectionDocument | None = None
         self._samples: list[Sample] | None = None
         self._findings: tuple[Finding, ...] | None = None

@@ -19,7 +19,7 @@ from prepbench.capture.modules.node_text import (
     shapes_and_dtypes,
     target_text,
 )
-from prepbench.capture.modules.trace_result import ValueTrace
+from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.document.hierarchy import grouped
 from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, Status
 from prepbench.running import nested_values as structures
@@ -40,7 +40,7 @@ class Visits:
 
 def document_of_collection(
     model: Any,
-    traces: Mapping[str, ValueTrace],
+    traces: Mapping[str, TraceResult],
     failures: Iterable[Failure],
     findings: Iterable[Finding],
     visits: Visits,
@@ -164,5 +164,5 @@ def _type(node: fx.Node, fqn: str, model: Any) -> str:
     return label_text(node) if node.op in ("call_function", "call_method") else ""
 
 
-def _size_names(trace: ValueTrace) -> dict[str, str]:
+def _size_names(trace: TraceResult) -> dict[str, str]:
     return {str(symbol): size.name for symbol, size in trace.sizes.items()}

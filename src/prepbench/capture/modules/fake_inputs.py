@@ -27,8 +27,8 @@ class InputSize:
 
 
 @dataclass
-class FakeCall:
-    """One call on fake tensors: named arguments in the order of the signature."""
+class FakeInputs:
+    """The arguments of one call as fake tensors, in the order of the signature."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -63,7 +63,7 @@ def _short_axes(leaves: list[list[torch.Tensor]], index: int) -> int:
     )
 
 
-def fake_call(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, base: int) -> FakeCall:
+def fake_inputs(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, base: int) -> FakeInputs:
     """The call that stands for all ``samples``: sizes that differ between them are symbols, all others are fixed.
 
     ``base`` is the sample whose sizes decide branches.
@@ -76,7 +76,7 @@ def fake_call(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, ba
     names = [name.replace("[", "_").replace("]", "") for name in positional_names(function, len(samples[0].args))]
     names += list(samples[0].kwargs)
     paths = _paths(samples[base], names)
-    result = FakeCall((), {}, names)
+    result = FakeInputs((), {}, names)
     position = iter(range(len(leaves[base])))
 
     def fake(leaf: Any) -> Any:

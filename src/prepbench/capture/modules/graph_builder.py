@@ -28,10 +28,10 @@ _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class UntracedTensor(RuntimeError):
-    """A tensor was used that no recorded operation made."""
+    """A tensor was used that no node of the graph made."""
 
 
-class Recording:
+class GraphBuilder:
     """One FX graph while a forward runs.
 
     Values are tensors and symbolic numbers. A tensor belongs to the node that made it, by identity; a symbolic number
@@ -260,15 +260,15 @@ class Recording:
 
 
 class _NumberTracer(fx.proxy.TracerBase):
-    """Appends the arithmetic on sizes, as proxies perform it, to a recording's graph."""
+    """Appends the arithmetic on sizes, as proxies perform it, to the graph of a builder."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, builder: GraphBuilder) -> None:
         super().__init__()
-        self._recording = recording
-        self.graph = recording.graph
+        self._builder = builder
+        self.graph = builder.graph
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        return self._recording.create(*args[:4])
+        return self._builder.create(*args[:4])
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """``function`` of numbers: a node if one of them is computed in the graph."""

@@ -9,12 +9,12 @@ import torch
 from torch import fx
 
 from prepbench.capture.modules.assumptions import SizeCheck
-from prepbench.capture.modules.trace_result import ValueTrace
+from prepbench.capture.modules.trace_result import TraceResult
 
 _ROOT = "module"
 
 
-def runnable(target: torch.nn.Module | Callable[..., Any], trace: ValueTrace) -> fx.GraphModule:
+def runnable(target: torch.nn.Module | Callable[..., Any], trace: TraceResult) -> fx.GraphModule:
     """A ``GraphModule`` for ``trace``, sharing the parameters and leaf modules of ``target``, which is not changed."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(trace.graph, {}))

@@ -15,11 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench._torch_compat.modes import autocast_functions, autocast_state
 from prepbench._torch_compat.symbolic_fx import taking_tuple
-from prepbench.capture.modules.grad_mode import enter_grad_mode, exit_grad_mode
-from prepbench.capture.modules.trace_result import ModuleCall, ValueTrace
-from prepbench.capture.modules.value_trace import IsLeaf
+from prepbench.capture.modules.regions import Regions
+from prepbench.capture.modules.trace_result import IsLeaf, ModuleVisit, TraceResult
 from prepbench.running.module_state import restored
 from prepbench.running.nested_values import map_values
 from prepbench.running.patching import patched
@@ -30,7 +28,7 @@ _MISSING = inspect.Parameter.empty
 
 def trace_symbolically(
     root: torch.nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None, *, is_leaf: IsLeaf
-) -> ValueTrace:
+) -> TraceResult:
     """Trace ``root`` with proxies for its tensors.
 
     Args:
@@ -40,7 +38,7 @@ def trace_symbolically(
         is_leaf: which modules stay single calls.
     """
     tracer = _Tracer(is_leaf)
-    result = ValueTrace(fx.Graph(), tracer.calls)
+    result = TraceResult(fx.Graph(), tracer.visits)
     module = root if isinstance(root, torch.nn.Module) else torch.nn.Module()
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -106,10 +104,6 @@ def _asks_isinstance(frame: FrameType) -> bool:
     return False
 
 
-def _regions() -> tuple[Any, bool]:
-    return autocast_state(), torch.is_grad_enabled()
-
-
 class _Tracer(fx.Tracer):
     """FX's tracer with failures confined to the innermost module."""
 
@@ -118,12 +112,11 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, is_leaf: IsLeaf) -> None:
         super().__init__()
-        self.calls: list[ModuleCall] = []
+        self.visits: list[ModuleVisit] = []
         self._is_leaf = is_leaf
         self._scope: list[tuple[str, str, int]] = []  # name, class, which call
         self._numbers: Counter[str] = Counter()
-        self._outside = _regions()
-        self._inside: tuple[Any, list[tuple[Any, fx.Node]]] = (self._outside, [])
+        self._regions = Regions(self._add_region)
         self._following = False
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
@@ -134,7 +127,7 @@ class _Tracer(fx.Tracer):
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         if args[0] not in ("placeholder", "get_attr") and not self._following:
-            self._follow_regions()
+            self._regions.follow()
         node = super().create_node(*args, **kwargs)
         inside = node.op not in ("placeholder", "output")
         node.meta["fqn"] = str(node.target) if node.op == "call_module" else self._scope[-1][0] if self._scope else ""
@@ -143,37 +136,24 @@ class _Tracer(fx.Tracer):
         node.meta["calls"] = {path: number for path, _, number in self._scope}
         return node
 
-    def _follow_regions(self) -> None:
-        """Open and close autocast and ``no_grad`` in the graph where the model does."""
-        state, entered = self._inside
-        now = _regions()
-        if now == state:
-            return
+    def _add_region(self, target: Any, args: tuple[Any, ...]) -> fx.Node:
         self._following = True
-        enter, leave = autocast_functions()
-        for left, node in reversed(entered):
-            self.create_node("call_function", left, (node,), {})
-        opened = [
-            (leave, self.create_node("call_function", enter, (device, dtype, enabled, True), {}))
-            for device, enabled, dtype in now[0]
-            if (device, enabled, dtype) not in self._outside[0]
-        ]
-        if now[1] != self._outside[1]:
-            opened.append((exit_grad_mode, self.create_node("call_function", enter_grad_mode, (now[1],), {})))
-        self._inside = now, opened
-        self._following = False
+        try:
+            return self.create_node("call_function", target, args, {})
+        finally:
+            self._following = False
 
     def call_module(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         fqn = self.path_of_module(m)
         if self.is_leaf_module(m, fqn):
-            self.calls.append(ModuleCall(fqn))
-            return self._opaque(fqn, args, kwargs, "leaf")
-        last, count, inside = next(iter(reversed(self.graph.nodes))), len(self.calls), self._inside
+            self.visits.append(ModuleVisit(fqn))
+            return self._leaf_node(fqn, args, kwargs, "leaf")
+        last, count, regions = next(iter(reversed(self.graph.nodes))), len(self.visits), self._regions.opened
         self._scope.append((fqn, type(m).__name__, self._numbers[fqn]))
         self._numbers[fqn] += 1
-        self.calls.append(ModuleCall(fqn))
+        self.visits.append(ModuleVisit(fqn))
         try:
             result = forward(*args, **kwargs)
             self.create_arg(_refuse_iterators(result))
@@ -186,12 +166,12 @@ class _Tracer(fx.Tracer):
             if node is last:
                 break
             self.graph.erase_node(node)
-        self._inside = inside
+        self._regions.opened = regions
         # what failed inside stays reported; what was traced inside is traced on its own later
-        self.calls[count:] = [ModuleCall(fqn, failure), *(call for call in self.calls[count:] if call.error)]
-        return self._opaque(fqn, args, kwargs, "failed")
+        self.visits[count:] = [ModuleVisit(fqn, failure), *(call for call in self.visits[count:] if call.error)]
+        return self._leaf_node(fqn, args, kwargs, "failed")
 
-    def _opaque(self, fqn: str, args: tuple[Any, ...], kwargs: dict[str, Any], status: str) -> fx.Proxy:
+    def _leaf_node(self, fqn: str, args: tuple[Any, ...], kwargs: dict[str, Any], status: str) -> fx.Proxy:
         proxy = self.create_proxy("call_module", fqn, args, kwargs)
         proxy.node.meta["status"] = status
         return proxy
@@ -202,7 +182,7 @@ class _Tracer(fx.Tracer):
         self.tensor_attrs: dict[Any, str] = {}
         self.submodule_paths = {root: ""}
         _, args = self.create_args_for_root(type(root).forward, True, concrete_args)
-        proxy = self._opaque("", tuple(args[1:]), {}, "leaf")
+        proxy = self._leaf_node("", tuple(args[1:]), {}, "leaf")
         self.create_node("output", "output", (self.create_arg(proxy),), {})
         return self.graph
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import fx
 
 from prepbench._torch_compat.fake_tensors import needs_data
 from prepbench.capture.modules.fake_inputs import InputSize
 from prepbench.capture.sizes.sample_sizes import value_at
 from prepbench.document.model import SourceLine
+
+IsLeaf = Callable[[torch.nn.Module, str], bool]
+"""Which modules stay single calls; called with a module and its name within the root."""
 
 _CONVERSION = re.compile(r"\b(?:int|float|sqrt|ceil|floor|trunc)\(")
 
@@ -32,19 +37,19 @@ class Assumption:
 
 
 @dataclass(frozen=True)
-class ModuleCall:
-    """One call of a submodule, with the error if it could not be traced through."""
+class ModuleVisit:
+    """That tracing called a submodule, with the error if its code could not be traced."""
 
     fqn: str
     error: Exception | None = None
 
 
 @dataclass
-class ValueTrace:
+class TraceResult:
     """The graph of one module, and what it needs to run; ``error`` is what its own forward raised, if it did."""
 
     graph: fx.Graph
-    calls: list[ModuleCall] = field(default_factory=list)
+    visits: list[ModuleVisit] = field(default_factory=list)
     error: Exception | None = None
     constants: dict[str, Any] = field(default_factory=dict)
     sizes: dict[Any, InputSize] = field(default_factory=dict)
@@ -79,12 +84,12 @@ class ValueTrace:
     @property
     def errors(self) -> list[Exception]:
         """Everything that was raised, the root's own error first."""
-        return [e for e in (self.error, *(call.error for call in self.calls)) if e is not None]
+        return [e for e in (self.error, *(visit.error for visit in self.visits)) if e is not None]
 
-    def keep_errors_of(self, other: ValueTrace) -> None:
+    def keep_errors_of(self, other: TraceResult) -> None:
         """Take over why the modules failed that fail in both traces."""
-        errors = {call.fqn: call.error for call in other.calls if call.error is not None}
-        self.calls = [replace(c, error=errors.get(c.fqn, c.error)) if c.error else c for c in self.calls]
+        errors = {visit.fqn: visit.error for visit in other.visits if visit.error is not None}
+        self.visits = [replace(v, error=errors.get(v.fqn, v.error)) if v.error else v for v in self.visits]
 
     @property
     def losses(self) -> tuple[bool, int, int, int]:

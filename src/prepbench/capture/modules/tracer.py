@@ -12,7 +12,7 @@ from prepbench.capture.failures.reasons import describe_failure
 from prepbench.capture.modules import layer_classes
 from prepbench.capture.modules.observed import Observed
 from prepbench.capture.modules.symbolic_trace import trace_symbolically
-from prepbench.capture.modules.trace_result import ValueTrace
+from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.capture.modules.value_trace import trace_values
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample, normalize_samples
@@ -38,7 +38,7 @@ class RobustTracer:
     def __init__(self) -> None:
         self.root: Target | None = None
         self.graph: fx.Graph | None = None
-        self.result: ValueTrace | None = None
+        self.result: TraceResult | None = None
         """Everything the last :meth:`trace` found out, beside its graph."""
         self._failures: dict[int, tuple[Target, str]] = {}
         self._visited: dict[int, Target] = {}
@@ -131,13 +131,13 @@ class RobustTracer:
         self.result, self.graph = result, result.graph
         return result.graph
 
-    def _note(self, root: Target, result: ValueTrace, prefix: str) -> None:
+    def _note(self, root: Target, result: TraceResult, prefix: str) -> None:
         modules = dict(root.named_modules()) if isinstance(root, torch.nn.Module) else {}
-        for call in result.calls if result.error is None else [c for c in result.calls if c.error]:
-            full = ".".join(part for part in (prefix, call.fqn) if part)
-            if call.fqn or call.error is None:
-                self._record(modules.get(call.fqn, root), full, call.error)
-        if result.error is not None or not any(call.fqn == "" for call in result.calls):
+        for visit in result.visits if result.error is None else [v for v in result.visits if v.error]:
+            full = ".".join(part for part in (prefix, visit.fqn) if part)
+            if visit.fqn or visit.error is None:
+                self._record(modules.get(visit.fqn, root), full, visit.error)
+        if result.error is not None or not any(visit.fqn == "" for visit in result.visits):
             self._record(root, prefix, result.error)
 
     def _record(self, m: Target, fqn: str, error: Exception | None) -> None:

@@ -1,0 +1,364 @@
+"""One run of a forward on tensors without data, in which every torch call becomes a node."""
+
+from __future__ import annotations
+
+import keyword
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench._torch_compat.dynamo import forget_compiled
+from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, seen_as_exporting
+from prepbench._torch_compat.fake_tensors import (
+    device_of,
+    fresh_size,
+    is_fake,
+    is_open_question,
+    symbolic_fake_mode,
+    symbolic_kernels,
+)
+from prepbench._torch_compat.operators import HigherOrderOperator
+from prepbench.capture.modules.assumptions import size_names
+from prepbench.capture.modules.fake_inputs import FakeInputs, InputSize, fake_inputs
+from prepbench.capture.modules.graph_builder import GraphBuilder
+from prepbench.capture.modules.interception import intercepted, symbolic_conversions
+from prepbench.capture.modules.observed import Observed, wrapped_name
+from prepbench.capture.modules.operations import has_side_effect, spell
+from prepbench.capture.modules.regions import Regions
+from prepbench.capture.modules.repeated_layers import RepeatedLayers
+from prepbench.capture.modules.torch_modes import Operators, TorchFunctions
+from prepbench.capture.modules.trace_result import Assumption, IsLeaf, ModuleVisit, TraceResult, values_on_samples
+from prepbench.capture.sizes.sample_sizes import SizesDecide, disagreement
+from prepbench.inputs import Sample
+from prepbench.running import nested_values as structures
+from prepbench.running.module_state import replaced_buffers, restored
+from prepbench.running.source_lines import source_of_frame
+
+
+class NotObserved(BaseException):
+    """Tracing needs the real outputs of a part that failed; not an ``Exception``, so that no model swallows it."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to trace.
+
+    Attributes:
+        base: the sample whose sizes decide.
+        conversions: ``int(size)`` and ``float(size)`` in the model's code stay symbolic.
+        kernels: through torch's Python kernels.
+        exporting: as if ``torch.export`` did it.
+        strict: what is decided by sizes must be the same for all samples.
+    """
+
+    base: int
+    conversions: bool = False
+    kernels: bool = False
+    exporting: bool = False
+    strict: bool = False
+
+
+class ValueRun:
+    """One tracing run; lives as long as one call of :meth:`trace`."""
+
+    def __init__(self, root: Any, is_leaf: IsLeaf, observed: Observed | None, prefix: str) -> None:
+        self.function = root
+        self.root = root if isinstance(root, torch.nn.Module) else torch.nn.Module()
+        self.is_leaf, self.observed, self.prefix = is_leaf, observed, prefix
+        self.paths = {id(module): name for name, module in self.root.named_modules()}
+        self.numbers: Counter[str] = Counter()
+        self.visits: list[ModuleVisit] = []
+        self.assumptions: list[Assumption] = []
+        self.thread = threading.get_ident()
+        self.paused = 0
+        self.below = 0
+        self.compiled_branches = False
+        self.decisive: dict[Any, InputSize] = {}
+        self._attributes: dict[int, str] | None = None
+        names = {id(t): name for name, t in (*self.root.named_parameters(), *self.root.named_buffers())}
+        self.builder = GraphBuilder(names, self._attribute_name)
+        self.regions = Regions(lambda target, args: self.builder.add_prepared("call_function", target, args, {}, None))
+        self.leaves = RepeatedLayers(self.call_quietly)
+        self.mode = symbolic_fake_mode(self._assume, self._ask)
+
+    @property
+    def active(self) -> bool:
+        """Whether what runs now is the model's own code, to be written down call by call."""
+        return not self.paused and not self.below and threading.get_ident() == self.thread
+
+    def trace(self, samples: Sequence[Sample], way: Way) -> TraceResult:
+        """Run the forward once and return what it did."""
+        result = TraceResult(self.builder.graph, self.visits, None, self.builder.constants)
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            buffers = stack.enter_context(restored(self.root))
+            call = fake_inputs(self.function, samples, self.mode, way.base)
+            result.sizes = call.sizes
+            self.decisive = call.sizes if way.strict else {}
+            self._add_placeholders(call)
+            try:
+                with ExitStack() as around:
+                    if way.conversions:
+                        around.enter_context(symbolic_conversions(self._code()))
+                    if way.kernels:
+                        around.enter_context(symbolic_kernels())
+                    if way.exporting:
+                        around.enter_context(seen_as_exporting())
+                    self._forward(call, buffers)
+            except Exception as error:
+                result.error, result.graph = error, fx.Graph()
+            finally:
+                if self.compiled_branches:
+                    # torch.cond compiled its branches under our modes; eager calls must not meet that code again
+                    forget_compiled()
+        result.assumptions = [a for a in self.assumptions if a.expression.free_symbols <= set(result.sizes)]
+        return result
+
+    def _code(self) -> list[Any]:
+        """Whose code runs: the classes of the modules, or the function."""
+        return [self.function, *{type(module) for module in self.root.modules()}]
+
+    def _forward(self, call: FakeInputs, buffers: dict[str, torch.Tensor]) -> None:
+        with (
+            self.mode,
+            conversions_that_change_nothing_skipped(),
+            intercepted(self),
+            Operators(self),
+            TorchFunctions(self),
+        ):
+            output = self.function(*call.args, **call.kwargs)
+            self.paused += 1
+            self.regions.follow()
+            self._keep_buffers(buffers)
+            self._output(output)
+
+    def _assume(self, expression: Any) -> None:
+        # inside torch, inequalities only choose between ways of computing the same (contiguity, broadcasting)
+        if self.active or type(expression).__name__ == "Equality":
+            self.assumptions.append(Assumption(expression, source_of_frame(sys._getframe(2)), not self.active))
+
+    def _ask(self, expression: Any) -> None:
+        """Refuse what has different answers on different samples, if that is wanted."""
+        values = dict(enumerate(values_on_samples(expression, self.decisive)))
+        text = disagreement(expression, size_names(self.decisive), values) if values else None
+        watched = self.active or type(expression).__name__ == "Equality" or not expression.is_Relational
+        if text is not None and watched and is_open_question(self.mode, expression):
+            raise SizesDecide(text)
+
+    def _add_placeholders(self, call: FakeInputs) -> None:
+        for name, value in zip(call.names, call.values, strict=True):
+            safe = f"{name}_" if keyword.iskeyword(name) else name
+            node = self.builder.create("placeholder", safe)
+            node.meta["val"] = value
+            node.meta["source"] = None
+            self.builder.bind(value, node)
+
+    def _keep_buffers(self, before: dict[str, torch.Tensor]) -> None:
+        # self.steps = self.steps + 1 changes the model's state, so the graph must write it back
+        for old, new in replaced_buffers(self.root, before):
+            if is_fake(new):
+                self.builder.add("call_method", "copy_", (old, new), {}, None)
+
+    def _output(self, output: Any) -> None:
+        node = self.builder.create("output", "output", (self.builder.argument(output),))
+        node.meta["val"] = output
+        node.meta["source"] = None
+
+    def _attribute_name(self, tensor: Any) -> str | None:
+        if self._attributes is None:
+            self._attributes = {
+                id(value): f"{path}.{name}" if path else name
+                for path, module in self.root.named_modules()
+                for name, value in vars(module).items()
+                if isinstance(value, torch.Tensor)
+            }
+        return self._attributes.get(id(tensor))
+
+    # -- operations
+
+    def call_quietly(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``function`` on fakes without writing anything down."""
+        self.paused += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.paused -= 1
+
+    def call_below(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``function`` and write down what it does one level below, as plain operators on plain tensors."""
+        self.below += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.below -= 1
+
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one torch call of the model and write it down if it made or changed a value."""
+        if func is torch.Tensor.__iter__:
+            return iter(self.operation(torch.Tensor.unbind, args, kwargs))
+        versions = _versions(args, kwargs)
+        result = self._told_apart(self.call_quietly(func, *args, **kwargs), versions)
+        if result is NotImplemented:
+            return result
+        if self._is_new(result) or (result is None and has_side_effect(func)):
+            self.regions.follow()
+            self.builder.add(*spell(func, args, kwargs), result)
+        return result
+
+    def operator_below(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Write down an operator that ran below a function transform, or a higher-order operator."""
+        higher = isinstance(func, HigherOrderOperator)
+        self.compiled_branches |= higher
+        if (self.below or higher) and not self.paused and self._is_new(result):
+            self.builder.add("call_function", func, args, kwargs, result)
+
+    def _told_apart(self, result: Any, versions: dict[int, int]) -> Any:
+        """A result that is one of the inputs, unchanged, as an object of its own.
+
+        Dropout in evaluation returns its input. In training it does not, so what the model does with the input
+        afterwards must not be taken for something that it does with the output.
+        """
+        if id(result) in versions and versions[id(result)] == _version(result):
+            return self.call_quietly(torch.ops.aten.alias.default, result)
+        return result
+
+    def _is_new(self, result: Any) -> bool:
+        if isinstance(result, torch.Tensor):
+            return True
+        if result is None or isinstance(result, bool | int | float | str | torch.Size | torch.dtype | torch.device):
+            return False
+        for leaf in structures.collect(result):
+            if isinstance(leaf, torch.Tensor):
+                return True
+            if any(not self.builder.knows(symbol) for symbol in leaf.node.expr.free_symbols):
+                return True
+        return False
+
+    def autograd_function(self, original: Callable[..., Any], kind: Any, args: Any, kwargs: Any) -> Any:
+        """Write a custom autograd function down as one call, so that its backward is kept."""
+        if any(callable(arg) and not isinstance(arg, torch.Tensor) for arg in args):
+            return original(kind, *args, **kwargs)  # a checkpoint: the model's code runs inside
+        result = self.call_quietly(original, kind, *args, **kwargs)
+        self.builder.add("call_function", structures.Applied(kind), args, kwargs, result)
+        return result
+
+    def wrapped_function(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Write a function that ``torch.fx.wrap`` was called for down as one call."""
+        self.regions.follow()
+        name = wrapped_name(original)
+        number = self.numbers[name]
+        self.numbers[name] += 1
+        prepared = self._prepared(args, kwargs)
+        try:
+            result = self.call_quietly(original, *args, **kwargs)
+        except Exception:
+            # what it does without data does not matter: it is never looked into
+            if not self._observed().count(self._full(name)):
+                raise
+            result = self.call_quietly(lambda: self._output_of(name, number, args, kwargs))
+        if self._is_new(result):
+            node = self.builder.add_prepared("call_function", original, *prepared, result)
+            node.meta["is_wrapped"] = True
+        return result
+
+    # -- modules
+
+    def module_call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        """Run a submodule: a leaf as one call, any other through its own code, and as one call if that fails."""
+        fqn = self.paths.get(id(module))
+        if fqn is None:
+            return original(module, *args, **kwargs)
+        number = self.numbers[fqn]
+        self.numbers[fqn] += 1
+        if self.is_leaf(module, fqn):
+            return self._leaf(original, module, fqn, number, args, kwargs)
+        mark, count = self.builder.mark(), len(self.visits)
+        regions = self.regions.opened
+        self.builder.scope.append((fqn, type(module).__name__, number))
+        self.visits.append(ModuleVisit(fqn))
+        try:
+            result = original(module, *args, **kwargs)
+            return result if module is self.root else _not_an_iterator(result)
+        except Exception as error:
+            if module is self.root or not self._observed().count(self._full(fqn)):
+                raise
+            failure = error
+        finally:
+            self.builder.scope.pop()
+        self.builder.rollback(mark)
+        self.regions.opened = regions
+        self.regions.follow()
+        self.visits[count:] = [ModuleVisit(fqn, failure), *(call for call in self.visits[count:] if call.error)]
+        return self._leaf_node(module, fqn, number, args, kwargs, self._prepared(args, kwargs), "failed")
+
+    def _observed(self) -> Observed:
+        if self.observed is None:
+            raise NotObserved
+        return self.observed
+
+    def _prepared(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        argument = self.builder.argument
+        return argument(tuple(args)), {name: argument(value) for name, value in kwargs.items()}
+
+    def _leaf(self, original: Any, module: torch.nn.Module, fqn: str, number: int, args: Any, kwargs: Any) -> Any:
+        self.visits.append(ModuleVisit(fqn))
+        self.regions.follow()
+        prepared = self._prepared(args, kwargs)
+        known = module is self.root and self.observed is not None and self.observed.count(self._full(fqn))
+        if known or isinstance(module, torch.jit.ScriptModule):
+            # what is known need not be computed; the script interpreter would fix sizes by reading them as numbers
+            return self._leaf_node(module, fqn, number, args, kwargs, prepared, "leaf")
+        try:
+            versions = _versions(args, kwargs)
+            result = self.leaves.output(
+                module, args, kwargs, lambda: self.call_quietly(original, module, *args, **kwargs)
+            )
+            result = self._told_apart(result, versions)
+        except Exception:
+            # a leaf is never looked into, so what its code cannot do without data is no failure
+            if not self._observed().count(self._full(fqn)):
+                raise
+            return self._leaf_node(module, fqn, number, args, kwargs, prepared, "leaf")
+        node = self.builder.add_prepared("call_module", fqn, prepared[0], prepared[1], result, fqn)
+        node.meta["status"] = "leaf"
+        return result
+
+    def _leaf_node(
+        self, module: torch.nn.Module, fqn: str, number: int, args: Any, kwargs: Any, prepared: Any, status: str
+    ) -> Any:
+        result = self.call_quietly(lambda: self._output_of(fqn, number, args, kwargs))
+        node = self.builder.add_prepared("call_module", fqn, prepared[0], prepared[1], result, fqn)
+        node.meta["status"] = status
+        return result
+
+    def _output_of(self, name: str, number: int, args: Any, kwargs: Any) -> Any:
+        """What a part that is not looked into returns, by what it returned on the samples."""
+
+        def make(leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
+            return torch.empty(tuple(sizes), dtype=leaf.dtype, device=device_of(leaf))
+
+        return self._observed().output(self._full(name), number, (args, kwargs), make, lambda: fresh_size(self.mode))
+
+    def _full(self, fqn: str) -> str:
+        return ".".join(part for part in (self.prefix, fqn) if part)
+
+
+def _not_an_iterator(result: Any) -> Any:
+    if isinstance(result, Iterator):
+        raise TypeError(f"Tensor iteration is not an output: forward returns a {type(result).__name__}, used up once.")
+    return result
+
+
+def _versions(args: Any, kwargs: Any) -> dict[int, int]:
+    return {id(leaf): _version(leaf) for leaf in (*args, *kwargs.values()) if is_fake(leaf)}
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
