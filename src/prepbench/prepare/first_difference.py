@@ -12,7 +12,7 @@ from torch import fx
 from prepbench.inputs import Sample
 from prepbench.prepare.differences import values_apart
 from prepbench.prepare.model import PreparedModel
-from prepbench.prepare.watch import watch
+from prepbench.prepare.steps import record_steps
 from prepbench.running.nested_values import collect
 from prepbench.running.unchanged import own_copy, unchanged
 
@@ -76,11 +76,11 @@ class _Watcher(fx.Interpreter):
 def _values_of(model: torch.nn.Module, sample: Sample, leaves: set[str]) -> dict[Any, list[Any]]:
     """The value of every operation and leaf module of the original, by owner and name, in order."""
     seen: dict[Any, list[Any]] = defaultdict(list)
-    watch(
+    record_steps(
         model,
         sample,
         lambda _, name: name in leaves,
-        lambda call: seen[call.owner, call.name].append(_copied(call.result)),
+        lambda step: seen[step.owner, step.name].append(_copied(step.result)),
     )
     return seen
 

@@ -10,9 +10,10 @@ from typing import Any
 from torch import fx
 
 from prepbench.capture.modules.trace_result import TraceResult
+from prepbench.prepare.arguments import OtherStructure, mapped_together, parts
 from prepbench.prepare.modules import ByMode
 from prepbench.prepare.operations import function_name
-from prepbench.prepare.watch import Call, Wire
+from prepbench.prepare.steps import Step, TensorSource
 from prepbench.running.nested_values import Applied, Rebuild
 
 
@@ -57,20 +58,12 @@ def _without_nodes(value: Any) -> Any:
 
 
 def with_modes(value: Any, modes: Any) -> Any:
-    """``value`` with the settings that follow the mode in their places."""
-    if modes is None:
-        return value
-    if isinstance(modes, ByMode):
-        return modes
-    if isinstance(value, tuple | list):
-        items = [with_modes(one, two) for one, two in zip(value, modes, strict=True)]
-        return tuple(items) if isinstance(value, tuple) else items
-    if isinstance(value, dict):
-        return {key: with_modes(part, modes[key]) for key, part in value.items()}
-    if isinstance(value, slice) and isinstance(modes, slice):
-        parts = [(value.start, modes.start), (value.stop, modes.stop), (value.step, modes.step)]
-        return slice(*[with_modes(one, two) for one, two in parts])
-    return value
+    """``value`` with the settings that follow the mode in their places.
+
+    Raises:
+        OtherStructure: ``modes`` was made from other arguments.
+    """
+    return mapped_together(value, modes, lambda part, mode: mode if isinstance(mode, ByMode) else part)
 
 
 def _same(one: Any, two: Any) -> bool:
@@ -83,39 +76,33 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def _merged(one: Any, two: Any, partner: dict[fx.Node, fx.Node], training: bool) -> Any:
-    if isinstance(one, fx.Node) or isinstance(two, fx.Node):
-        if not isinstance(one, fx.Node) or partner.get(one) is not two:
-            raise _Differs
-        return one
-    if isinstance(one, Wire) or isinstance(two, Wire):
-        if one != two:
-            raise _Differs
-        return None
-    if isinstance(one, tuple | list) and isinstance(two, tuple | list):
-        if len(one) != len(two):
-            raise _Differs
-        items = [_merged(a, b, partner, training) for a, b in zip(one, two, strict=True)]
-        return tuple(items) if isinstance(one, tuple) else items
-    if isinstance(one, dict) and isinstance(two, dict):
-        if set(one) != set(two):
-            raise _Differs
-        return {key: _merged(one[key], two[key], partner, training) for key in one}
-    if isinstance(one, slice) and isinstance(two, slice):
-        parts = [(one.start, two.start), (one.stop, two.stop), (one.step, two.step)]
-        return slice(*[_merged(a, b, partner, training) for a, b in parts])
-    if type(one) is type(two) and (one is two or one == two or (one != one and two != two)):
-        return one
-    return ByMode(one, two) if training else ByMode(two, one)
+    """Arguments of one call in the two modes, with :class:`ByMode` where they differ.
+
+    Raises:
+        _Differs: the call takes other tensors, or other arguments.
+    """
+
+    def merged(a: Any, b: Any) -> Any:
+        if isinstance(a, fx.Node) or isinstance(b, fx.Node):
+            if not isinstance(a, fx.Node) or partner.get(a) is not b:
+                raise _Differs
+            return a
+        if isinstance(a, TensorSource) or isinstance(b, TensorSource):
+            if a != b:
+                raise _Differs
+            return None
+        if type(a) is type(b) and (a is b or a == b or (a != a and b != b)):
+            return a
+        return ByMode(a, b) if training else ByMode(b, a)
+
+    try:
+        return mapped_together(one, two, merged)
+    except OtherStructure as error:
+        raise _Differs from error
 
 
 def _holds_modes(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return any(map(_holds_modes, value))
-    if isinstance(value, dict):
-        return any(map(_holds_modes, value.values()))
-    if isinstance(value, slice):
-        return any(map(_holds_modes, (value.start, value.stop, value.step)))
-    return isinstance(value, ByMode)
+    return any(isinstance(part, ByMode) for part in parts(value))
 
 
 @dataclass
@@ -131,13 +118,13 @@ class Modes:
     differing: list[str] = field(default_factory=list)
 
 
-def compare_modes(here: Sequence[Call], there: Sequence[Call], training: bool) -> Modes:
+def compare_modes(here: Sequence[Step], there: Sequence[Step], training: bool) -> Modes:
     """Compare what a model calls in its present mode with what it calls in the other one."""
     one, two = _by_caller(here), _by_caller(there)
     found = Modes()
     for owner in dict.fromkeys([*one, *two]):
         mine, theirs = one.get(owner, []), two.get(owner, [])
-        if [(call.owner, call.name) for call in mine] != [(call.owner, call.name) for call in theirs]:
+        if [(step.owner, step.name) for step in mine] != [(step.owner, step.name) for step in theirs]:
             found.differing.append(owner)
             continue
         count: Counter[tuple[str, str]] = Counter()
@@ -154,10 +141,10 @@ def compare_modes(here: Sequence[Call], there: Sequence[Call], training: bool) -
     return found
 
 
-def _by_caller(calls: Sequence[Call]) -> dict[str, list[Call]]:
-    result: dict[str, list[Call]] = {}
-    for call in calls:
-        result.setdefault(call.caller, []).append(call)
+def _by_caller(steps: Sequence[Step]) -> dict[str, list[Step]]:
+    result: dict[str, list[Step]] = {}
+    for step in steps:
+        result.setdefault(step.caller, []).append(step)
     return result
 
 
@@ -174,7 +161,7 @@ def apply_modes(graph: fx.Graph, modes: Modes) -> bool:
         if settings is not None:
             try:
                 with_modes((node.args, node.kwargs), settings)
-            except (KeyError, ValueError):  # the graph writes this call in another way
+            except OtherStructure:  # the graph writes this call in another way
                 return False
             node.meta["by_mode"] = settings
     return not rest

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import operator
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch.nn import functional as F
 
 from prepbench._torch_compat.operators import NN_FUNCTIONS
+from prepbench.prepare.arguments import mapped
 from prepbench.prepare.operations import TABLE, Operation, is_in_place
 
 
@@ -93,22 +94,16 @@ class Operator(torch.nn.Module):
         if not self.args and not self.kwargs:
             return self.function(*inputs)
         given = iter(inputs)
-        args = [self._filled(part, given) for part in self.args]
-        kwargs = {name: self._filled(part, given) for name, part in self.kwargs.items()}
-        return self.function(*args, *given, **kwargs)
 
-    def _filled(self, part: typing.Any, given: Iterator[typing.Any]) -> typing.Any:
-        if part is INPUT:
-            return next(given)
-        if isinstance(part, tuple | list):
-            return type(part)([self._filled(item, given) for item in part])
-        if isinstance(part, dict):
-            return {key: self._filled(item, given) for key, item in part.items()}
-        if isinstance(part, slice):
-            return slice(*[self._filled(item, given) for item in (part.start, part.stop, part.step)])
-        if isinstance(part, ByMode):
-            return part.train if self.training else part.evaluate
-        return part
+        def value_of(part: typing.Any) -> typing.Any:
+            if part is INPUT:
+                return next(given)
+            if isinstance(part, ByMode):
+                return part.train if self.training else part.evaluate
+            return part
+
+        args, kwargs = mapped((self.args, self.kwargs), value_of)
+        return self.function(*args, *given, **kwargs)
 
     def extra_repr(self) -> str:
         args = list(self.args)

@@ -19,7 +19,7 @@ from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 from prepbench.prepare.modes import Modes, apply_modes, compare_modes, merge_modes
 from prepbench.prepare.modules import Operator
-from prepbench.prepare.watch import Call, watch
+from prepbench.prepare.steps import Step, record_steps
 from prepbench.running.module_state import restored
 from prepbench.running.patching import patched
 from prepbench.running.source_lines import is_user_code, source_of_frame
@@ -155,7 +155,7 @@ def _modes_on(
     """What the other mode does differently on one sample, and which modules ask for the mode."""
     leaf = _Tracer(whole).is_leaf_module
     with _reads_of_training() as reads:
-        here = _calls(model, sample, leaf)
+        here = _steps(model, sample, leaf)
     if not reads or here is None:
         return Modes(), reads
     other = not model.training
@@ -163,16 +163,16 @@ def _modes_on(
         for module in model.modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 module.training = other
-        there = _calls(model, sample, leaf)
+        there = _steps(model, sample, leaf)
     return Modes(differing=[""]) if there is None else compare_modes(here, there, model.training), reads
 
 
-def _calls(model: torch.nn.Module, sample: Sample, leaf: Callable[[Any, str], bool]) -> list[Call] | None:
+def _steps(model: torch.nn.Module, sample: Sample, leaf: Callable[[Any, str], bool]) -> list[Step] | None:
     """What the model calls on a sample; ``None`` if it raises, such as batch norm in training on one value."""
-    found: list[Call] = []
+    found: list[Step] = []
     try:
         with torch.no_grad(), unchanged(model), _without_hooks(model):
-            watch(model, own_copy(sample), leaf, lambda call: found.append(replace(call, result=None)))
+            record_steps(model, own_copy(sample), leaf, lambda step: found.append(replace(step, result=None)))
     except Exception:  # the mode of the caller's own choice was run before
         return None
     return found

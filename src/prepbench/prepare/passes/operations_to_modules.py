@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from prepbench.prepare import modules
+from prepbench.prepare.arguments import mapped, parts
 from prepbench.prepare.kept import function_of, numbers_of, operation_text, reason_to_stay
 from prepbench.prepare.layers import layer_for
 from prepbench.prepare.model import PreparedModel
@@ -69,7 +70,8 @@ def module_for(node: fx.Node) -> tuple[torch.nn.Module, list[fx.Node]]:
     if issubclass(kind, modules.Concat) and "by_mode" not in node.meta:
         args, kwargs = _joined(args, kwargs)
     template = _template(tuple(args), inputs), _template(dict(kwargs), inputs)
-    settings: tuple[Any, ...] = () if _are_inputs(template[0]) and not _holds_input(template[1]) else template[0]
+    takes_inputs_by_name = any(part is INPUT for part in parts(template[1]))
+    settings: tuple[Any, ...] = () if _are_inputs(template[0]) and not takes_inputs_by_name else template[0]
     if issubclass(kind, modules.Concat) and len(settings) == 1 and _is_list_of_inputs(settings[0]):
         settings = ()
     made = kind(*settings, function=None if called in kind.functions[:1] else called, **template[1])
@@ -100,30 +102,16 @@ def _is_list_of_inputs(part: Any) -> bool:
     return isinstance(part, tuple | list) and _are_inputs(part)
 
 
-def _holds_input(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return any(map(_holds_input, value))
-    if isinstance(value, dict):
-        return any(map(_holds_input, value.values()))
-    if isinstance(value, slice):
-        return any(map(_holds_input, (value.start, value.stop, value.step)))
-    return value is INPUT
-
-
 def _template(value: Any, inputs: list[fx.Node]) -> Any:
-    """``value`` with :data:`INPUT` for each node, which are collected in order."""
-    if isinstance(value, fx.Node):
-        inputs.append(value)
+    """``value`` with :data:`INPUT` for each node; the nodes are added to ``inputs`` in order."""
+
+    def place(part: Any) -> Any:
+        if not isinstance(part, fx.Node):
+            return part
+        inputs.append(part)
         return INPUT
-    if isinstance(value, tuple):
-        return tuple(_template(item, inputs) for item in value)
-    if isinstance(value, list):
-        return [_template(item, inputs) for item in value]
-    if isinstance(value, dict):
-        return {key: _template(item, inputs) for key, item in value.items()}
-    if isinstance(value, slice):
-        return slice(*[_template(item, inputs) for item in (value.start, value.stop, value.step)])
-    return value
+
+    return mapped(value, place)
 
 
 def _without_defaults(function: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
