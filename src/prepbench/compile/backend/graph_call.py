@@ -1,0 +1,111 @@
+"""One call of a graph of dynamo, and what computes such calls once it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx, nn
+
+from prepbench._torch_compat.optimized_calls import OptimizedCall
+from prepbench.compile.backend.model_state import is_tensor
+from prepbench.compile.backend.replay import Place, is_training
+from prepbench.compile.backend.session import Session
+from prepbench.compile.backend.traced_graph import TracedGraph
+from prepbench.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class InputRoles:
+    """Which inputs of a graph come from whom, by place.
+
+    Attributes:
+        given: tensors that come with each call.
+        state: tensors of the model. When one changes, the graph is compiled again.
+    """
+
+    given: tuple[int, ...] = ()
+    state: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphCall:
+    """A call of a graph, inside the call of the model that it is part of.
+
+    Attributes:
+        graph: the graph.
+        values: its inputs.
+        model_call: the call of the model.
+        root: the model.
+        session: what it shares with the other graphs of the model.
+        place: the code that dynamo made the graph of.
+        fixed_sizes: whether the graph is compiled for each size on its own.
+    """
+
+    graph: TracedGraph
+    values: Sequence[Any]
+    model_call: OptimizedCall
+    root: nn.Module
+    session: Session
+    place: Place | None
+    fixed_sizes: bool
+
+    def roles(self, is_given: Collection[int]) -> InputRoles:
+        """The roles of the inputs; ``is_given`` holds the ``id`` of each tensor that comes with the call.
+
+        Buffers that a model in training mode counts up itself are in neither group.
+        """
+        tensors = [(place, self.values[place]) for place in self.graph.tensor_inputs]
+        counting = is_training(self.root)
+        return InputRoles(
+            tuple(place for place, value in tensors if id(value) in is_given),
+            tuple(
+                place
+                for place, value in tensors
+                if id(value) not in is_given and (not counting or isinstance(value, nn.Parameter))
+            ),
+        )
+
+
+def variant(values: Sequence[Any], roles: InputRoles, numbers: Sequence[int]) -> Any:
+    """What a graph is compiled for apart from its given inputs: dynamo runs one graph with the weights of alike layers.
+
+    ``numbers`` are the places of the inputs that become constants.
+    """
+    return tuple(id(values[place]) for place in roles.state), tuple(_number(values[place]) for place in numbers)
+
+
+def _number(value: Any) -> Any:
+    return value.item() if is_tensor(value) else value
+
+
+@dataclass(frozen=True)
+class GraphRunner:
+    """How a graph is computed.
+
+    Attributes:
+        call: from the graph's inputs to output leaves.
+        leaves: how many leaves that gives.
+        outputs: for each output of the graph its place among the leaves; None for a number.
+        numbers: computes the outputs that are numbers, if there are any.
+        roles: which inputs it takes from whom.
+        fixed_sizes: whether it takes the sizes of one call only.
+    """
+
+    call: Callable[[Sequence[Any]], Sequence[Any]]
+    leaves: int
+    outputs: tuple[int | None, ...]
+    numbers: fx.GraphModule | None
+    roles: InputRoles = InputRoles()
+    fixed_sizes: bool = False
+
+    def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        leaves = self.call(values)
+        if len(leaves) != self.leaves:
+            raise SettingsError(
+                f"The compiled model returns {len(leaves)} values where the model returns {self.leaves}. Return "
+                "tensors, tuples or dicts from the model."
+            )
+        numbers = iter(self.numbers(*values) if self.numbers is not None else ())
+        return tuple(next(numbers) if place is None else leaves[place] for place in self.outputs)

@@ -1,0 +1,138 @@
+"""Running the model once more: through dynamo, or to see which call ``forward_fn`` makes."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from prepbench._torch_compat.optimized_calls import OptimizedCall, compiled_apart, optimized_call
+from prepbench.compile.backend.traced_graph import TracedGraph
+from prepbench.errors import SettingsError
+from prepbench.inputs import Sample
+from prepbench.running.callable_module import as_module
+from prepbench.running.unchanged import own_copy, unchanged
+
+Place = tuple[str, str, int]
+"""File, function and first line of the code that dynamo made a graph of."""
+
+
+@dataclass(frozen=True)
+class GraphRun:
+    """One run of a graph of dynamo: its inputs, and those of its outputs that are tensors."""
+
+    graph: TracedGraph
+    values: tuple[Any, ...]
+    tensors: list[torch.Tensor]
+
+
+def replay(
+    function: Callable[..., Any],
+    samples: Iterable[Sample],
+    *,
+    dynamic: bool | None = None,
+    only: Place | None = None,
+) -> tuple[list[GraphRun], Any]:
+    """Run a function through dynamo once more.
+
+    Args:
+        function: what was given to ``torch.compile``.
+        samples: the calls.
+        dynamic: as for ``torch.compile``.
+        only: return the graphs of this code only.
+
+    Returns:
+        The graphs as they ran, and the result of the last call, which holds their outputs.
+    """
+    runs: list[GraphRun] = []
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    def record(module: fx.GraphModule, _: Any) -> Callable[..., Any]:
+        traced = optimized_call()
+        graph, place = TracedGraph.of(module), traced.place if traced is not None else None
+
+        def run(*values: Any) -> Any:
+            outputs = module(*values)
+            if only is None or place == only:
+                runs.append(GraphRun(graph, values, graph.tensors(outputs)))
+            return outputs
+
+        return run
+
+    call.__code__ = call.__code__.replace()  # what dynamo keeps for a code goes with it
+    recording = compiled_apart(call, record, dynamic=dynamic)
+    result = None
+    for sample in samples:
+        result = own_copy(sample).call(recording)
+    found = runs.copy()
+    runs.clear()  # dynamo may keep what it compiled
+    return found, result
+
+
+def sample_of_call(function: Callable[..., Any], forward_fn: Callable[..., Any], sample: Sample, name: str) -> Sample:
+    """The call of ``function`` that ``forward_fn`` makes of a sample.
+
+    Raises:
+        SettingsError: ``forward_fn`` does more than one call, or changes its result.
+    """
+    calls: list[tuple[Sample, Any]] = []
+
+    class Recorder:
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            calls.append((Sample(args, kwargs, sample.index), function(*args, **kwargs)))
+            return calls[-1][1]
+
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(function, attribute)
+
+    with torch.no_grad(), unchanged(as_module(function)):
+        result = forward_fn(Recorder(), sample.args, sample.kwargs)
+    if len(calls) != 1 or result is not calls[0][1]:
+        raise SettingsError(
+            f"forward_fn does more than call the model for {name}[{sample.index}], but torch.compile compiles the "
+            "model alone. Write a function that does all of it, and compile that function."
+        )
+    return calls[0][0]
+
+
+def current_call() -> OptimizedCall:
+    """The call of the compiled module, function or bound method that is running.
+
+    Raises:
+        SettingsError: there is none, because something other than ``torch.compile`` uses the backend.
+    """
+    call = optimized_call()
+    if call is None:
+        raise SettingsError(
+            'The backend "prepbench" works only inside torch.compile, which knows the model that is compiled. '
+            "Otherwise call prepbench.compile_model."
+        )
+    if isinstance(call.function, types.FunctionType) and call.args and isinstance(call.args[0], nn.Module):
+        plain = inspect.unwrap(call.function)
+        members = [value for kind in type(call.args[0]).__mro__ for value in vars(kind).values()]
+        if any(isinstance(value, types.FunctionType) and inspect.unwrap(value) is plain for value in members):
+            method = types.MethodType(call.function, call.args[0])
+            return OptimizedCall(method, call.args[1:], call.kwargs, call.place)
+    return call
+
+
+def is_training(root: nn.Module) -> bool:
+    """Whether any module is in training mode."""
+    return any(module.training for module in root.modules())
+
+
+@contextlib.contextmanager
+def eval_mode(root: nn.Module, *, skip: bool) -> Iterator[None]:
+    """The mode that the model is compiled in: eval mode unless ``skip``. Afterwards the model is as before."""
+    with unchanged(root):
+        if not skip and is_training(root):
+            root.eval()
+        yield

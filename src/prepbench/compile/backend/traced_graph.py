@@ -1,0 +1,99 @@
+"""A graph of dynamo, and what its inputs and outputs are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from prepbench._torch_compat.optimized_calls import GraphInput, graph_inputs
+from prepbench.compile.backend.model_state import is_tensor, state_tensors
+from prepbench.running.unchanged import unchanged
+
+
+@dataclass(frozen=True)
+class TracedGraph:
+    """A graph that dynamo gave to a backend.
+
+    Attributes:
+        module: the graph.
+        inputs: what each of its inputs is.
+        tensor_outputs: for each output whether it is a tensor. The others are numbers.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[GraphInput, ...]
+    tensor_outputs: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, module: fx.GraphModule) -> TracedGraph:
+        """Describe a graph that dynamo has just traced."""
+        outputs = (isinstance(node, fx.Node) and is_tensor(node.meta.get("example_value")) for node in _outputs(module))
+        return cls(module, graph_inputs(module), tuple(outputs))
+
+    @property
+    def tensor_inputs(self) -> list[int]:
+        """The places of the inputs that are tensors."""
+        return [place for place, each in enumerate(self.inputs) if each.is_tensor]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The places of the inputs that are numbers but not sizes of tensors: they become constants."""
+        return [place for place, each in enumerate(self.inputs) if not each.is_tensor and each.size_of is None]
+
+    @property
+    def symbolic_dims(self) -> int:
+        """How many sizes of its inputs may vary."""
+        return sum(len(each.symbolic) for each in self.inputs)
+
+    def tensors(self, outputs: Iterable[Any]) -> list[torch.Tensor]:
+        """Those of its outputs that are tensors."""
+        return [value for value, wanted in zip(outputs, self.tensor_outputs, strict=True) if wanted]
+
+    def run(self, values: Sequence[Any], root: nn.Module) -> list[torch.Tensor]:
+        """The tensors that it computes. The inputs and the model ``root`` stay as they are."""
+        state = {id(tensor) for tensor in state_tensors(root)}
+        own = [value.clone() if is_tensor(value) and id(value) not in state else value for value in values]
+        with unchanged(root), torch.no_grad():
+            torch.manual_seed(0)
+            return self.tensors(self.module(*own))
+
+    def arguments(self, values: Mapping[str, Any]) -> list[Any]:
+        """What it is called with: values by the names of the inputs, and sizes taken from the tensors."""
+        arguments: list[Any] = [values.get(each.name) for each in self.inputs]
+        for place, each in enumerate(self.inputs):
+            if each.size_of is not None:
+                arguments[place] = arguments[each.size_of[0]].shape[each.size_of[1]]
+        return arguments
+
+    def by_name(self, values: Sequence[Any]) -> dict[str, Any]:
+        """The inputs of a call by name."""
+        return {each.name: value for each, value in zip(self.inputs, values, strict=True)}
+
+    def places(self, tensors: Iterable[int]) -> tuple[int | None, ...]:
+        """For each output the place given for it in ``tensors``, which holds one for each tensor; None for a number."""
+        order = iter(tensors)
+        return tuple(next(order) if wanted else None for wanted in self.tensor_outputs)
+
+    def numbers_only(self) -> fx.GraphModule | None:
+        """The part that computes the outputs that are numbers; None if there are none."""
+        if all(self.tensor_outputs):
+            return None
+        part = copy.copy(self.module)
+        part.graph = copy.deepcopy(self.module.graph)
+        (node,) = part.graph.find_nodes(op="output")
+        values = zip(node.args[0], self.tensor_outputs, strict=True)
+        node.args = (tuple(value for value, is_tensor_output in values if not is_tensor_output),)
+        part.graph.eliminate_dead_code()
+        part.recompile()
+        return part
+
+
+def _outputs(module: fx.GraphModule) -> Sequence[Any]:
+    (node,) = module.graph.find_nodes(op="output")
+    found: Sequence[Any] = node.args[0]
+    return found
