@@ -17,7 +17,7 @@ CONVOLUTIONS = frozenset(
     for overload in ("default", "padding")
 )
 # operator -> (index of the input, index of the weight, axis of the weight that counts output channels)
-_WEIGHTED = {
+WEIGHTED = {
     **dict.fromkeys(CONVOLUTIONS, (0, 1, 0)),
     aten.linear.default: (0, 1, 0),
     aten.addmm.default: (1, 2, 1),
@@ -59,12 +59,12 @@ class LayerNode:
     @property
     def input_index(self) -> int:
         """Which argument of the node the input is."""
-        return _WEIGHTED[self.node.target][0]
+        return WEIGHTED[self.node.target][0]
 
     @property
     def weight_index(self) -> int:
         """Which argument of the node the weight is."""
-        return _WEIGHTED[self.node.target][1]
+        return WEIGHTED[self.node.target][1]
 
     @property
     def bias_index(self) -> int | None:
@@ -86,9 +86,9 @@ def layer_nodes(graph: fx.Graph, layers: Mapping[str, object]) -> list[LayerNode
     """The nodes of ``layers`` in ``graph``, in execution order; other multiplications with parameters are left out."""
     found = []
     for node in graph.nodes:
-        if node.op != "call_function" or node.target not in _WEIGHTED:
+        if node.op != "call_function" or node.target not in WEIGHTED:
             continue
-        input_index, weight_index, axis = _WEIGHTED[node.target]
+        input_index, weight_index, axis = WEIGHTED[node.target]
         operand, weight = node.args[input_index], node.args[weight_index]
         if _is_weight(node, weight) and isinstance(operand, fx.Node) and operand.op != "get_attr":
             fqn = _owner(node, weight, layers)

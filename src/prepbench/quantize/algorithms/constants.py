@@ -8,18 +8,10 @@ from collections.abc import Collection
 import torch
 from torch import fx, nn
 
+from prepbench.quantize.layer_nodes import BIASES
+
 aten = torch.ops.aten
 
-# operator -> index of the bias
-_BIAS = {
-    **{
-        getattr(getattr(aten, name), overload): 2
-        for name in ("conv1d", "conv2d", "conv3d")
-        for overload in ("default", "padding")
-    },
-    aten.linear.default: 2,
-    aten.addmm.default: 0,
-}
 _KEEPS_CHANNELS_LAST = frozenset(
     [
         aten.alias.default,
@@ -121,12 +113,12 @@ def bias_of(graph: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     Raises:
         ValueError: the bias is computed in the graph, so it cannot be scaled.
     """
-    index = _BIAS.get(node.target)
+    index = BIASES[node.target][2] if node.target in BIASES else None
     bias = node.args[index] if index is not None and len(node.args) > index else node.kwargs.get("bias")
     if bias is None:
         return None
     if not isinstance(bias, fx.Node) or bias.op != "get_attr" or not can_scale(graph, bias):
-        raise ValueError(f"The bias of {node.name} is no constant")
+        raise ValueError(f"The bias of {node.name} is computed in the graph")
     if value_of(graph, bias).ndim != 1:
         raise ValueError(f"The bias of {node.name} is no vector")
     return bias

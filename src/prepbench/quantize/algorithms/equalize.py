@@ -47,10 +47,10 @@ _DEVIATIONS = 3.0
 
 
 @dataclass
-class _Layer:
+class _ScaledLayer:
     """A layer's weight with output channels first, not copied, and the scales found so far."""
 
-    call: LayerNode
+    layer: LayerNode
     weight: torch.Tensor
     bias: fx.Node | None
     outputs: torch.Tensor
@@ -90,7 +90,7 @@ class _Layer:
 
 
 @torch.no_grad()
-def equalize(graph: fx.GraphModule, calls: Sequence[LayerNode]) -> list[str]:
+def equalize(graph: fx.GraphModule, layers: Sequence[LayerNode]) -> list[str]:
     """Scale the output channels of a layer down and the same input channels of the next one up, so that ranges agree.
 
     Layers count as neighbours when only ReLU, leaky ReLU, PReLU, pooling or dropout lies between them, nothing else
@@ -99,7 +99,7 @@ def equalize(graph: fx.GraphModule, calls: Sequence[LayerNode]) -> list[str]:
 
     Args:
         graph: batch norms are folded already; it is changed in place, the tensors that it shares with others are not.
-        calls: the layers that may change, from :func:`prepbench.quantize.layer_nodes.layer_nodes`.
+        layers: the layers that may change, from :func:`prepbench.quantize.layer_nodes.layer_nodes`.
 
     Returns:
         The layers whose weights changed, in execution order.
@@ -111,39 +111,39 @@ def equalize(graph: fx.GraphModule, calls: Sequence[LayerNode]) -> list[str]:
     Source: Nagel, van Baalen, Blankevoort, Welling, "Data-Free Quantization Through Weight Equalization and Bias
     Correction", 2019, section 4.1.
     """
-    layers = {call.node: layer for call in calls if (layer := _layer(graph, call)) is not None}
-    pairs = [(layer, after) for layer in layers.values() if (after := _next(layer, layers)) is not None]
+    scaled = {layer.node: one for layer in layers if (one := _scaled_layer(graph, layer)) is not None}
+    pairs = [(one, after) for one in scaled.values() if (after := _next(one, scaled)) is not None]
     for _ in range(_ROUNDS):
         steps = [_equalize_pair(graph, one, two) for one, two in pairs]
         if all(step < _ENOUGH for step in steps):
             break
-    changed = [layer for layer in layers.values() if _write(graph, layer)]
+    changed = [one for one in scaled.values() if _write(graph, one)]
     graph.recompile()
-    return list(dict.fromkeys(layer.call.fqn for layer in changed))
+    return list(dict.fromkeys(one.layer.fqn for one in changed))
 
 
-def _layer(graph: fx.GraphModule, call: LayerNode) -> _Layer | None:
-    if not can_scale(graph, call.weight) or readers(graph, call.weight) != {call.node}:
+def _scaled_layer(graph: fx.GraphModule, layer: LayerNode) -> _ScaledLayer | None:
+    if not can_scale(graph, layer.weight) or readers(graph, layer.weight) != {layer.node}:
         return None
     try:
-        bias = bias_of(graph, call.node)
+        bias = bias_of(graph, layer.node)
     except ValueError:
         return None
-    weight = value_of(graph, call.weight).transpose(0, call.axis)
+    weight = value_of(graph, layer.weight).transpose(0, layer.axis)
     ones = torch.ones(len(weight), device=weight.device)
-    return _Layer(call, weight, bias, ones, torch.ones([1] * weight.ndim, device=weight.device))
+    return _ScaledLayer(layer, weight, bias, ones, torch.ones([1] * weight.ndim, device=weight.device))
 
 
-def _next(layer: _Layer, layers: dict[fx.Node, _Layer]) -> _Layer | None:
+def _next(one: _ScaledLayer, others: dict[fx.Node, _ScaledLayer]) -> _ScaledLayer | None:
     """The neighbour that alone reads what the layer computes."""
-    node = layer.call.node
+    node = one.layer.node
     while len(consumers(node)) == 1:
         (user,) = consumers(node)
-        after = layers.get(user)
+        after = others.get(user)
         if after is not None:
-            return after if after.call.input is node and _fit(layer, after) else None
+            return after if after.layer.input is node and _fit(one, after) else None
         passes = user.target in _ELEMENTWISE or (
-            user.target in _POOLS if layer.call.is_convolution else keeps_channels_last(user)
+            user.target in _POOLS if one.layer.is_convolution else keeps_channels_last(user)
         )
         if not passes or user.args[0] is not node:
             return None
@@ -151,10 +151,10 @@ def _next(layer: _Layer, layers: dict[fx.Node, _Layer]) -> _Layer | None:
     return None
 
 
-def _fit(one: _Layer, two: _Layer) -> bool:
-    if one.call.is_convolution != two.call.is_convolution:
+def _fit(one: _ScaledLayer, two: _ScaledLayer) -> bool:
+    if one.layer.is_convolution != two.layer.is_convolution:
         return False  # channels become features in between
-    channels, groups = len(one.weight), _groups(two.call.node) if two.call.is_convolution else 1
+    channels, groups = len(one.weight), _groups(two.layer.node) if two.layer.is_convolution else 1
     return groups in (1, channels) and two.weight.shape[1] * groups == channels
 
 
@@ -164,7 +164,7 @@ def _groups(node: fx.Node) -> int:
     return groups
 
 
-def _equalize_pair(graph: fx.GraphModule, one: _Layer, two: _Layer) -> float:
+def _equalize_pair(graph: fx.GraphModule, one: _ScaledLayer, two: _ScaledLayer) -> float:
     """Scale one pair; returns how far the largest scale is from 1."""
     r1 = one.output_ranges(graph)
     r2 = two.input_ranges(len(r1))
@@ -178,13 +178,13 @@ def _equalize_pair(graph: fx.GraphModule, one: _Layer, two: _Layer) -> float:
     return step
 
 
-def _write(graph: fx.GraphModule, layer: _Layer) -> bool:
-    if bool((layer.inputs == 1).all()) and bool((layer.outputs == 1).all()):
+def _write(graph: fx.GraphModule, one: _ScaledLayer) -> bool:
+    if bool((one.inputs == 1).all()) and bool((one.outputs == 1).all()):
         return False
-    call = layer.call
-    scale_constant(graph, call.weight, layer.factor().transpose(0, call.axis), {call.node})
-    if layer.bias is not None:
-        scale_constant(graph, layer.bias, layer.outputs, {call.node})
+    layer = one.layer
+    scale_constant(graph, layer.weight, one.factor().transpose(0, layer.axis), {layer.node})
+    if one.bias is not None:
+        scale_constant(graph, one.bias, one.outputs, {layer.node})
     return True
 
 

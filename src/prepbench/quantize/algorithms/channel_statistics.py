@@ -1,0 +1,100 @@
+"""What samples hold in the channels of activations: ranges and powers, for SmoothQuant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+
+from prepbench.inputs import Sample
+from prepbench.jobs import Progress, ProgressCallback
+
+
+@dataclass(frozen=True)
+class ChannelStatistics:
+    """What one pass over the samples found in the channels of an activation.
+
+    Attributes:
+        low: the smallest value of each channel, or zero if that is smaller.
+        high: the largest value of each channel, or zero if that is larger.
+        power: the mean of the squares of each channel.
+    """
+
+    low: torch.Tensor
+    high: torch.Tensor
+    power: torch.Tensor
+
+    @property
+    def largest(self) -> torch.Tensor:
+        """The largest absolute value of each channel."""
+        return self.high.maximum(-self.low)
+
+
+def measure_channels(
+    graph: fx.GraphModule, nodes: Iterable[fx.Node], samples: Sequence[Sample], progress: ProgressCallback
+) -> dict[fx.Node, ChannelStatistics | None]:
+    """Run the samples and measure what these nodes compute; None where that has no values, or infinite ones."""
+    records = {node: _ChannelRecorder() for node in nodes}
+    with _recorders(graph, records):
+        progress(Progress("smooth", 0, len(samples)))
+        for done, sample in enumerate(samples, start=1):
+            sample.call(graph)
+            progress(Progress("smooth", done, len(samples)))
+    return {node: _statistics(record) for node, record in records.items()}
+
+
+@contextmanager
+def _recorders(graph: fx.GraphModule, records: Mapping[fx.Node, _ChannelRecorder]) -> Iterator[None]:
+    """Modules that see the values of nodes; the graph is as before afterwards, whatever happens."""
+    added = []
+    try:
+        for number, (node, record) in enumerate(records.items()):
+            graph.add_submodule(f"_channels_{number}", record)
+            after = node if node.op != "placeholder" else _last_placeholder(graph)
+            with graph.graph.inserting_after(after):
+                added.append(graph.graph.call_module(f"_channels_{number}", (node,)))
+        graph.recompile()
+        yield
+    finally:
+        for added_node in added:
+            graph.graph.erase_node(added_node)
+            graph.delete_submodule(str(added_node.target))
+        graph.recompile()
+
+
+def _last_placeholder(graph: fx.GraphModule) -> fx.Node:
+    placeholders: list[fx.Node] = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    return placeholders[-1]
+
+
+def _statistics(record: _ChannelRecorder) -> ChannelStatistics | None:
+    if record.low is None or record.high is None or record.squares is None:
+        return None
+    if not bool((record.low.isfinite() & record.high.isfinite()).all()):
+        return None
+    power = (record.squares / record.count).to(record.low.dtype)
+    return ChannelStatistics(record.low.clamp_max(0), record.high.clamp_min(0), power)
+
+
+class _ChannelRecorder(nn.Module):
+    """Passes a tensor on; keeps the smallest and largest value of each channel, and the sum of the squares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low: torch.Tensor | None = None
+        self.high: torch.Tensor | None = None
+        self.squares: torch.Tensor | None = None
+        self.count = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.detach().reshape(-1, x.shape[-1])
+        if len(rows):
+            low, high, squares = rows.amin(0), rows.amax(0), rows.square().sum(0, dtype=torch.float64)
+            self.low = low if self.low is None else self.low.minimum(low)
+            self.high = high if self.high is None else self.high.maximum(high)
+            self.squares = squares if self.squares is None else self.squares + squares
+            self.count += len(rows)
+        return x
