@@ -17,11 +17,6 @@ def noise(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 def test_per_channel_survives_an_outlier_channel_that_destroys_per_tensor(quantize: Any) -> None:
     net = nn.Conv2d(3, 8, 3, bias=False)
     net.weight.data[3] *= 100
