@@ -1,26 +1,41 @@
 /** Bundles the front ends into src/prepbench/static, and the same scripts for the JupyterLab extension into lib/assets. */
 
-import { build } from "esbuild";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const STATIC = process.argv[2] ?? here("../src/prepbench/static");
 const ASSETS = process.argv[3] ?? here("lib/assets");
-const common = { bundle: true, minify: true, write: false, target: "es2022", legalComments: "none", logLevel: "warning", absWorkingDir: here(".") };
+const common = {
+  bundle: true,
+  minify: true,
+  write: false,
+  target: "es2022",
+  legalComments: "none",
+  logLevel: "warning",
+  absWorkingDir: here("."),
+};
 
 async function bundle(entry, format, engine = "") {
-  const inlined = { name: "engine", setup: (b) => {
-    b.onResolve({ filter: /^engine-script$/ }, () => ({ path: "engine", namespace: "engine" }));
-    b.onLoad({ filter: /.*/, namespace: "engine" }, () => ({ contents: engine, loader: "text" }));
-  } };
+  const inlined = {
+    name: "engine",
+    setup: (b) => {
+      b.onResolve({ filter: /^engine-script$/ }, () => ({ path: "engine", namespace: "engine" }));
+      b.onLoad({ filter: /.*/, namespace: "engine" }, () => ({ contents: engine, loader: "text" }));
+    },
+  };
   const result = await build({ ...common, entryPoints: [entry], format, plugins: [inlined] });
   return result.outputFiles[0].text;
 }
 
 async function styles(name) {
   const colours = await readFile(here("src/generated/colours.css"), "utf8");
-  const result = await build({ ...common, stdin: { contents: colours + (await readFile(here(`src/style/${name}.css`), "utf8")), loader: "css" }, target: "chrome123" });
+  const result = await build({
+    ...common,
+    stdin: { contents: colours + (await readFile(here(`src/style/${name}.css`), "utf8")), loader: "css" },
+    target: "chrome123",
+  });
   return result.outputFiles[0].text;
 }
 
@@ -40,4 +55,12 @@ const files = {
 await mkdir(STATIC, { recursive: true });
 for (const [name, text] of Object.entries(files)) await writeFile(`${STATIC}/${name}`, text);
 await mkdir(ASSETS, { recursive: true });
-for (const [name, text] of Object.entries({ "engine.js": engine, "layout.js": layout, "page.js": page, "page.html": template, "diagram.css": files["diagram.css"], "style.txt": files["diagram.css"] })) await writeFile(`${ASSETS}/${name}`, text);
+for (const [name, text] of Object.entries({
+  "engine.js": engine,
+  "layout.js": layout,
+  "page.js": page,
+  "page.html": template,
+  "diagram.css": files["diagram.css"],
+  "style.txt": files["diagram.css"],
+}))
+  await writeFile(`${ASSETS}/${name}`, text);

@@ -11,6 +11,11 @@ export interface PageParts {
 
 /** Fills the places of the template, each once. */
 export function fillPage(template: string, parts: PageParts): string {
-  const all: Record<string, string> = { ...parts, script: parts.script.replaceAll("</script", "<\\/script"), title: "prepbench", still: "This page shows a diagram; it needs JavaScript." };
+  const all: Record<string, string> = {
+    ...parts,
+    script: parts.script.replaceAll("</script", "<\\/script"),
+    title: "prepbench",
+    still: "This page shows a diagram; it needs JavaScript.",
+  };
   return template.replace(/\{\{(\w+)\}\}/g, (_, name: string) => all[name] ?? "");
 }

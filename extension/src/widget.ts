@@ -1,8 +1,8 @@
 /** The diagram in a notebook of any kind, joined to its Python object. */
 
 import engine from "engine-script";
-import type { Overlay } from "./generated/document";
 import { unzipped, workerOf } from "./blobs";
+import type { Overlay } from "./generated/document";
 import { type Assets, createDiagram, type DiagramView, type View } from "./render";
 
 interface State {
@@ -24,7 +24,11 @@ interface Model {
 }
 
 /** What the JupyterLab extension leaves for widgets in the same page. */
-interface Shared { assets?: Assets; adopt?: (view: DiagramView) => () => void; layout?: Promise<string>; }
+interface Shared {
+  assets?: Assets;
+  adopt?: (view: DiagramView) => () => void;
+  layout?: Promise<string>;
+}
 
 const PLACE = Symbol.for("prepbench");
 
@@ -55,7 +59,8 @@ function ask(model: Model, action: string, content: Record<string, unknown> = {}
 
 function assetsOf(model: Model): Assets {
   const shared = sharedNow();
-  const page = async (source: unknown): Promise<string> => new TextDecoder().decode(await ask(model, "page", { document: source }));
+  const page = async (source: unknown): Promise<string> =>
+    new TextDecoder().decode(await ask(model, "page", { document: source }));
   if (shared.assets) return { ...shared.assets, page };
   return {
     engine: () => workerOf(engine),
@@ -84,11 +89,19 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     model.save_changes();
   };
   const listeners: [string, () => void][] = [
-    ["change:selected", () => same(model.get("selected"), diagram.selected) || void diagram.select(model.get("selected"))],
+    [
+      "change:selected",
+      () => same(model.get("selected"), diagram.selected) || void diagram.select(model.get("selected")),
+    ],
     ["change:view", () => same(model.get("view"), diagram.view) || void diagram.show(model.get("view"))],
     ["change:overlay", () => model.get("overlay") === diagram.overlay || void diagram.colourBy(model.get("overlay"))],
     ["change:overlays", () => void diagram.setOverlays(model.get("overlays"), model.get("overlay"))],
-    ["change:height", () => { diagram.element.style.height = model.get("height"); }],
+    [
+      "change:height",
+      () => {
+        diagram.element.style.height = model.get("height");
+      },
+    ],
   ];
   const tell = (): void => {
     if (diagram.view) keep("view", diagram.view);

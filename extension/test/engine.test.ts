@@ -2,11 +2,12 @@
 
 import { readFileSync } from "node:fs";
 import { beforeEach, describe, expect, it } from "vitest";
-import { Engine } from "../src/render/engine";
-import { FIRST_VIEW, type View } from "../src/render/boxes";
 import type { GraphCollectionDocument, Overlay } from "../src/generated/document";
+import { FIRST_VIEW, type View } from "../src/render/boxes";
+import { Engine } from "../src/render/engine";
 
-const golden = (name: string): GraphCollectionDocument => JSON.parse(readFileSync(new URL(`../../tests/golden/${name}.graph.json`, import.meta.url), "utf8"));
+const golden = (name: string): GraphCollectionDocument =>
+  JSON.parse(readFileSync(new URL(`../../tests/golden/${name}.graph.json`, import.meta.url), "utf8"));
 const CLOSED: View = { ...FIRST_VIEW, open: [] };
 let engine: Engine;
 
@@ -52,7 +53,11 @@ describe("a language model", () => {
   it("opens only what lies below a box", () => {
     const open: View = { ...CLOSED, open: ["layers"], unfolded: ["layers"] };
     const below = engine.openMore(0, open, "module:layers.4", 99, 300);
-    expect(below.open!.filter((id) => id.startsWith("layers.")).sort()).toEqual(["layers.4", "layers.4.attention", "layers.4.mlp"]);
+    expect(below.open!.filter((id) => id.startsWith("layers.")).sort()).toEqual([
+      "layers.4",
+      "layers.4.attention",
+      "layers.4.mlp",
+    ]);
   });
 
   it("reveals a hidden operation by its name or id", () => {
@@ -74,7 +79,12 @@ describe("a language model", () => {
   });
 
   it("finds by name, type, operator and status, in order", () => {
-    expect(engine.search(0, "mlp").map((hit) => hit.id).slice(0, 2)).toEqual(["module:layers.0.mlp", ":n0_4"]);
+    expect(
+      engine
+        .search(0, "mlp")
+        .map((hit) => hit.id)
+        .slice(0, 2),
+    ).toEqual(["module:layers.0.mlp", ":n0_4"]);
     expect(engine.search(0, "Attention layers.3")).toHaveLength(5); // the module and what is in it
     expect(engine.search(0, "/op[0-1]$|op0 /").length).toBeGreaterThan(0);
     expect(engine.search(0, "/[/")).toEqual([]);
@@ -98,10 +108,18 @@ describe("a language model", () => {
 });
 
 describe("overlays", () => {
-  const overlay = (given: Partial<Overlay> & { values: Overlay["values"] }): Overlay => ({ name: "o", kind: "number", unit: "", combine: "sum", diverging: false, ...given });
+  const overlay = (given: Partial<Overlay> & { values: Overlay["values"] }): Overlay => ({
+    name: "o",
+    kind: "number",
+    unit: "",
+    combine: "sum",
+    diverging: false,
+    ...given,
+  });
   const number = (fqn: string, value: number): Overlay["values"][number] => ({ fqn, number: value, text: "" });
   const text = (fqn: string, value: string): Overlay["values"][number] => ({ fqn, number: null, text: value });
-  const painted = (view: View = CLOSED): Record<string, string> => Object.fromEntries(engine.draw(0, view, "o").painted.map(([id, paint]) => [id, `${paint.text} ${paint.style}`]));
+  const painted = (view: View = CLOSED): Record<string, string> =>
+    Object.fromEntries(engine.draw(0, view, "o").painted.map(([id, paint]) => [id, `${paint.text} ${paint.style}`]));
   beforeEach(() => loaded("language_model"));
 
   it("combines what lies in a closed module", () => {
@@ -122,13 +140,24 @@ describe("overlays", () => {
   });
 
   it("puts zero in the middle of a diverging scale", () => {
-    engine.setOverlays([overlay({ values: [number("layers.0", -1), number("layers.1", 4), number("layers.2", 0)], diverging: true })]);
+    engine.setOverlays([
+      overlay({ values: [number("layers.0", -1), number("layers.1", 4), number("layers.2", 0)], diverging: true }),
+    ]);
     const found = painted({ ...CLOSED, open: ["layers"], unfolded: ["layers"] });
-    expect(found).toMatchObject({ "module:layers.0": "-1 pb-diverging-3", "module:layers.1": "4 pb-diverging-8", "module:layers.2": "0 pb-diverging-4" });
+    expect(found).toMatchObject({
+      "module:layers.0": "-1 pb-diverging-3",
+      "module:layers.1": "4 pb-diverging-8",
+      "module:layers.2": "0 pb-diverging-4",
+    });
   });
 
   it("keeps categories apart that would be folded, and says how mixed a module is", () => {
-    engine.setOverlays([overlay({ kind: "precision", values: Array.from({ length: 12 }, (_, i) => text(`layers.${i}`, i === 4 ? "int4" : "int8")) })]);
+    engine.setOverlays([
+      overlay({
+        kind: "precision",
+        values: Array.from({ length: 12 }, (_, i) => text(`layers.${i}`, i === 4 ? "int4" : "int8")),
+      }),
+    ]);
     const drawing = engine.draw(0, { ...CLOSED, open: ["layers"] }, "o");
     expect(drawing.boxes.filter((box) => box.kind === "fold").map((box) => box.title)).toEqual(["0 … 3", "5 … 11"]);
     expect(engine.boxesOf(0, { ...CLOSED, open: ["layers"] }, ["layers.7"])).toEqual(["fold:layers.5"]);
@@ -143,7 +172,9 @@ describe("overlays", () => {
 
 it("lists failures with reason and place, and answers before a document is there", async () => {
   await loaded("failing");
-  expect(engine.troubles(0)).toMatchObject([{ id: ":gate", fqn: "gate", status: "failed", reason: "data-dependent branch", place: "net.py:7" }]);
+  expect(engine.troubles(0)).toMatchObject([
+    { id: ":gate", fqn: "gate", status: "failed", reason: "data-dependent branch", place: "net.py:7" },
+  ]);
   expect(() => new Engine().draw(0, CLOSED, "")).toThrow("No document is loaded");
   expect(() => engine.draw(3, CLOSED, "")).toThrow("no document number 4");
 });
@@ -163,8 +194,22 @@ it("leads from a model that failed as a whole to its reason", async () => {
 it("shows several levels with what differs", async () => {
   engine = new Engine();
   const documents = [golden("reused"), golden("reused")];
-  const summary = await engine.load({ documents, titles: ["a", "b"], arrangement: "compare", overlays: [], overlay: "", marks: [{ document: 1, id: ":add", change: "added", note: "is new" }], version: "1.1" });
-  expect(summary).toMatchObject({ arrangement: "compare", documents: [{ title: "a", marks: 0 }, { title: "b", marks: 1 }] });
+  const summary = await engine.load({
+    documents,
+    titles: ["a", "b"],
+    arrangement: "compare",
+    overlays: [],
+    overlay: "",
+    marks: [{ document: 1, id: ":add", change: "added", note: "is new" }],
+    version: "1.1",
+  });
+  expect(summary).toMatchObject({
+    arrangement: "compare",
+    documents: [
+      { title: "a", marks: 0 },
+      { title: "b", marks: 1 },
+    ],
+  });
   expect(engine.draw(1, CLOSED, "").boxes.find((box) => box.id === ":add")!.change).toBe("added");
   expect(engine.details(1, [":add"])[0]!.rows).toContainEqual(["change", "is new"]);
 });

@@ -2,15 +2,20 @@
 
 import { readdirSync, readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
+import type { Scene, View } from "../src/render/boxes";
 import { toDot } from "../src/render/dot";
 import { Lookup } from "../src/render/lookup";
 import { read } from "../src/render/read";
-import { type Scene, type View } from "../src/render/boxes";
 import { makeScene } from "../src/render/scene";
 
 const FOLDER = new URL("../../tests/golden/", import.meta.url);
 
-interface Case { view: View; marks: Record<string, string>; scene: Scene; dot: string; }
+interface Case {
+  view: View;
+  marks: Record<string, string>;
+  scene: Scene;
+  dot: string;
+}
 
 for (const file of readdirSync(FOLDER).filter((name) => name.endsWith(".graph.json"))) {
   describe(file, async () => {

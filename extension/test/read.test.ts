@@ -1,7 +1,7 @@
 /** Documents that cannot be shown are refused with what is wrong, where, and what to do. */
 
-import { gzipSync } from "node:zlib";
 import { readFileSync } from "node:fs";
+import { gzipSync } from "node:zlib";
 import { expect, it } from "vitest";
 import { check, read } from "../src/render/read";
 
@@ -32,18 +32,38 @@ it.each([
   ["newer", changed((d) => (d.version = "2.0")), /version 2\.0.*newer prepbench/],
   ["older", changed((d) => (d.version = "1.0")), /older prepbench/],
   ["no version", changed((d) => delete d.version), /version none/],
-  ["missing field", changed((d) => delete d.graphs[0].nodes[1].fqn), /document\.graphs\[0\]\.nodes\[1\] lacks the field "fqn"/],
-  ["wrong type", changed((d) => (d.modules[0].parameters = "many")), /document\.modules\[0\]\.parameters must be of type integer/],
+  [
+    "missing field",
+    changed((d) => delete d.graphs[0].nodes[1].fqn),
+    /document\.graphs\[0\]\.nodes\[1\] lacks the field "fqn"/,
+  ],
+  [
+    "wrong type",
+    changed((d) => (d.modules[0].parameters = "many")),
+    /document\.modules\[0\]\.parameters must be of type integer/,
+  ],
   ["wrong choice", changed((d) => (d.modules[0].status = "fine")), /document\.modules\[0\]\.status must be one of/],
   ["no list", changed((d) => (d.groups = {})), /document\.groups must be a list/],
-  ["circle", changed((d) => ((d.groups[1].parent = "block@2"), (d.groups[2].parent = "block"))), /hold each other: "block" in "block@2" in "block"/],
+  [
+    "circle",
+    changed((d) => ((d.groups[1].parent = "block@2"), (d.groups[2].parent = "block"))),
+    /hold each other: "block" in "block@2" in "block"/,
+  ],
   ["itself", changed((d) => (d.groups[1].parent = "block")), /hold each other/],
   ["group missing", changed((d) => (d.groups[1].parent = "nowhere")), /lies in "nowhere"/],
   ["no root", changed((d) => d.groups.shift()), /the model itself/],
   ["group twice", changed((d) => d.groups.push(d.groups[1])), /two groups "block"/],
   ["node twice", changed((d) => d.graphs[0].nodes.push(d.graphs[0].nodes[0])), /two nodes ":x"/],
-  ["node nowhere", changed((d) => (d.graphs[0].nodes[1].group = "nowhere")), /Node ":block_linear_0" lies in group "nowhere"/],
-  ["no documents", { version: "1.1", documents: [], titles: [], arrangement: "levels", overlays: [], overlay: "", marks: [] }, /list of documents is empty/],
+  [
+    "node nowhere",
+    changed((d) => (d.graphs[0].nodes[1].group = "nowhere")),
+    /Node ":block_linear_0" lies in group "nowhere"/,
+  ],
+  [
+    "no documents",
+    { version: "1.1", documents: [], titles: [], arrangement: "levels", overlays: [], overlay: "", marks: [] },
+    /list of documents is empty/,
+  ],
 ])("refuses: %s", async (_, source, words) => {
   await expect(read(source as object)).rejects.toThrow(words);
 });

@@ -1,7 +1,7 @@
 /** What Graphviz writes is read; anything else is refused. */
 
-import { Graphviz } from "@hpcc-js/wasm-graphviz";
 import { readFileSync } from "node:fs";
+import { Graphviz } from "@hpcc-js/wasm-graphviz";
 import { expect, it } from "vitest";
 import { parseSvg, type SvgElement } from "../src/render/svgtree";
 
@@ -11,7 +11,9 @@ function texts(element: SvgElement): string[] {
 
 it("reads real pictures, with names that are markup as text", async () => {
   const graphviz = await Graphviz.load();
-  const cases = JSON.parse(readFileSync(new URL("../../tests/golden/failing.views.json", import.meta.url), "utf8")) as { dot: string }[];
+  const cases = JSON.parse(readFileSync(new URL("../../tests/golden/failing.views.json", import.meta.url), "utf8")) as {
+    dot: string;
+  }[];
   const svg = parseSvg(graphviz.layout(cases[0]!.dot, "svg", "dot"));
   expect(svg.name).toBe("svg");
   expect(parseFloat(svg.attributes["width"]!)).toBeGreaterThan(50);
@@ -25,6 +27,9 @@ it("decodes entities once", () => {
   expect(svg.children[0]!.text).toBe('&lt; "');
 });
 
-it.each(["", "<p></p>", "<svg>", "<svg></g></svg>", "<svg><a b=c></a></svg>", "<svg></svg><svg"])("refuses %j", (text) => {
-  expect(() => parseSvg(text)).toThrow(/picture/);
-});
+it.each(["", "<p></p>", "<svg>", "<svg></g></svg>", "<svg><a b=c></a></svg>", "<svg></svg><svg"])(
+  "refuses %j",
+  (text) => {
+    expect(() => parseSvg(text)).toThrow(/picture/);
+  },
+);

@@ -5,8 +5,8 @@ import type { ILauncher } from "@jupyterlab/launcher";
 
 import { modelIcon } from "./icons";
 import { PANEL_ID } from "./panel";
-import { notebookTemplate } from "./template";
 import type { KernelSpec } from "./template";
+import { notebookTemplate } from "./template";
 
 const CATEGORY = "prepbench";
 const NEW_NOTEBOOK = "prepbench:new-notebook";

@@ -1,6 +1,6 @@
 import type { ILayoutRestorer, JupyterFrontEnd } from "@jupyterlab/application";
 import { WidgetTracker } from "@jupyterlab/apputils";
-import { ABCWidgetFactory, DocumentRegistry, DocumentWidget } from "@jupyterlab/docregistry";
+import { ABCWidgetFactory, type DocumentRegistry, DocumentWidget } from "@jupyterlab/docregistry";
 import type { Contents } from "@jupyterlab/services";
 import type { Message } from "@lumino/messaging";
 import { Widget } from "@lumino/widgets";

@@ -16,7 +16,8 @@ export function failureList(rows: readonly TreeRow[], actions: FailureActions): 
   if (failures.length === 0) return null;
   const whole = element("details", "pbl-failures");
   whole.open = true;
-  const failed = failures.length === 1 ? "1 module cannot be captured" : `${failures.length} modules cannot be captured`;
+  const failed =
+    failures.length === 1 ? "1 module cannot be captured" : `${failures.length} modules cannot be captured`;
   whole.append(element("summary", "", failed));
   const list = element("ul");
   whole.append(list);

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
 
 import type { TreeRow } from "../render/api";
-import { findCell, isCell, nameOfCell } from "./cells";
 import type { Cell } from "./cells";
+import { findCell, isCell, nameOfCell } from "./cells";
 import { candidates } from "./paths";
 import { hierarchy, indexOf, matching, openAtFirst, visible } from "./rows";
 import { lookOf } from "./settings";
@@ -37,7 +37,13 @@ describe("the tree", () => {
 
   it("opens two levels and the ways to failures", () => {
     expect(names(visible(items, openAtFirst(items), null))).toEqual([
-      "", "a", "a.x", "a.x.deep", "a.x.deep.deeper", "b", "b.y",
+      "",
+      "a",
+      "a.x",
+      "a.x.deep",
+      "a.x.deep.deeper",
+      "b",
+      "b.y",
     ]);
   });
 
@@ -95,7 +101,12 @@ describe("the cell that a line is in", () => {
   it("is named as ipykernel names it", () => {
     const codes = ["", "a", "ab", "abc", "abcd", "x = 1\nprint('ü∅')\n"];
     expect(codes.map(nameOfCell)).toEqual([
-      "3990065800", "2167009006", "2805137849", "3350977461", "804720481", "1088295903",
+      "3990065800",
+      "2167009006",
+      "2805137849",
+      "3350977461",
+      "804720481",
+      "1088295903",
     ]);
   });
 

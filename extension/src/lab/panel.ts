@@ -88,7 +88,10 @@ export class ModelPanel extends Widget {
       reveal: (fqn: string) => void this.reveal(fqn),
       openSource: (file: string, line: number, code: string) => this.openSource(file, line, current.host, code),
     };
-    const list = failureList(state.items.map(({ row }) => row), actions);
+    const list = failureList(
+      state.items.map(({ row }) => row),
+      actions,
+    );
     this.failures.replaceChildren(...(list ? [list] : []));
     this.showTree();
     this.tree.select(current.view.selected);

@@ -1,8 +1,7 @@
-import { ISignal, Signal } from "@lumino/signaling";
+import { type ISignal, Signal } from "@lumino/signaling";
 import { Widget } from "@lumino/widgets";
-
-import { createDiagram } from "../render";
 import type { DiagramView, Options } from "../render";
+import { createDiagram } from "../render";
 import { assets } from "./assets";
 import type { Look } from "./settings";
 import { holds } from "./widgets";

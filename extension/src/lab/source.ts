@@ -3,9 +3,8 @@ import { Clipboard, Notification } from "@jupyterlab/apputils";
 import type { CodeEditor } from "@jupyterlab/codeeditor";
 import { PageConfig, PathExt } from "@jupyterlab/coreutils";
 import type { Widget } from "@lumino/widgets";
-
-import { findCell, isCell, notebookIn } from "./cells";
 import type { Notebook } from "./cells";
+import { findCell, isCell, notebookIn } from "./cells";
 import { candidates } from "./paths";
 import type { OpenSource } from "./registry";
 import { documentPath, holds } from "./widgets";
@@ -20,7 +19,9 @@ export function sourceOpener(app: JupyterFrontEnd): OpenSource {
     const opening = isCell(file)
       ? openCell(app, owner, main, file, line, code)
       : openFile(app, PathExt.dirname(documentPath(owner)), file, line);
-    opening.catch((reason: unknown) => tellPlace(`${file}:${line} could not be opened (${String(reason)})`, file, line));
+    opening.catch((reason: unknown) =>
+      tellPlace(`${file}:${line} could not be opened (${String(reason)})`, file, line),
+    );
   };
 }
 

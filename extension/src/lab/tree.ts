@@ -1,6 +1,6 @@
 import type { TreeRow } from "../render";
-import { hierarchy, indexOf, matching, openAtFirst, openWay, visible } from "./rows";
 import type { Item } from "./rows";
+import { hierarchy, indexOf, matching, openAtFirst, openWay, visible } from "./rows";
 import { element } from "./widgets";
 
 const ROW_HEIGHT = 24;

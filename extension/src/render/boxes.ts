@@ -59,5 +59,15 @@ export function* allBoxes(cluster: Cluster): Generator<Box> {
 
 /** A box with what is usual left out. */
 export function box(given: Partial<Box> & { id: string; kind: string; title: string }): Box {
-  return { subtitle: "", detail: "", status: "traced", fqn: "", inside: [], folded: [], calls: "", change: "", ...given };
+  return {
+    subtitle: "",
+    detail: "",
+    status: "traced",
+    fqn: "",
+    inside: [],
+    folded: [],
+    calls: "",
+    change: "",
+    ...given,
+  };
 }

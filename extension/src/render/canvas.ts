@@ -21,7 +21,13 @@ export class Canvas {
   private readonly resized = new ResizeObserver(() => this.drawMap());
 
   constructor() {
-    for (const [name, value] of Object.entries({ class: "pbd-map", width: MAP.width, height: MAP.height, "aria-hidden": "true" })) this.map.setAttribute(name, String(value));
+    for (const [name, value] of Object.entries({
+      class: "pbd-map",
+      width: MAP.width,
+      height: MAP.height,
+      "aria-hidden": "true",
+    }))
+      this.map.setAttribute(name, String(value));
     this.element.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.element.addEventListener("scroll", () => this.drawMap());
     this.drag();
@@ -43,9 +49,13 @@ export class Canvas {
     this.resize();
     const now = anchor ? this.onScreen(anchor) : null;
     if (first) this.element.scrollLeft = (this.element.scrollWidth - this.element.clientWidth) / 2;
-    else if (held && now) this.element.scrollTo(this.element.scrollLeft + now.x - held.x, this.element.scrollTop + now.y - held.y);
+    else if (held && now)
+      this.element.scrollTo(this.element.scrollLeft + now.x - held.x, this.element.scrollTop + now.y - held.y);
     else this.element.scrollTo(scroll);
-    this.animate(before, held !== null && now !== null ? { from: before.get(anchor), to: this.boxes.get(anchor) } : null);
+    this.animate(
+      before,
+      held !== null && now !== null ? { from: before.get(anchor), to: this.boxes.get(anchor) } : null,
+    );
     this.drawMap();
   }
 
@@ -78,12 +88,22 @@ export class Canvas {
     this.drawMap();
   }
 
-  zoomIn(): void { this.scale(this.zoom * STEP); }
-  zoomOut(): void { this.scale(this.zoom / STEP); }
+  zoomIn(): void {
+    this.scale(this.zoom * STEP);
+  }
+  zoomOut(): void {
+    this.scale(this.zoom / STEP);
+  }
 
   fit(): void {
     if (!this.picture) return;
-    this.scale(Math.min(1.5, (this.element.clientWidth - 16) / this.picture.width, (this.element.clientHeight - 16) / this.picture.height));
+    this.scale(
+      Math.min(
+        1.5,
+        (this.element.clientWidth - 16) / this.picture.width,
+        (this.element.clientHeight - 16) / this.picture.height,
+      ),
+    );
   }
 
   /** Brings a part into view, in the middle if it was not visible. */
@@ -91,7 +111,11 @@ export class Canvas {
     const [view, rect] = [this.element, this.boxes.get(id)];
     if (!rect) return;
     const place = this.toScreen(rect);
-    const visible = place.x >= 0 && place.y >= 0 && place.x + Math.min(place.width, view.clientWidth) <= view.clientWidth && place.y + Math.min(place.height, view.clientHeight) <= view.clientHeight;
+    const visible =
+      place.x >= 0 &&
+      place.y >= 0 &&
+      place.x + Math.min(place.width, view.clientWidth) <= view.clientWidth &&
+      place.y + Math.min(place.height, view.clientHeight) <= view.clientHeight;
     if (visible) return;
     view.scrollTo({
       left: view.scrollLeft + place.x - Math.max(12, (view.clientWidth - place.width) / 2),
@@ -140,7 +164,12 @@ export class Canvas {
     const matrix = this.picture!.svg.querySelector("g")!.getScreenCTM();
     const view = this.element.getBoundingClientRect();
     if (!matrix) return { x: 0, y: 0, width: 0, height: 0 };
-    return { x: matrix.a * rect.x + matrix.e - view.x, y: matrix.d * rect.y + matrix.f - view.y, width: rect.width * matrix.a, height: rect.height * matrix.d };
+    return {
+      x: matrix.a * rect.x + matrix.e - view.x,
+      y: matrix.d * rect.y + matrix.f - view.y,
+      width: rect.width * matrix.a,
+      height: rect.height * matrix.d,
+    };
   }
 
   /** Boxes slide from where they were; not for those who asked for less motion, nor in large pictures. */
@@ -153,17 +182,25 @@ export class Canvas {
       if (!was) part.element.animate([{ opacity: 0 }, { opacity: 1 }], 160);
       else {
         const [dx, dy] = [was.x - now.x + shift.x, was.y - now.y + shift.y];
-        if (Math.abs(dx) + Math.abs(dy) > 1) part.element.animate([{ transform: `translate(${dx}px, ${dy}px)` }, { transform: "none" }], { duration: 180, easing: "ease-out" });
+        if (Math.abs(dx) + Math.abs(dy) > 1)
+          part.element.animate([{ transform: `translate(${dx}px, ${dy}px)` }, { transform: "none" }], {
+            duration: 180,
+            easing: "ease-out",
+          });
       }
     }
-    for (const edge of this.picture!.edges) edge.element.animate([{ opacity: 0 }, { opacity: 0, offset: 0.6 }, { opacity: 1 }], 220);
+    for (const edge of this.picture!.edges)
+      edge.element.animate([{ opacity: 0 }, { opacity: 0, offset: 0.6 }, { opacity: 1 }], 220);
   }
 
   private wheel(event: WheelEvent): void {
     if (event.ctrlKey || event.metaKey) {
       event.preventDefault();
       const view = this.element.getBoundingClientRect();
-      this.scale(this.zoom * Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0022)), { x: event.clientX - view.x, y: event.clientY - view.y });
+      this.scale(this.zoom * Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0022)), {
+        x: event.clientX - view.x,
+        y: event.clientY - view.y,
+      });
     } else if (!this.element.contains(document.activeElement)) {
       // a page that is scrolled past the diagram goes on scrolling: it has the wheel only once it was clicked
       event.preventDefault();
@@ -174,7 +211,8 @@ export class Canvas {
   private drag(): void {
     let start: { x: number; y: number; left: number; top: number } | null = null;
     this.element.addEventListener("pointerdown", (event) => {
-      if (event.button === 0) start = { x: event.clientX, y: event.clientY, left: this.element.scrollLeft, top: this.element.scrollTop };
+      if (event.button === 0)
+        start = { x: event.clientX, y: event.clientY, left: this.element.scrollLeft, top: this.element.scrollTop };
     });
     this.element.addEventListener("pointermove", (event) => {
       if (!start || !event.buttons) return;
@@ -195,7 +233,10 @@ export class Canvas {
       const scale = this.mapScale();
       const box = this.map.getBoundingClientRect();
       const factor = this.element.scrollWidth / Math.max(1, this.picture.width);
-      this.element.scrollTo(((event.clientX - box.x) / scale) * factor - this.element.clientWidth / 2, ((event.clientY - box.y) / scale) * factor - this.element.clientHeight / 2);
+      this.element.scrollTo(
+        ((event.clientX - box.x) / scale) * factor - this.element.clientWidth / 2,
+        ((event.clientY - box.y) / scale) * factor - this.element.clientHeight / 2,
+      );
     };
     this.map.addEventListener("pointerdown", (event) => {
       this.map.setPointerCapture(event.pointerId);
@@ -211,7 +252,8 @@ export class Canvas {
   /** The boxes of the small map; made once for each picture. */
   private fillMap(): void {
     const group = this.picture!.svg.querySelector("g");
-    const [, dx = "0", dy = "0"] = /translate\(([-\d.]+)[ ,]+([-\d.]+)\)/.exec(group?.getAttribute("transform") ?? "") ?? [];
+    const [, dx = "0", dy = "0"] =
+      /translate\(([-\d.]+)[ ,]+([-\d.]+)\)/.exec(group?.getAttribute("transform") ?? "") ?? [];
     const scale = this.mapScale() * POINTS;
     this.map.setAttribute("width", String(Math.ceil(this.picture!.width * this.mapScale())));
     this.map.setAttribute("height", String(Math.ceil(this.picture!.height * this.mapScale())));
@@ -219,14 +261,21 @@ export class Canvas {
       const part = this.picture!.parts.get(id)!;
       const x = (rect.x + Number(dx)) * scale;
       const y = (rect.y + Number(dy)) * scale;
-      return svgRect(part.box ? `pbd-map-box pbd-map-${part.status}` : "pbd-map-cluster", { x, y, width: Math.max(1, rect.width * scale), height: Math.max(1, rect.height * scale) });
+      return svgRect(part.box ? `pbd-map-box pbd-map-${part.status}` : "pbd-map-cluster", {
+        x,
+        y,
+        width: Math.max(1, rect.width * scale),
+        height: Math.max(1, rect.height * scale),
+      });
     });
     this.map.replaceChildren(...rects, this.mapView);
   }
 
   private drawMapNow(): void {
     const view = this.element;
-    const large = this.picture !== null && (view.scrollWidth > view.clientWidth * 1.1 || view.scrollHeight > view.clientHeight * 1.1);
+    const large =
+      this.picture !== null &&
+      (view.scrollWidth > view.clientWidth * 1.1 || view.scrollHeight > view.clientHeight * 1.1);
     this.map.style.display = large && this.mapWanted ? "" : "none";
     if (!large || !this.picture) return;
     const ratio = this.mapScale() / this.zoom;
@@ -235,7 +284,10 @@ export class Canvas {
     const clamp = (at: number, most: number): number => Math.min(Math.max(at, 1), most - 1);
     const [right, bottom] = [this.picture.width * this.mapScale(), this.picture.height * this.mapScale()];
     const [x, y] = [clamp((box.x - svg.x) * ratio, right), clamp((box.y - svg.y) * ratio, bottom)];
-    const [x2, y2] = [clamp((box.x - svg.x + view.clientWidth) * ratio, right), clamp((box.y - svg.y + view.clientHeight) * ratio, bottom)];
+    const [x2, y2] = [
+      clamp((box.x - svg.x + view.clientWidth) * ratio, right),
+      clamp((box.y - svg.y + view.clientHeight) * ratio, bottom),
+    ];
     place(this.mapView, { x, y, width: x2 - x, height: y2 - y });
   }
 }
@@ -265,7 +317,12 @@ function scrollerOf(element: HTMLElement): Element {
 }
 
 /** The part nearest to another one in a direction, for arrow keys. */
-export function nearest(parts: Iterable<Part>, rects: (id: string) => Rect | undefined, from: string, direction: "left" | "right" | "up" | "down"): string | null {
+export function nearest(
+  parts: Iterable<Part>,
+  rects: (id: string) => Rect | undefined,
+  from: string,
+  direction: "left" | "right" | "up" | "down",
+): string | null {
   const at = rects(from);
   if (!at) return null;
   const centre = (r: Rect): [number, number] => [r.x + r.width / 2, r.y + r.height / 2];
@@ -276,7 +333,12 @@ export function nearest(parts: Iterable<Part>, rects: (id: string) => Rect | und
     const rect = rects(part.id);
     if (!part.box || part.box.kind === "reference" || part.id === from || !rect) continue;
     const [px, py] = centre(rect);
-    const [along, across] = { left: [x - px, y - py], right: [px - x, y - py], up: [y - py, x - px], down: [py - y, x - px] }[direction] as [number, number];
+    const [along, across] = {
+      left: [x - px, y - py],
+      right: [px - x, y - py],
+      up: [y - py, x - px],
+      down: [py - y, x - px],
+    }[direction] as [number, number];
     if (along <= 2) continue;
     const cost = along + 2.5 * Math.abs(across);
     if (cost < least) [least, best] = [cost, part.id];

@@ -1,13 +1,16 @@
 /** What is known about a box: rows, the user's line, its failure, its neighbours. */
 
-import palette from "../generated/palette.json";
 import type { Failure, Finding, Module, Node, SourceLine } from "../generated/document";
+import palette from "../generated/palette.json";
 import type { TreeRow } from "./api";
-import { type OverlayValues, withUnit } from "./overlay";
 import type { Lookup } from "./lookup";
+import { type OverlayValues, withUnit } from "./overlay";
 import { moduleOf } from "./search";
 
-export interface Neighbour { id: string; text: string; }
+export interface Neighbour {
+  id: string;
+  text: string;
+}
 
 export interface Details {
   id: string;
@@ -37,7 +40,13 @@ export function groupOf(lookup: Lookup, id: string): string | null {
 export function details(lookup: Lookup, id: string, overlays: readonly OverlayValues[], note = ""): Details | null {
   const node = lookup.nodes.get(id);
   const group = node ? null : groupOf(lookup, id);
-  const fqn = node ? node.fqn : group !== null ? lookup.groups.get(group)!.fqn : id.startsWith("unvisited:") ? id.slice(10) : null;
+  const fqn = node
+    ? node.fqn
+    : group !== null
+      ? lookup.groups.get(group)!.fqn
+      : id.startsWith("unvisited:")
+        ? id.slice(10)
+        : null;
   if (fqn === null) return null;
   const module = node ? (moduleOf(lookup, node) ? lookup.modules.get(fqn) : undefined) : lookup.modules.get(fqn);
   const part = group === null ? "" : lookup.groups.get(group)!.label;
@@ -47,7 +56,12 @@ export function details(lookup: Lookup, id: string, overlays: readonly OverlayVa
     id,
     fqn,
     title: part || (module ? fqn : node?.label) || lookup.document.model_type,
-    rows: [...moduleRows(module, group === null ? undefined : lookup.operations.get(group)), ...nodeRows(node, module), ...overlayRows(overlays, fqn, module !== undefined), ...(note ? [["change", note] as [string, string]] : [])].filter(([, value]) => value !== ""),
+    rows: [
+      ...moduleRows(module, group === null ? undefined : lookup.operations.get(group)),
+      ...nodeRows(node, module),
+      ...overlayRows(overlays, fqn, module !== undefined),
+      ...(note ? [["change", note] as [string, string]] : []),
+    ].filter(([, value]) => value !== ""),
     source,
     frame: (failure?.source ? failure.frame : "") || lookup.frameOf(source),
     failure: failure ? reasons(failure) : null,
@@ -58,7 +72,11 @@ export function details(lookup: Lookup, id: string, overlays: readonly OverlayVa
 }
 
 function reasons(failure: Failure): { reason: string; raised: string; remedy: string } {
-  return { reason: failure.kind, raised: [failure.exception_type, failure.message].filter(Boolean).join(": "), remedy: failure.remedy };
+  return {
+    reason: failure.kind,
+    raised: [failure.exception_type, failure.message].filter(Boolean).join(": "),
+    remedy: failure.remedy,
+  };
 }
 
 function found(finding: Finding): string {
@@ -78,14 +96,23 @@ function moduleRows(module: Module | undefined, operations: number | undefined):
 
 function nodeRows(node: Node | undefined, module: Module | undefined): [string, string][] {
   if (!node) return [];
-  const operation: [string, string][] = module ? [["operation", node.op === "call_module" ? "" : node.target]] : [["operation", node.target], ["in", node.fqn], ["status", STATUS[node.status]!.word]];
+  const operation: [string, string][] = module
+    ? [["operation", node.op === "call_module" ? "" : node.target]]
+    : [
+        ["operation", node.target],
+        ["in", node.fqn],
+        ["status", STATUS[node.status]!.word],
+      ];
   return [...operation, ["shape", node.shapes.join(", ")], ["dtype", [...new Set(node.dtypes)].join(", ")]];
 }
 
 function overlayRows(overlays: readonly OverlayValues[], fqn: string, isModule: boolean): [string, string][] {
   return overlays.map((values) => {
     const value = isModule ? values.of(fqn) : values.exact(fqn);
-    return [values.overlay.name, value === null ? "" : typeof value === "number" ? withUnit(value, values.overlay.unit) : value];
+    return [
+      values.overlay.name,
+      value === null ? "" : typeof value === "number" ? withUnit(value, values.overlay.unit) : value,
+    ];
   });
 }
 
@@ -97,16 +124,29 @@ function firstSource(lookup: Lookup, group: string): SourceLine | null {
   return null;
 }
 
-function neighbours(lookup: Lookup, node: Node | undefined, group: string | null): { producers: Neighbour[]; consumers: Neighbour[] } {
-  const members = node ? [node] : group === null ? [] : [...lookup.nodes.values()].filter((each) => lookup.parents(each.group).includes(group));
+function neighbours(
+  lookup: Lookup,
+  node: Node | undefined,
+  group: string | null,
+): { producers: Neighbour[]; consumers: Neighbour[] } {
+  const members = node
+    ? [node]
+    : group === null
+      ? []
+      : [...lookup.nodes.values()].filter((each) => lookup.parents(each.group).includes(group));
   const inside = new Set(members.map((each) => each.id));
-  const before = new Set(members.flatMap((each) => each.inputs.filter((id) => lookup.nodes.has(id) && !inside.has(id))));
+  const before = new Set(
+    members.flatMap((each) => each.inputs.filter((id) => lookup.nodes.has(id) && !inside.has(id))),
+  );
   const after = new Set(members.flatMap((each) => lookup.consumers(each.id).filter((id) => !inside.has(id))));
   const named = (ids: Set<string>): Neighbour[] =>
     [...ids].slice(0, NEIGHBOURS).map((id) => {
       const other = lookup.nodes.get(id)!;
       const shape = other.shapes[0] ? `  ${other.shapes[0]}` : "";
-      return { id, text: `${moduleOf(lookup, other) ? other.fqn : other.fqn ? `${other.fqn} · ${other.label}` : other.label}${shape}` };
+      return {
+        id,
+        text: `${moduleOf(lookup, other) ? other.fqn : other.fqn ? `${other.fqn} · ${other.label}` : other.label}${shape}`,
+      };
     });
   return { producers: named(before), consumers: named(after) };
 }
@@ -118,7 +158,9 @@ export function tree(lookup: Lookup): TreeRow[] {
     type: module.type,
     status: module.status,
     depth: module.fqn ? module.fqn.split(".").length : 0,
-    failed: module.fqn ? (lookup.inside.get(module.fqn)?.get("failed") ?? 0) : lookup.document.modules.filter((m) => m.fqn && m.status === "failed").length,
+    failed: module.fqn
+      ? (lookup.inside.get(module.fqn)?.get("failed") ?? 0)
+      : lookup.document.modules.filter((m) => m.fqn && m.status === "failed").length,
     reason: module.failure?.kind ?? "",
     remedy: module.failure?.remedy ?? "",
     source: module.failure?.source ?? null,

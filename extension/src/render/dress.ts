@@ -30,7 +30,8 @@ function handleOf(part: Part): SVGGElement {
   group.setAttribute("class", "pbd-handle");
   const square = document.createElementNS(SVG, "rect");
   const [left, top] = [x + width - 0.6 * size, y - 0.4 * size];
-  for (const [name, value] of Object.entries({ x: left, y: top, width: size, height: size, rx: 2.5 })) square.setAttribute(name, String(value));
+  for (const [name, value] of Object.entries({ x: left, y: top, width: size, height: size, rx: 2.5 }))
+    square.setAttribute(name, String(value));
   const sign = document.createElementNS(SVG, "path");
   const [middle, centre] = [left + size / 2, top + size / 2];
   sign.setAttribute("d", `M${middle - 3} ${centre}h6${open ? "" : `M${middle} ${centre - 3}v6`}`);

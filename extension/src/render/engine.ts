@@ -2,12 +2,12 @@
 
 import type { DiagramDocument, Overlay } from "../generated/document";
 import type { Source, TreeRow } from "./api";
+import { allBoxes, type Box, type Cluster, type Edge, FIRST_VIEW, isCluster, type Scene, type View } from "./boxes";
 import { type Details, details, groupOf, tree } from "./details";
 import { clusterNames, type Painted, toDot } from "./dot";
 import { Lookup } from "./lookup";
 import { OverlayValues, paint, type Swatch } from "./overlay";
 import { read } from "./read";
-import { allBoxes, type Box, type Edge, FIRST_VIEW, isCluster, type Cluster, type Scene, type View } from "./boxes";
 import { makeScene } from "./scene";
 import { type Hit, search } from "./search";
 
@@ -20,7 +20,15 @@ export interface Summary {
 }
 
 /** A failed or leaf-wrapped module, for the list beside the diagram. */
-export interface Trouble { id: string; fqn: string; type: string; status: string; reason: string; remedy: string; place: string; }
+export interface Trouble {
+  id: string;
+  fqn: string;
+  type: string;
+  status: string;
+  reason: string;
+  remedy: string;
+  place: string;
+}
 
 /** All that a page needs to draw a view. */
 export interface Drawing {
@@ -39,7 +47,14 @@ export interface Drawing {
   painted: [string, Painted][];
 }
 
-interface Part { lookup: Lookup; title: string; marks: Map<string, string>; notes: Map<string, string>; overlays: OverlayValues[]; /** The overlay that was drawn last; it keeps apart what else would be folded. */ overlay: string; }
+interface Part {
+  lookup: Lookup;
+  title: string;
+  marks: Map<string, string>;
+  notes: Map<string, string>;
+  overlays: OverlayValues[] /** The overlay that was drawn last; it keeps apart what else would be folded. */;
+  overlay: string;
+}
 
 const OPENED = 300;
 
@@ -78,7 +93,13 @@ export class Engine {
     const diagram = this.diagram!;
     return {
       arrangement: diagram.arrangement,
-      documents: this.parts.map((part) => ({ title: part.title, model: part.lookup.document.model_type, level: part.lookup.document.level, operations: part.lookup.operations.get("") ?? 0, marks: part.marks.size })),
+      documents: this.parts.map((part) => ({
+        title: part.title,
+        model: part.lookup.document.model_type,
+        level: part.lookup.document.level,
+        operations: part.lookup.operations.get("") ?? 0,
+        marks: part.marks.size,
+      })),
       overlays: diagram.overlays.map((overlay) => overlay.name),
       overlay: diagram.overlay,
     };
@@ -100,7 +121,12 @@ export class Engine {
       dot: toDot(scene, { painted: painted.boxes }),
       compact: toDot(scene, { painted: painted.boxes, compact: true }),
       boxes,
-      clusters: [...clusterNames(scene.root)].map(([name, cluster]) => ({ name, id: cluster.id, fqn: cluster.fqn, title: lookup.groups.get(cluster.id)!.label ? `${cluster.fqn} ${cluster.title}`.trim() : cluster.fqn })),
+      clusters: [...clusterNames(scene.root)].map(([name, cluster]) => ({
+        name,
+        id: cluster.id,
+        fqn: cluster.fqn,
+        title: lookup.groups.get(cluster.id)!.label ? `${cluster.fqn} ${cluster.title}`.trim() : cluster.fqn,
+      })),
       edges: scene.edges,
       counts: scene.counts,
       open: scene.expanded,
@@ -126,7 +152,9 @@ export class Engine {
 
   troubles(part: number): Trouble[] {
     const { lookup } = this.part(part);
-    const found = lookup.document.modules.filter((module) => module.status === "failed" || module.status === "leaf").filter((module) => module.failure || module.status === "failed");
+    const found = lookup.document.modules
+      .filter((module) => module.status === "failed" || module.status === "leaf")
+      .filter((module) => module.failure || module.status === "failed");
     return found.map((module) => ({
       id: this.idOf(lookup, module.fqn) ?? "",
       fqn: module.fqn,
@@ -140,7 +168,9 @@ export class Engine {
 
   /** What the graph takes for granted, one sentence each. */
   findings(part: number): string[] {
-    return this.part(part).lookup.document.findings.map(({ fqn, message, remedy }) => [fqn ? `${fqn}: ${message}` : message, remedy].filter(Boolean).join(" "));
+    return this.part(part).lookup.document.findings.map(({ fqn, message, remedy }) =>
+      [fqn ? `${fqn}: ${message}` : message, remedy].filter(Boolean).join(" "),
+    );
   }
 
   /** Opens or closes what a box stands for. An operation closes its module; several alike open the first of them. */
@@ -151,7 +181,8 @@ export class Engine {
     if (group === null) group = lookup.nodes.get(id)?.group ?? null;
     if (group === null || group === "") return view;
     if (open.has(group)) return { ...view, open: [...open].filter((other) => !lookup.parents(other).includes(group)) };
-    for (let inner: string | undefined = group; inner !== undefined; inner = this.onlyGroup(lookup, inner)) open.add(inner);
+    for (let inner: string | undefined = group; inner !== undefined; inner = this.onlyGroup(lookup, inner))
+      open.add(inner);
     return { ...view, open: [...open] };
   }
 
@@ -168,7 +199,11 @@ export class Engine {
     const group = groupOf(lookup, id);
     const around = group === null ? (lookup.nodes.get(id)?.group ?? "") : (lookup.groups.get(group)!.parent ?? "");
     const folds = view.unfolded.includes(around);
-    return { ...view, open: [...this.opened(part, view)], unfolded: folds ? view.unfolded.filter((other) => other !== around) : [...view.unfolded, around] };
+    return {
+      ...view,
+      open: [...this.opened(part, view)],
+      unfolded: folds ? view.unfolded.filter((other) => other !== around) : [...view.unfolded, around],
+    };
   }
 
   /** One level more, or everything below a box (all of it without one), as far as the limit goes. */
@@ -180,7 +215,9 @@ export class Engine {
     let now: View = { ...view, open: [...open] };
     let size = this.size(part, now);
     for (let level = 0; level < levels; level++) {
-      const closed = [...allBoxes(this.scene(part, now).root)].map((box) => (box.kind === "module" || box.kind === "fold" ? groupOf(lookup, box.id) : null));
+      const closed = [...allBoxes(this.scene(part, now).root)].map((box) =>
+        box.kind === "module" || box.kind === "fold" ? groupOf(lookup, box.id) : null,
+      );
       const inner = closed.filter((group): group is string => group !== null && lookup.parents(group).includes(within));
       if (!inner.length) break;
       for (const group of inner) {
@@ -203,16 +240,25 @@ export class Engine {
   /** A view in which a module or node can be seen, and the box that it then is; null if there is none. */
   reveal(part: number, view: View, name: string): { view: View; id: string } | null {
     const { lookup } = this.part(part);
-    const id = lookup.nodes.has(name) || groupOf(lookup, name) !== null || name.startsWith("unvisited:") ? name : this.idOf(lookup, name);
+    const id =
+      lookup.nodes.has(name) || groupOf(lookup, name) !== null || name.startsWith("unvisited:")
+        ? name
+        : this.idOf(lookup, name);
     if (id === null) return null;
     const group = groupOf(lookup, id);
-    const around = group !== null ? lookup.groups.get(group)!.parent : id.startsWith("unvisited:") ? this.groupAround(lookup, id.slice(10)) : (lookup.nodes.get(id)?.group ?? "");
+    const around =
+      group !== null
+        ? lookup.groups.get(group)!.parent
+        : id.startsWith("unvisited:")
+          ? this.groupAround(lookup, id.slice(10))
+          : (lookup.nodes.get(id)?.group ?? "");
     const open = this.opened(part, view);
     for (const outer of lookup.parents(around)) open.add(outer);
     const inRoot = lookup.parents(around).includes(view.root) || group === view.root;
     const wide: View = { ...view, open: [...open], root: inRoot ? view.root : "", around: "" };
     const shown = this.representatives(part, wide)(id);
-    if (shown?.startsWith("fold:") && group !== null && shown !== id) return { view: { ...wide, unfolded: [...wide.unfolded, around ?? ""] }, id };
+    if (shown?.startsWith("fold:") && group !== null && shown !== id)
+      return { view: { ...wide, unfolded: [...wide.unfolded, around ?? ""] }, id };
     return { view: wide, id: shown ?? id };
   }
 
@@ -252,7 +298,15 @@ export class Engine {
   private idOf(lookup: Lookup, fqn: string): string | null {
     if (fqn === "" && lookup.modules.get("")?.status === "failed") return "module:";
     if (fqn !== "" && lookup.groups.has(fqn)) return `module:${fqn}`;
-    for (const node of lookup.nodes.values()) if (node.fqn === fqn && node.op !== "placeholder" && node.op !== "output" && (fqn !== "" || node.op === "call_module") && node.group !== fqn) return node.id;
+    for (const node of lookup.nodes.values())
+      if (
+        node.fqn === fqn &&
+        node.op !== "placeholder" &&
+        node.op !== "output" &&
+        (fqn !== "" || node.op === "call_module") &&
+        node.group !== fqn
+      )
+        return node.id;
     for (const group of lookup.groups.values()) if (group.fqn === fqn && group.id !== "") return `module:${group.id}`;
     if (lookup.modules.get(fqn)?.status === "unvisited") return `unvisited:${fqn}`;
     const inner = fqn === "" ? undefined : [...lookup.groups.values()].find((group) => group.fqn.startsWith(`${fqn}.`));
@@ -262,7 +316,8 @@ export class Engine {
   }
 
   private groupAround(lookup: Lookup, fqn: string): string {
-    for (let at = fqn.lastIndexOf("."); at > 0; at = fqn.lastIndexOf(".", at - 1)) if (lookup.groups.has(fqn.slice(0, at))) return fqn.slice(0, at);
+    for (let at = fqn.lastIndexOf("."); at > 0; at = fqn.lastIndexOf(".", at - 1))
+      if (lookup.groups.has(fqn.slice(0, at))) return fqn.slice(0, at);
     return "";
   }
 
@@ -287,7 +342,8 @@ export class Engine {
 
   private part(index: number): Part {
     const found = this.parts[index];
-    if (!found) throw new Error(this.parts.length ? `There is no document number ${index + 1}.` : "No document is loaded.");
+    if (!found)
+      throw new Error(this.parts.length ? `There is no document number ${index + 1}.` : "No document is loaded.");
     return found;
   }
 }

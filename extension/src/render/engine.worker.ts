@@ -2,7 +2,11 @@
 
 import { Engine } from "./engine";
 
-interface Request { id: number; method: string; args: unknown[]; }
+interface Request {
+  id: number;
+  method: string;
+  args: unknown[];
+}
 
 const engine = new Engine();
 

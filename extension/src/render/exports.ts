@@ -10,7 +10,9 @@ const LEGEND = 26;
 export function svgText(picture: Picture, host: HTMLElement, legend: string): string {
   const copy = picture.svg.cloneNode(true) as SVGSVGElement;
   for (const ring of copy.querySelectorAll(".pbd-ring, .pbd-handle")) ring.remove();
-  for (const element of copy.querySelectorAll("[id],[role],[aria-label],[aria-selected],[aria-expanded],[aria-level]")) for (const name of ["id", "role", "aria-label", "aria-selected", "aria-expanded", "aria-level"]) element.removeAttribute(name);
+  for (const element of copy.querySelectorAll("[id],[role],[aria-label],[aria-selected],[aria-expanded],[aria-level]"))
+    for (const name of ["id", "role", "aria-label", "aria-selected", "aria-expanded", "aria-level"])
+      element.removeAttribute(name);
   const [width, height] = [picture.width, picture.height + LEGEND];
   copy.setAttribute("xmlns", SVG);
   copy.setAttribute("width", String(width));
@@ -21,9 +23,16 @@ export function svgText(picture: Picture, host: HTMLElement, legend: string): st
   const rules = document.createElementNS(SVG, "style");
   rules.textContent = `.pb-diagram{${variables(copy, host)}}`;
   const page = document.createElementNS(SVG, "rect");
-  for (const [name, value] of Object.entries({ x, y, width: w, height: grown, style: "fill:var(--pb-page)" })) page.setAttribute(name, String(value));
+  for (const [name, value] of Object.entries({ x, y, width: w, height: grown, style: "fill:var(--pb-page)" }))
+    page.setAttribute(name, String(value));
   const words = document.createElementNS(SVG, "text");
-  for (const [name, value] of Object.entries({ x: x + 8, y: y + h + 12, "font-size": 10, "font-family": "Helvetica,Arial,sans-serif" })) words.setAttribute(name, String(value));
+  for (const [name, value] of Object.entries({
+    x: x + 8,
+    y: y + h + 12,
+    "font-size": 10,
+    "font-family": "Helvetica,Arial,sans-serif",
+  }))
+    words.setAttribute(name, String(value));
   words.textContent = legend;
   copy.prepend(rules, page);
   copy.append(words);
@@ -52,7 +61,11 @@ export async function savePng(picture: Picture, host: HTMLElement, legend: strin
 
 /** The variables that the picture's rules use, as the colours that they are now. */
 function variables(picture: SVGSVGElement, host: HTMLElement): string {
-  const names = new Set([...(picture.querySelector("style")?.textContent ?? "").matchAll(/var\((--pb-[\w-]+)\)/g)].map((match) => match[1]!).concat("--pb-page"));
+  const names = new Set(
+    [...(picture.querySelector("style")?.textContent ?? "").matchAll(/var\((--pb-[\w-]+)\)/g)]
+      .map((match) => match[1]!)
+      .concat("--pb-page"),
+  );
   const probe = document.createElement("span");
   host.append(probe);
   const found = [...names].map((name) => {

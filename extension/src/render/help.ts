@@ -31,7 +31,12 @@ export function helpPanel(close: () => void): HTMLElement {
   const list = make("dl");
   for (const [keys, what] of KEYS) list.append(make("dt", {}, make("kbd", {}, keys)), make("dd", {}, what));
   const closing = make("button", { type: "button", click: close, "aria-label": "close help" }, "Close");
-  const panel = make("div", { class: "pbd-help", role: "dialog", "aria-label": "Keys" }, make("div", { class: "pbd-title" }, make("h4", {}, "Keys"), closing), list);
+  const panel = make(
+    "div",
+    { class: "pbd-help", role: "dialog", "aria-label": "Keys" },
+    make("div", { class: "pbd-title" }, make("h4", {}, "Keys"), closing),
+    list,
+  );
   panel.addEventListener("keydown", (event) => {
     if (event.key === "Escape" || event.key === "?") {
       event.stopPropagation();

@@ -2,10 +2,10 @@
 
 import type { Overlay } from "../generated/document";
 import type { Assets, DiagramView, Options, Source, TreeRow } from "./api";
+import type { View } from "./boxes";
 import { make } from "./dom";
 import type { Summary } from "./engine";
 import { Pane } from "./pane";
-import type { View } from "./boxes";
 import { EngineClient } from "./workers";
 
 export type { Assets, DiagramView, Options, Source, TreeRow } from "./api";
@@ -29,7 +29,10 @@ export class Diagram implements DiagramView {
   private readonly loadListeners = new Set<() => void>();
   private readonly viewListeners = new Set<() => void>();
 
-  constructor(private readonly assets: Assets, private options: Options) {
+  constructor(
+    private readonly assets: Assets,
+    private options: Options,
+  ) {
     this.colour();
   }
 
@@ -57,7 +60,8 @@ export class Diagram implements DiagramView {
     const depth = this.options.depth;
     this.options = { ...this.options, ...options };
     this.colour();
-    if (options.depth !== undefined && options.depth !== depth) for (const pane of this.panes) void pane.show({ ...pane.view, open: null, depth: options.depth });
+    if (options.depth !== undefined && options.depth !== depth)
+      for (const pane of this.panes) void pane.show({ ...pane.view, open: null, depth: options.depth });
   }
 
   async tree(): Promise<TreeRow[]> {
@@ -123,17 +127,25 @@ export class Diagram implements DiagramView {
     const host = {
       engine: this.engine!,
       assets: this.assets,
-      get options() { return self.options; },
-      get summary() { return self.summary!; },
+      get options() {
+        return self.options;
+      },
+      get summary() {
+        return self.summary!;
+      },
       selected: (pane: Pane, fqns: readonly string[]) => this.wasSelected(pane, fqns),
       viewed: (pane: Pane) => {
         for (const other of this.panes) if (other !== pane) void other.follow(pane.view);
         this.viewListeners.forEach((listener) => listener());
       },
-      overlaid: (name: string) => void this.colourBy(name).then(() => this.viewListeners.forEach((listener) => listener())),
+      overlaid: (name: string) =>
+        void this.colourBy(name).then(() => this.viewListeners.forEach((listener) => listener())),
     };
     const parts = summary.documents.map((_, i) => i);
-    this.panes = summary.arrangement === "compare" && parts.length > 1 ? parts.map((part) => new Pane(host, part, [part])) : [new Pane(host, 0, parts)];
+    this.panes =
+      summary.arrangement === "compare" && parts.length > 1
+        ? parts.map((part) => new Pane(host, part, [part]))
+        : [new Pane(host, 0, parts)];
     this.overlay = summary.overlay;
     for (const pane of this.panes) pane.overlay = this.overlay;
     this.element.replaceChildren(...this.panes.map((pane) => pane.element));
@@ -148,7 +160,9 @@ export class Diagram implements DiagramView {
 
   private refuse(error: unknown): void {
     const text = error instanceof Error ? error.message : String(error);
-    this.element.replaceChildren(make("div", { class: "pbd-note", role: "alert" }, make("b", {}, "This diagram cannot be shown. "), text));
+    this.element.replaceChildren(
+      make("div", { class: "pbd-note", role: "alert" }, make("b", {}, "This diagram cannot be shown. "), text),
+    );
   }
 
   private colour(): void {

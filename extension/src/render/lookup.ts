@@ -46,7 +46,13 @@ export class Lookup {
 
   /** The lines around one of the user's; "" where they are not known. */
   frameOf(source: SourceLine | null): string {
-    return (source && this.document.frames.find((frame) => frame.file === source.file && frame.line === source.line && frame.text.includes(source.code))?.text) ?? "";
+    return (
+      (source &&
+        this.document.frames.find(
+          (frame) => frame.file === source.file && frame.line === source.line && frame.text.includes(source.code),
+        )?.text) ??
+      ""
+    );
   }
 
   /** Ids of the drawn nodes that use a node's value. */
@@ -77,7 +83,8 @@ export class Lookup {
 
   private countTroubles(): void {
     const called = new Set<string>();
-    for (const module of this.document.modules) if (module.status !== "unvisited") for (const outer of prefixes(module.fqn).slice(0, -1)) called.add(outer);
+    for (const module of this.document.modules)
+      if (module.status !== "unvisited") for (const outer of prefixes(module.fqn).slice(0, -1)) called.add(outer);
     for (const module of this.document.modules) {
       const outer = prefixes(module.fqn).slice(0, -1);
       if (module.status === "failed" || module.status === "leaf") {
@@ -87,7 +94,8 @@ export class Lookup {
           this.inside.set(fqn, counts);
         }
       }
-      if (module.status === "unvisited" && module.fqn && !called.has(module.fqn)) push(this.unvisited, outer[outer.length - 1] ?? "", module.fqn);
+      if (module.status === "unvisited" && module.fqn && !called.has(module.fqn))
+        push(this.unvisited, outer[outer.length - 1] ?? "", module.fqn);
     }
   }
 }

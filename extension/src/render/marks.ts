@@ -27,12 +27,18 @@ export function marksOf(picture: Picture, marked: Marked, rect: (id: string) => 
     classList.toggle("pbd-active", part.id === marked.active);
     classList.toggle("pbd-hit", marked.hits.has(part.id));
     classList.toggle("pbd-near", near && !chosen.has(part.id));
-    classList.toggle("pbd-faded", part.box !== null && ((marked.filter.size > 0 && !passes(part, marked.filter)) || (fading && !near)));
+    classList.toggle(
+      "pbd-faded",
+      part.box !== null && ((marked.filter.size > 0 && !passes(part, marked.filter)) || (fading && !near)),
+    );
     part.element.setAttribute("aria-selected", String(chosen.has(part.id)));
   }
   for (const edge of picture.edges) {
-    const into = (chosen.has(edge.to) || (marked.traced && before.has(edge.to))) && (before.has(edge.from) || chosen.has(edge.from));
-    const out = (chosen.has(edge.from) || (marked.traced && after.has(edge.from))) && (after.has(edge.to) || chosen.has(edge.to));
+    const into =
+      (chosen.has(edge.to) || (marked.traced && before.has(edge.to))) &&
+      (before.has(edge.from) || chosen.has(edge.from));
+    const out =
+      (chosen.has(edge.from) || (marked.traced && after.has(edge.from))) && (after.has(edge.to) || chosen.has(edge.to));
     edge.element.classList.toggle("pbd-in", into);
     edge.element.classList.toggle("pbd-out", out && !into);
     edge.element.classList.toggle("pbd-faded", fading && !into && !out);
@@ -46,10 +52,21 @@ export function marksOf(picture: Picture, marked: Marked, rect: (id: string) => 
 
 function passes(part: Part, filter: ReadonlySet<string>): boolean {
   const box = part.box!;
-  return filter.has(box.status) || box.inside.some(([status]) => filter.has(status)) || (filter.has("reused") && box.calls !== "") || filter.has(box.change);
+  return (
+    filter.has(box.status) ||
+    box.inside.some(([status]) => filter.has(status)) ||
+    (filter.has("reused") && box.calls !== "") ||
+    filter.has(box.change)
+  );
 }
 
-function reached(picture: Picture, start: ReadonlySet<string>, at: "from" | "to", next: "from" | "to", all: boolean): Set<string> {
+function reached(
+  picture: Picture,
+  start: ReadonlySet<string>,
+  at: "from" | "to",
+  next: "from" | "to",
+  all: boolean,
+): Set<string> {
   const found = new Set<string>();
   let front = [...start];
   while (front.length) {
@@ -69,6 +86,14 @@ function reached(picture: Picture, start: ReadonlySet<string>, at: "from" | "to"
 function ringAround(rect: Rect): SVGRectElement {
   const ring = document.createElementNS(SVG, "rect");
   const gap = 3;
-  for (const [name, value] of Object.entries({ class: "pbd-ring", x: rect.x - gap, y: rect.y - gap, width: rect.width + 2 * gap, height: rect.height + 2 * gap, rx: 6 })) ring.setAttribute(name, String(value));
+  for (const [name, value] of Object.entries({
+    class: "pbd-ring",
+    x: rect.x - gap,
+    y: rect.y - gap,
+    width: rect.width + 2 * gap,
+    height: rect.height + 2 * gap,
+    rx: 6,
+  }))
+    ring.setAttribute(name, String(value));
   return ring;
 }

@@ -1,13 +1,16 @@
 /** Overlays: what colour and text each visible box gets, and the legend that explains it. */
 
-import palette from "../generated/palette.json";
 import type { Overlay } from "../generated/document";
+import palette from "../generated/palette.json";
+import { allBoxes, type Box, type Scene } from "./boxes";
 import type { Painted } from "./dot";
 import type { Lookup } from "./lookup";
-import { allBoxes, type Box, type Scene } from "./boxes";
 
 /** A row of the overlay's legend: the class that colours it, and its text. */
-export interface Swatch { style: string; text: string; }
+export interface Swatch {
+  style: string;
+  text: string;
+}
 
 export interface Paint {
   boxes: Map<string, Painted>;
@@ -23,7 +26,10 @@ export class OverlayValues {
   private readonly own = new Map<string, number | string>();
   private readonly combined = new Map<string, number | string | null>();
 
-  constructor(readonly overlay: Overlay, private readonly lookup: Lookup) {
+  constructor(
+    readonly overlay: Overlay,
+    private readonly lookup: Lookup,
+  ) {
     for (const value of overlay.values) {
       const given = overlay.kind === "number" ? value.number : value.text;
       if (given !== null && given !== "") this.own.set(value.fqn, given);
@@ -37,7 +43,9 @@ export class OverlayValues {
     let found = this.combined.get(fqn);
     if (found === undefined) {
       const prefix = fqn ? `${fqn}.` : "";
-      const inner = [...this.own].filter(([name]) => name.startsWith(prefix) && !this.hasOwnAbove(name, fqn)).map(([, value]) => value);
+      const inner = [...this.own]
+        .filter(([name]) => name.startsWith(prefix) && !this.hasOwnAbove(name, fqn))
+        .map(([, value]) => value);
       found = this.combine(inner);
       this.combined.set(fqn, found);
     }
@@ -64,7 +72,8 @@ export class OverlayValues {
   }
 
   private hasOwnAbove(name: string, below: string): boolean {
-    for (let at = name.lastIndexOf("."); at > below.length; at = name.lastIndexOf(".", at - 1)) if (this.own.has(name.slice(0, at))) return true;
+    for (let at = name.lastIndexOf("."); at > below.length; at = name.lastIndexOf(".", at - 1))
+      if (this.own.has(name.slice(0, at))) return true;
     return false;
   }
 }
@@ -84,12 +93,16 @@ export function paint(scene: Scene, values: OverlayValues, lookup: Lookup): Pain
     const value = valueOf(box, values, lookup);
     if (value !== null) found.set(box.id, value);
   }
-  return values.overlay.kind === "number" ? paintNumbers(found as Map<string, number>, values.overlay) : paintTexts(found as Map<string, string>, values.overlay);
+  return values.overlay.kind === "number"
+    ? paintNumbers(found as Map<string, number>, values.overlay)
+    : paintTexts(found as Map<string, string>, values.overlay);
 }
 
 function valueOf(box: Box, values: OverlayValues, lookup: Lookup): number | string | null {
   if (box.kind === "fold") {
-    const inner = [...new Set(box.folded.map((group) => lookup.groups.get(group)!.fqn))].map((fqn) => values.of(fqn)).filter((value) => value !== null);
+    const inner = [...new Set(box.folded.map((group) => lookup.groups.get(group)!.fqn))]
+      .map((fqn) => values.of(fqn))
+      .filter((value) => value !== null);
     return values.combine(inner);
   }
   if (box.kind === "module") return values.of(box.fqn);
@@ -99,29 +112,51 @@ function valueOf(box: Box, values: OverlayValues, lookup: Lookup): number | stri
 function paintNumbers(found: Map<string, number>, overlay: Overlay): Paint {
   const numbers = [...found.values()];
   let [low, high] = [Math.min(...numbers), Math.max(...numbers)];
-  if (overlay.diverging) [low, high] = [-Math.max(Math.abs(low), Math.abs(high)), Math.max(Math.abs(low), Math.abs(high))];
+  if (overlay.diverging)
+    [low, high] = [-Math.max(Math.abs(low), Math.abs(high)), Math.max(Math.abs(low), Math.abs(high))];
   const steps = palette.ramp;
   const scale = overlay.diverging ? "diverging" : "ramp";
-  const step = (value: number): number => (high > low ? Math.min(steps - 1, Math.floor((steps * (value - low)) / (high - low))) : overlay.diverging ? (steps - 1) / 2 : steps - 1);
+  const step = (value: number): number =>
+    high > low
+      ? Math.min(steps - 1, Math.floor((steps * (value - low)) / (high - low)))
+      : overlay.diverging
+        ? (steps - 1) / 2
+        : steps - 1;
   const boxes = new Map<string, Painted>();
-  for (const [id, value] of found) boxes.set(id, { text: withUnit(value, overlay.unit), style: `pb-${scale}-${step(value)}` });
-  const legend = !numbers.length ? [] : high > low ? Array.from({ length: steps }, (_, i) => ({ style: `pb-${scale}-${i}`, text: i === 0 ? withUnit(low, overlay.unit) : i === steps - 1 ? withUnit(high, overlay.unit) : "" })) : [{ style: `pb-${scale}-${step(high)}`, text: withUnit(high, overlay.unit) }];
+  for (const [id, value] of found)
+    boxes.set(id, { text: withUnit(value, overlay.unit), style: `pb-${scale}-${step(value)}` });
+  const legend = !numbers.length
+    ? []
+    : high > low
+      ? Array.from({ length: steps }, (_, i) => ({
+          style: `pb-${scale}-${i}`,
+          text: i === 0 ? withUnit(low, overlay.unit) : i === steps - 1 ? withUnit(high, overlay.unit) : "",
+        }))
+      : [{ style: `pb-${scale}-${step(high)}`, text: withUnit(high, overlay.unit) }];
   return { boxes, legend, rule: `closed modules: ${RULES[overlay.combine]} of what lies in them` };
 }
 
 function paintTexts(found: Map<string, string>, overlay: Overlay): Paint {
   const plain = (text: string): string => text.replace(/ \d+ %$/, "");
   const known = overlay.kind === "precision" ? Object.keys(palette.precision) : [];
-  const precision = (text: string): string | undefined => known.find((each) => text === each || text.startsWith(`${each} `));
-  const others = [...new Set(overlay.values.map((value) => value.text).filter((text) => text && !known.includes(text)))].sort();
-  const style = (text: string): string => (precision(text) ? `pb-precision-${precision(text)}` : `pb-category-${Math.min(others.indexOf(text), palette.categories - 1)}`);
+  const precision = (text: string): string | undefined =>
+    known.find((each) => text === each || text.startsWith(`${each} `));
+  const others = [
+    ...new Set(overlay.values.map((value) => value.text).filter((text) => text && !known.includes(text))),
+  ].sort();
+  const style = (text: string): string =>
+    precision(text)
+      ? `pb-precision-${precision(text)}`
+      : `pb-category-${Math.min(others.indexOf(text), palette.categories - 1)}`;
   const boxes = new Map<string, Painted>();
   const present = new Set<string>();
   for (const [id, text] of found) {
     present.add(plain(text));
     boxes.set(id, { text, style: style(plain(text)) });
   }
-  const legend = [...known, ...others].filter((text) => present.has(text)).map((text) => ({ style: style(text), text }));
+  const legend = [...known, ...others]
+    .filter((text) => present.has(text))
+    .map((text) => ({ style: style(text), text }));
   return { boxes, legend, rule: "closed modules: what most of what lies in them has" };
 }
 

@@ -2,6 +2,7 @@
 
 import type { Assets, Options } from "./api";
 import { type Bar, crumbsOf, fillBar, legendOf, makeBar, type SaveKind, wordOf } from "./bar";
+import { FIRST_VIEW, type View } from "./boxes";
 import { Canvas, nearest } from "./canvas";
 import type { Details } from "./details";
 import { copyText, download, make } from "./dom";
@@ -11,10 +12,9 @@ import { savePng, saveSvg } from "./exports";
 import { helpPanel } from "./help";
 import { marksOf } from "./marks";
 import { makePicture, pause } from "./picture";
-import { FIRST_VIEW, type View } from "./boxes";
 import type { Hit } from "./search";
-import type { SvgElement } from "./svgtree";
 import { detailsOf, type SideActions, troubleList } from "./side";
+import type { SvgElement } from "./svgtree";
 import { Cancelled, type EngineClient, Layouter, TooSlow } from "./workers";
 
 const LIMIT = 300;
@@ -37,7 +37,13 @@ export interface PaneHost {
   overlaid(name: string): void;
 }
 
-interface Draw { anchor?: string; becomes?: string; remember?: boolean; limit?: number; seconds?: number; }
+interface Draw {
+  anchor?: string;
+  becomes?: string;
+  remember?: boolean;
+  limit?: number;
+  seconds?: number;
+}
 
 export class Pane {
   readonly element: HTMLElement;
@@ -69,29 +75,48 @@ export class Pane {
   private searchTicket = 0;
   private finding = Promise.resolve();
 
-  constructor(private readonly host: PaneHost, public part: number, private readonly switchable: readonly number[]) {
+  constructor(
+    private readonly host: PaneHost,
+    public part: number,
+    private readonly switchable: readonly number[],
+  ) {
     this.layouter = new Layouter(host.assets);
     this.views = host.summary.documents.map(() => ({ ...FIRST_VIEW, depth: host.options.depth ?? 0 }));
-    this.bar = makeBar({
-      find: () => { this.finding = this.find(); },
-      searchKey: (event) => this.searchKey(event),
-      nextHit: (step) => void this.nextHit(step),
-      overlaid: (name) => this.host.overlaid(name),
-      undo: () => void this.undo(),
-      openMore: () => void this.openMore(1),
-      closeAll: () => void this.closeAll(),
-      zoomIn: () => this.canvas.zoomIn(),
-      zoomOut: () => this.canvas.zoomOut(),
-      fit: () => this.canvas.fit(),
-      help: () => this.help(),
-      save: (kind) => void this.save(kind),
-    }, this.host.assets.page !== undefined);
+    this.bar = makeBar(
+      {
+        find: () => {
+          this.finding = this.find();
+        },
+        searchKey: (event) => this.searchKey(event),
+        nextHit: (step) => void this.nextHit(step),
+        overlaid: (name) => this.host.overlaid(name),
+        undo: () => void this.undo(),
+        openMore: () => void this.openMore(1),
+        closeAll: () => void this.closeAll(),
+        zoomIn: () => this.canvas.zoomIn(),
+        zoomOut: () => this.canvas.zoomOut(),
+        fit: () => this.canvas.fit(),
+        help: () => this.help(),
+        save: (kind) => void this.save(kind),
+      },
+      this.host.assets.page !== undefined,
+    );
     this.message.hidden = true;
-    this.element = make("section", { class: "pbd-pane" }, this.bar.element, this.crumbs, make("div", { class: "pbd-body" }, this.canvas.frame, this.side), this.legend);
+    this.element = make(
+      "section",
+      { class: "pbd-pane" },
+      this.bar.element,
+      this.crumbs,
+      make("div", { class: "pbd-body" }, this.canvas.frame, this.side),
+      this.legend,
+    );
     this.canvas.frame.append(this.message);
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.canvas.element.addEventListener("click", (event) => this.click(event, false));
-    this.canvas.element.addEventListener("dblclick", (event) => (event.target as Element).closest(".pbd-handle") || this.click(event, true));
+    this.canvas.element.addEventListener(
+      "dblclick",
+      (event) => (event.target as Element).closest(".pbd-handle") || this.click(event, true),
+    );
     this.canvas.element.id = `${this.uid}-canvas`;
   }
 
@@ -124,7 +149,10 @@ export class Pane {
   }
 
   private async learn(): Promise<void> {
-    [this.troubles, this.findings] = await Promise.all([this.host.engine.troubles(this.part), this.host.engine.findings(this.part)]);
+    [this.troubles, this.findings] = await Promise.all([
+      this.host.engine.troubles(this.part),
+      this.host.engine.findings(this.part),
+    ]);
   }
 
   /** Draws the view again, e.g. with another overlay. */
@@ -133,7 +161,16 @@ export class Pane {
     await this.show(this.view, { remember: false, anchor: this.active });
   }
 
-  async show(view: View, { anchor = this.active, becomes = anchor, remember = true, limit = this.host.options.limit ?? LIMIT, seconds = SECONDS }: Draw = {}): Promise<void> {
+  async show(
+    view: View,
+    {
+      anchor = this.active,
+      becomes = anchor,
+      remember = true,
+      limit = this.host.options.limit ?? LIMIT,
+      seconds = SECONDS,
+    }: Draw = {},
+  ): Promise<void> {
     const ticket = ++this.ticket;
     const before = this.view;
     const busy = setTimeout(() => ticket === this.ticket && this.sayBusy(), BUSY_AFTER);
@@ -146,7 +183,11 @@ export class Pane {
       }
       const svg = await this.layout(drawing, seconds);
       if (ticket !== this.ticket) return;
-      const picture = await makePicture(svg, drawing, `${this.host.summary.documents[this.part]!.model}, ${drawing.size} boxes`);
+      const picture = await makePicture(
+        svg,
+        drawing,
+        `${this.host.summary.documents[this.part]!.model}, ${drawing.size} boxes`,
+      );
       await pause(); // the page may react between building and showing
       if (ticket !== this.ticket) return;
       if (remember) this.history.push(before);
@@ -162,7 +203,8 @@ export class Pane {
       await this.markHits();
       if (!this.following) this.host.viewed(this);
     } catch (error) {
-      if (!(error instanceof Cancelled) && ticket === this.ticket) this.fail(error, view, { anchor, becomes, remember });
+      if (!(error instanceof Cancelled) && ticket === this.ticket)
+        this.fail(error, view, { anchor, becomes, remember });
     } finally {
       clearTimeout(busy);
     }
@@ -175,7 +217,9 @@ export class Pane {
       this.say(`${name || "The model"} is not in this graph`);
       return;
     }
-    const isThere = this.drawing?.boxes.some((box) => box.id === found.id) || this.drawing?.clusters.some((cluster) => `module:${cluster.id}` === found.id);
+    const isThere =
+      this.drawing?.boxes.some((box) => box.id === found.id) ||
+      this.drawing?.clusters.some((cluster) => `module:${cluster.id}` === found.id);
     if (!isThere || found.view.root !== this.view.root) await this.show(found.view);
     await this.choose([found.id], tell);
     this.canvas.bringIntoView(found.id);
@@ -216,7 +260,11 @@ export class Pane {
   private mark(): void {
     const { picture } = this.canvas;
     if (!picture || !this.drawing) return;
-    marksOf(picture, { chosen: this.chosen, active: this.active, filter: this.filter, hits: this.visibleHits, traced: this.traced }, (id) => this.canvas.rect(id));
+    marksOf(
+      picture,
+      { chosen: this.chosen, active: this.active, filter: this.filter, hits: this.visibleHits, traced: this.traced },
+      (id) => this.canvas.rect(id),
+    );
     const active = picture.parts.get(this.active);
     if (active) this.canvas.element.setAttribute("aria-activedescendant", active.element.id);
     else this.canvas.element.removeAttribute("aria-activedescendant");
@@ -224,26 +272,43 @@ export class Pane {
 
   private offer(view: View, size: number, draw: Draw): void {
     const choices: [string, () => void][] = [];
-    if (size <= HARD_LIMIT) choices.push([`Draw all ${size}`, () => void this.show(view, { ...draw, limit: HARD_LIMIT, seconds: PATIENT })]);
-    this.offerMessage(`This view has ${size} boxes; more than ${this.host.options.limit ?? LIMIT} are hard to read and slow to draw.`, [...choices, ...this.smaller(view)]);
+    if (size <= HARD_LIMIT)
+      choices.push([`Draw all ${size}`, () => void this.show(view, { ...draw, limit: HARD_LIMIT, seconds: PATIENT })]);
+    this.offerMessage(
+      `This view has ${size} boxes; more than ${this.host.options.limit ?? LIMIT} are hard to read and slow to draw.`,
+      [...choices, ...this.smaller(view)],
+    );
   }
 
   private fail(error: unknown, view: View, draw: Draw): void {
     const text = error instanceof Error ? error.message : String(error);
-    const again: [string, () => void][] = error instanceof TooSlow ? [[`Try for ${PATIENT} s`, () => void this.show(view, { ...draw, limit: HARD_LIMIT, seconds: PATIENT })]] : [];
+    const again: [string, () => void][] =
+      error instanceof TooSlow
+        ? [[`Try for ${PATIENT} s`, () => void this.show(view, { ...draw, limit: HARD_LIMIT, seconds: PATIENT })]]
+        : [];
     this.offerMessage(text, [...again, ...this.smaller(view)]);
   }
 
   private smaller(view: View): [string, () => void][] {
     const choices: [string, () => void][] = [];
-    if (this.active && !view.around) choices.push(["Only around the selection", () => void this.show({ ...view, around: this.active })]);
+    if (this.active && !view.around)
+      choices.push(["Only around the selection", () => void this.show({ ...view, around: this.active })]);
     choices.push(["First view", () => void this.show({ ...FIRST_VIEW })]);
     if (this.drawing) choices.push(["Keep what is shown", () => this.hideMessage()]);
     return choices;
   }
 
   private offerMessage(text: string, choices: [string, () => void][]): void {
-    this.message.replaceChildren(make("p", {}, text), make("div", { class: "pbd-actions" }, ...choices.map(([name, act]) => make("button", { type: "button", click: () => (this.hideMessage(), act()) }, name))));
+    this.message.replaceChildren(
+      make("p", {}, text),
+      make(
+        "div",
+        { class: "pbd-actions" },
+        ...choices.map(([name, act]) =>
+          make("button", { type: "button", click: () => (this.hideMessage(), act()) }, name),
+        ),
+      ),
+    );
     this.message.hidden = false;
   }
 
@@ -274,7 +339,9 @@ export class Pane {
   }
 
   private showLegend(): void {
-    this.legend.replaceChildren(...legendOf(this.drawing!, this.filter, this.overlay, (status) => this.toggleFilter(status)));
+    this.legend.replaceChildren(
+      ...legendOf(this.drawing!, this.filter, this.overlay, (status) => this.toggleFilter(status)),
+    );
   }
 
   private toggleFilter(status: string): void {
@@ -306,7 +373,11 @@ export class Pane {
     };
     const open = new Set(this.drawing?.open ?? []);
     this.side.classList.toggle("pbd-quiet", !this.details.length && !this.troubles.length);
-    this.side.replaceChildren(...(this.details.length ? detailsOf(this.details, (group) => open.has(group), actions) : troubleList(this.troubles, this.findings, actions)));
+    this.side.replaceChildren(
+      ...(this.details.length
+        ? detailsOf(this.details, (group) => open.has(group), actions)
+        : troubleList(this.troubles, this.findings, actions)),
+    );
   }
 
   private help(): void {
@@ -323,7 +394,11 @@ export class Pane {
     const name = this.host.summary.documents[this.part]!.model.replace(/[^\w.-]+/g, "_") || "model";
     const legend = [...this.legend.querySelectorAll(".pbd-key")].map((row) => row.textContent).join("   ");
     try {
-      if (kind === "html") download(`${name}.html`, new Blob([await this.host.assets.page!(await this.host.engine.text())], { type: "text/html" }));
+      if (kind === "html")
+        download(
+          `${name}.html`,
+          new Blob([await this.host.assets.page!(await this.host.engine.text())], { type: "text/html" }),
+        );
       else if (picture) await (kind === "svg" ? saveSvg : savePng)(picture, this.element, legend, name);
       this.say(`Saved ${name}.${kind}`);
     } catch (error) {
@@ -374,7 +449,11 @@ export class Pane {
     const box = this.drawing?.boxes.find((each) => each.id === details.id && each.kind === "fold");
     if (!box) return details;
     const around = details.fqn.slice(0, details.fqn.length - (box.title.split(" … ")[0] ?? "").length);
-    return { ...details, title: `${around}${box.title}`, rows: [["alike", `${box.folded.length}, each as follows`], ...details.rows] };
+    return {
+      ...details,
+      title: `${around}${box.title}`,
+      rows: [["alike", `${box.folded.length}, each as follows`], ...details.rows],
+    };
   }
 
   /** A reference leads to the box of its value. */
@@ -392,7 +471,11 @@ export class Pane {
     if (box?.kind === "reference") return this.followReference(id);
     const view = await this.host.engine.toggle(this.part, this.shown, id);
     if (view.open!.length === this.shown.open!.length) return;
-    const group = id.startsWith("fold:") ? id.slice(5) : id.startsWith("module:") ? id.slice(7) : (this.details.find((each) => each.id === id)?.fqn ?? "");
+    const group = id.startsWith("fold:")
+      ? id.slice(5)
+      : id.startsWith("module:")
+        ? id.slice(7)
+        : (this.details.find((each) => each.id === id)?.fqn ?? "");
     const becomes = id.startsWith("fold:") ? `module:${group}` : id;
     await this.show(view, { anchor: id, becomes });
     const now = this.canvas.rect(becomes) ? becomes : await this.boxOf(id);
@@ -405,7 +488,15 @@ export class Pane {
   }
 
   private async openMore(levels: number): Promise<void> {
-    await this.show(await this.host.engine.openMore(this.part, this.shown, levels > 1 ? this.active : "", levels, this.host.options.limit ?? LIMIT));
+    await this.show(
+      await this.host.engine.openMore(
+        this.part,
+        this.shown,
+        levels > 1 ? this.active : "",
+        levels,
+        this.host.options.limit ?? LIMIT,
+      ),
+    );
   }
 
   private async closeAll(): Promise<void> {
@@ -457,7 +548,13 @@ export class Pane {
   }
 
   private async markHits(): Promise<void> {
-    const ids = this.hits.length ? await this.host.engine.visibleOf(this.part, this.shown, this.hits.map((hit) => hit.id)) : [];
+    const ids = this.hits.length
+      ? await this.host.engine.visibleOf(
+          this.part,
+          this.shown,
+          this.hits.map((hit) => hit.id),
+        )
+      : [];
     this.visibleHits = new Set(ids);
     this.mark();
   }
@@ -465,7 +562,8 @@ export class Pane {
   private async nextHit(step: number): Promise<void> {
     await this.finding; // Enter may be faster than the search
     if (!this.hits.length) return;
-    this.hit = this.hit < 0 && step < 0 ? this.hits.length - 1 : (this.hit + step + this.hits.length) % this.hits.length;
+    this.hit =
+      this.hit < 0 && step < 0 ? this.hits.length - 1 : (this.hit + step + this.hits.length) % this.hits.length;
     this.bar.count.textContent = `${this.hit + 1} of ${this.hits.length}`;
     await this.reveal(this.hits[this.hit]!.id);
   }
@@ -481,7 +579,9 @@ export class Pane {
   }
 
   private async nextTrouble(status: string): Promise<void> {
-    const ids = this.troubles.filter((trouble) => trouble.status === status).map((trouble) => trouble.id || trouble.fqn);
+    const ids = this.troubles
+      .filter((trouble) => trouble.status === status)
+      .map((trouble) => trouble.id || trouble.fqn);
     if (!ids.length) return this.say(`Nothing here is ${wordOf(status)}`);
     const at = ids.findIndex((id) => id === this.active);
     await this.reveal(ids[(at + 1) % ids.length]!);
@@ -493,8 +593,14 @@ export class Pane {
     const commands = event.ctrlKey || event.metaKey || event.altKey;
     if (!commands) event.stopPropagation(); // the page's shortcuts must not run while the diagram has the focus
     const target = event.target as Element;
-    if (target instanceof HTMLInputElement || target instanceof HTMLSelectElement || target.closest(".pbd-help, summary")) return;
-    if (target instanceof HTMLButtonElement && (event.key === "Enter" || event.key === " " || event.key === "Escape")) return;
+    if (
+      target instanceof HTMLInputElement ||
+      target instanceof HTMLSelectElement ||
+      target.closest(".pbd-help, summary")
+    )
+      return;
+    if (target instanceof HTMLButtonElement && (event.key === "Enter" || event.key === " " || event.key === "Escape"))
+      return;
     const undo = commands && (event.key === "z" || event.key === "Z");
     if (commands && !undo) return;
     const act = undo ? (): void => void this.undo() : this.action(event);
@@ -506,9 +612,15 @@ export class Pane {
 
   private action(event: KeyboardEvent): (() => void) | undefined {
     const { key, shiftKey } = event;
-    const arrow = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" }[key] as "up" | "down" | "left" | "right" | undefined;
+    const arrow = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" }[key] as
+      | "up"
+      | "down"
+      | "left"
+      | "right"
+      | undefined;
     if (arrow) return () => this.move(arrow, shiftKey);
-    if (/^[1-9]$/.test(key)) return () => void this.host.engine.toDepth(this.part, this.view, Number(key)).then((view) => this.show(view));
+    if (/^[1-9]$/.test(key))
+      return () => void this.host.engine.toDepth(this.part, this.view, Number(key)).then((view) => this.show(view));
     const focus = this.active;
     const actions: Record<string, () => void> = {
       Enter: () => focus && void this.toggle(focus),
@@ -529,7 +641,9 @@ export class Pane {
       b: () => void this.backToAll(),
       u: () => void this.undo(),
       v: () => this.nextOverlay(),
-      g: () => this.switchable.length > 1 && void this.switchTo(this.switchable[(this.switchable.indexOf(this.part) + 1) % this.switchable.length]!),
+      g: () =>
+        this.switchable.length > 1 &&
+        void this.switchTo(this.switchable[(this.switchable.indexOf(this.part) + 1) % this.switchable.length]!),
       c: () => void this.copyNames(),
       s: () => this.openSource(),
       m: () => ((this.canvas.mapWanted = !this.canvas.mapWanted), this.canvas.drawMap()),
@@ -595,7 +709,8 @@ export class Pane {
 
   private async copyNames(): Promise<void> {
     const names = this.names.filter(Boolean);
-    if (!names.length) return this.say(this.chosen.length ? "It belongs to no module: there is no name to copy" : "Nothing is selected");
+    if (!names.length)
+      return this.say(this.chosen.length ? "It belongs to no module: there is no name to copy" : "Nothing is selected");
     await copyText(names.join("\n"));
     this.say(`Copied ${names.length > 1 ? `${names.length} names` : names[0]}`);
   }

@@ -1,17 +1,45 @@
 /** What Graphviz drew, as elements of the page: only drawing, coloured by classes, joined to the boxes of the scene. */
 
-import type { Drawing } from "./engine";
-import type { Box } from "./boxes";
-import type { SvgElement } from "./svgtree";
 import palette from "../generated/palette.json";
+import type { Box } from "./boxes";
+import type { Drawing } from "./engine";
+import type { SvgElement } from "./svgtree";
 
 const SVG = "http://www.w3.org/2000/svg";
 const DRAWING = new Set(["g", "path", "polygon", "polyline", "ellipse", "text"]);
-const GEOMETRY = new Set(["d", "points", "cx", "cy", "rx", "ry", "x", "y", "transform", "viewBox", "width", "height", "class", "text-anchor", "font-family", "font-size", "font-weight", "fill", "stroke", "stroke-width", "stroke-dasharray", "text-decoration"]);
+const GEOMETRY = new Set([
+  "d",
+  "points",
+  "cx",
+  "cy",
+  "rx",
+  "ry",
+  "x",
+  "y",
+  "transform",
+  "viewBox",
+  "width",
+  "height",
+  "class",
+  "text-anchor",
+  "font-family",
+  "font-size",
+  "font-weight",
+  "fill",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "text-decoration",
+]);
 const SHAPES = ["path", "polygon", "polyline", "ellipse"];
 const WORDS = palette.status as Record<string, { word: string }>;
 
-export interface Rect { x: number; y: number; width: number; height: number; }
+export interface Rect {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
 
 export interface Part {
   id: string;
@@ -37,16 +65,38 @@ const SLICE = 12; // milliseconds of work before the page may react
 
 /** Makes the elements of a drawing bit by bit; everything that is no drawing is left out. */
 export async function makePicture(source: SvgElement, drawing: Drawing, label: string): Promise<Picture> {
-  const picture: Picture = { svg: document.createElementNS(SVG, "svg"), width: 0, height: 0, parts: new Map(), edges: [] };
+  const picture: Picture = {
+    svg: document.createElementNS(SVG, "svg"),
+    width: 0,
+    height: 0,
+    parts: new Map(),
+    edges: [],
+  };
   const clusters = new Map(drawing.clusters.map((cluster) => [cluster.name, cluster]));
   const take = (name: string, group: SVGGElement): void => {
     const kind = group.classList[0];
     if (kind === "node") {
       const box = drawing.boxes[Number(name.slice(1))];
-      if (box) picture.parts.set(box.id, { id: box.id, element: group, title: describe(box), status: box.status, box, rect: rectOf(group) });
+      if (box)
+        picture.parts.set(box.id, {
+          id: box.id,
+          element: group,
+          title: describe(box),
+          status: box.status,
+          box,
+          rect: rectOf(group),
+        });
     } else if (kind === "cluster") {
       const cluster = clusters.get(name);
-      if (cluster) picture.parts.set(`module:${cluster.id}`, { id: `module:${cluster.id}`, element: group, title: `${cluster.title}, open module`, status: "", box: null, rect: rectOf(group) });
+      if (cluster)
+        picture.parts.set(`module:${cluster.id}`, {
+          id: `module:${cluster.id}`,
+          element: group,
+          title: `${cluster.title}, open module`,
+          status: "",
+          box: null,
+          rect: rectOf(group),
+        });
     } else if (kind === "edge") {
       const [from, to] = name.split("->").map((end) => drawing.boxes[Number(end.slice(1))]?.id ?? "");
       if (from && to) picture.edges.push({ from, to, element: group });
@@ -94,11 +144,18 @@ function elementOf(source: SvgElement, seen: (name: string, group: SVGGElement) 
 
 /** The children that draw something; links carry only tooltips, so what is in them is taken out. */
 function drawn(source: SvgElement): SvgElement[] {
-  return source.children.flatMap((child) => (child.name === "a" || (child.name === "g" && child.attributes["id"]?.startsWith("a_")) ? drawn(child) : DRAWING.has(child.name) ? [child] : []));
+  return source.children.flatMap((child) =>
+    child.name === "a" || (child.name === "g" && child.attributes["id"]?.startsWith("a_"))
+      ? drawn(child)
+      : DRAWING.has(child.name)
+        ? [child]
+        : [],
+  );
 }
 
 function setAttributes(element: SVGElement, source: SvgElement): void {
-  for (const [name, value] of Object.entries(source.attributes)) if (GEOMETRY.has(name)) element.setAttribute(name, value);
+  for (const [name, value] of Object.entries(source.attributes))
+    if (GEOMETRY.has(name)) element.setAttribute(name, value);
 }
 
 /** Lines of text start where Graphviz thought they would; fonts differ, so they are put in the middle of their box. */
@@ -124,16 +181,37 @@ function rectOf(group: SVGElement): Rect {
       const [cx = 0, cy = 0, rx = 0, ry = 0] = ["cx", "cy", "rx", "ry"].map((name) => Number(shape.getAttribute(name)));
       take(cx - rx, cy - ry);
       take(cx + rx, cy + ry);
-    } else if (shape.nodeName === "text" && left === Infinity) take(Number(shape.getAttribute("x")), Number(shape.getAttribute("y")));
-    else for (const point of (shape.getAttribute("points") ?? shape.getAttribute("d") ?? "").matchAll(/(-?[\d.]+),(-?[\d.]+)/g)) take(Number(point[1]), Number(point[2]));
+    } else if (shape.nodeName === "text" && left === Infinity)
+      take(Number(shape.getAttribute("x")), Number(shape.getAttribute("y")));
+    else
+      for (const point of (shape.getAttribute("points") ?? shape.getAttribute("d") ?? "").matchAll(
+        /(-?[\d.]+),(-?[\d.]+)/g,
+      ))
+        take(Number(point[1]), Number(point[2]));
   }
-  return left === Infinity ? { x: 0, y: 0, width: 0, height: 0 } : { x: left, y: top, width: right - left, height: bottom - top };
+  return left === Infinity
+    ? { x: 0, y: 0, width: 0, height: 0 }
+    : { x: left, y: top, width: right - left, height: bottom - top };
 }
 
 function describe(box: Box): string {
   const inside = box.inside.map(([status, count]) => `${count} ${WORDS[status]?.word ?? status} inside`);
-  const name = box.kind === "reference" ? `reference to ${box.title.replace(/^[◄►] /, "")}` : box.fqn && box.kind !== "fold" ? box.fqn : box.title;
-  const words = [name, box.title === name ? "" : box.title, box.subtitle, box.detail, box.status === "traced" ? "" : (WORDS[box.status]?.word ?? box.status), ...inside, box.calls ? `call ${box.calls}` : "", box.change];
+  const name =
+    box.kind === "reference"
+      ? `reference to ${box.title.replace(/^[◄►] /, "")}`
+      : box.fqn && box.kind !== "fold"
+        ? box.fqn
+        : box.title;
+  const words = [
+    name,
+    box.title === name ? "" : box.title,
+    box.subtitle,
+    box.detail,
+    box.status === "traced" ? "" : (WORDS[box.status]?.word ?? box.status),
+    ...inside,
+    box.calls ? `call ${box.calls}` : "",
+    box.change,
+  ];
   return [...new Set(words.filter(Boolean))].join(", ");
 }
 
@@ -146,7 +224,15 @@ function swatches(name: string, keys: readonly (string | number)[]): string {
 }
 
 function fills(name: string, keys: readonly (string | number)[]): string {
-  return swatches(name, keys) + keys.map((key) => `${shapes(`.pb-${name}-${key}`)}{fill:var(--pb-${name}-${key})} .pb-diagram .pb-${name}-${key} text{fill:var(--pb-${name}-${key}-text)!important}`).join("\n");
+  return (
+    swatches(name, keys) +
+    keys
+      .map(
+        (key) =>
+          `${shapes(`.pb-${name}-${key}`)}{fill:var(--pb-${name}-${key})} .pb-diagram .pb-${name}-${key} text{fill:var(--pb-${name}-${key}-text)!important}`,
+      )
+      .join("\n")
+  );
 }
 
 const steps = [...Array(palette.ramp).keys()];

@@ -61,19 +61,29 @@ function parse(text: string): unknown {
 
 /** Checks a parsed document; every message names the place. */
 export function check(data: unknown): DiagramDocument {
-  if (typeof data !== "object" || data === null || Array.isArray(data)) throw new DocumentError("The document must be a JSON object.");
+  if (typeof data !== "object" || data === null || Array.isArray(data))
+    throw new DocumentError("The document must be a JSON object.");
   checkVersion((data as { version?: unknown }).version);
   if ("documents" in data) {
     validate(data, DEFINITIONS["DiagramDocument"]!, "document");
     const diagram = data as DiagramDocument;
-    if (!diagram.documents.length) throw new DocumentError("The document holds no graphs: its list of documents is empty.");
+    if (!diagram.documents.length)
+      throw new DocumentError("The document holds no graphs: its list of documents is empty.");
     diagram.documents.forEach(checkHierarchy);
     return diagram;
   }
   validate(data, DEFINITIONS["GraphCollectionDocument"]!, "document");
   const collection = data as GraphCollectionDocument;
   checkHierarchy(collection);
-  return { documents: [collection], titles: [], arrangement: "levels", overlays: [], overlay: "", marks: [], version: VERSION };
+  return {
+    documents: [collection],
+    titles: [],
+    arrangement: "levels",
+    overlays: [],
+    overlay: "",
+    marks: [],
+    version: VERSION,
+  };
 }
 
 function checkVersion(version: unknown): void {
@@ -83,7 +93,9 @@ function checkVersion(version: unknown): void {
   const newer = major > 1;
   throw new DocumentError(
     `This document has version ${found}; this diagram reads ${VERSION}. ` +
-      (newer ? "A newer prepbench wrote it: update prepbench, then reload the page." : `An older prepbench wrote it. ${AGAIN}`),
+      (newer
+        ? "A newer prepbench wrote it: update prepbench, then reload the page."
+        : `An older prepbench wrote it. ${AGAIN}`),
   );
 }
 
@@ -91,7 +103,8 @@ function validate(value: unknown, kind: Schema, path: string): void {
   if (kind.$ref) return validate(value, DEFINITIONS[kind.$ref.slice(8)]!, path);
   if (kind.anyOf) return value === null ? undefined : validate(value, kind.anyOf[0]!, path);
   if (kind.enum) {
-    if (!kind.enum.includes(value)) throw new DocumentError(`${path} must be one of ${kind.enum.join(", ")}, got ${shown(value)}.`);
+    if (!kind.enum.includes(value))
+      throw new DocumentError(`${path} must be one of ${kind.enum.join(", ")}, got ${shown(value)}.`);
     return;
   }
   if (kind.type === "array") {
@@ -105,7 +118,8 @@ function validate(value: unknown, kind: Schema, path: string): void {
 }
 
 function validateObject(value: unknown, kind: Schema, path: string): void {
-  if (typeof value !== "object" || value === null) throw new DocumentError(`${path} must be an object, got ${shown(value)}.`);
+  if (typeof value !== "object" || value === null)
+    throw new DocumentError(`${path} must be an object, got ${shown(value)}.`);
   for (const name in kind.properties) {
     if (!(name in value)) throw new DocumentError(`${path} lacks the field "${name}".`);
     validate((value as Record<string, unknown>)[name], kind.properties[name]!, `${path}.${name}`);
@@ -120,7 +134,8 @@ function shown(value: unknown): string {
 export function checkHierarchy(document: GraphCollectionDocument): void {
   const parents = new Map<string, string | null>();
   for (const group of document.groups) {
-    if (parents.has(group.id)) throw new DocumentError(`The document has two groups "${group.id}"; each needs an id of its own.`);
+    if (parents.has(group.id))
+      throw new DocumentError(`The document has two groups "${group.id}"; each needs an id of its own.`);
     parents.set(group.id, group.parent);
   }
   if (!parents.has("")) throw new DocumentError("The document lacks the group of the model itself (its id is empty).");
@@ -129,8 +144,14 @@ export function checkHierarchy(document: GraphCollectionDocument): void {
     const chain: string[] = [];
     for (let at: string | null = group.id; at !== null && !safe.has(at); at = parents.get(at)!) {
       const before = chain.indexOf(at);
-      if (before >= 0) throw new DocumentError(`The modules of the document hold each other: ${[...chain.slice(before), at].map((name) => `"${name}"`).join(" in ")}.`);
-      if (!parents.has(at)) throw new DocumentError(`Group "${chain[chain.length - 1]}" lies in "${at}", which the document does not have.`);
+      if (before >= 0)
+        throw new DocumentError(
+          `The modules of the document hold each other: ${[...chain.slice(before), at].map((name) => `"${name}"`).join(" in ")}.`,
+        );
+      if (!parents.has(at))
+        throw new DocumentError(
+          `Group "${chain[chain.length - 1]}" lies in "${at}", which the document does not have.`,
+        );
       chain.push(at);
     }
     for (const name of chain) safe.add(name);
@@ -138,8 +159,10 @@ export function checkHierarchy(document: GraphCollectionDocument): void {
   const nodes = new Set<string>();
   for (const graph of document.graphs) {
     for (const node of graph.nodes) {
-      if (node.group !== null && !parents.has(node.group)) throw new DocumentError(`Node "${node.id}" lies in group "${node.group}", which the document does not have.`);
-      if (nodes.has(node.id)) throw new DocumentError(`The document has two nodes "${node.id}"; each needs an id of its own.`);
+      if (node.group !== null && !parents.has(node.group))
+        throw new DocumentError(`Node "${node.id}" lies in group "${node.group}", which the document does not have.`);
+      if (nodes.has(node.id))
+        throw new DocumentError(`The document has two nodes "${node.id}"; each needs an id of its own.`);
       nodes.add(node.id);
     }
   }

@@ -19,12 +19,18 @@ export function neighbourhood(root: Cluster, edges: Edge[], centre: string, hops
     front = [...new Set(front.flatMap((at) => near.get(at) ?? []))].filter((id) => !kept.has(id));
     for (const id of front) kept.add(id);
   }
-  return [filtered(root, (id) => kept.has(id)), edges.filter(([source, target]) => kept.has(source) && kept.has(target))];
+  return [
+    filtered(root, (id) => kept.has(id)),
+    edges.filter(([source, target]) => kept.has(source) && kept.has(target)),
+  ];
 }
 
 function filtered(cluster: Cluster, keep: (id: string) => boolean): Cluster {
   const members = cluster.members.map((member) => (isCluster(member) ? filtered(member, keep) : member));
-  return { ...cluster, members: members.filter((member) => (isCluster(member) ? member.members.length > 0 : keep(member.id))) };
+  return {
+    ...cluster,
+    members: members.filter((member) => (isCluster(member) ? member.members.length > 0 : keep(member.id))),
+  };
 }
 
 /** Replace a value that is used often and far away by a reference at each use: long edges are what makes layouts slow and unreadable. */
@@ -46,7 +52,12 @@ export function withReferences(root: Cluster, edges: Edge[]): [Cluster, Edge[]] 
 }
 
 function withChips(cluster: Cluster, chips: Map<string, Box[]>): Cluster {
-  return { ...cluster, members: cluster.members.flatMap((member): (Box | Cluster)[] => (isCluster(member) ? [withChips(member, chips)] : [...(chips.get(member.id) ?? []), member])) };
+  return {
+    ...cluster,
+    members: cluster.members.flatMap((member): (Box | Cluster)[] =>
+      isCluster(member) ? [withChips(member, chips)] : [...(chips.get(member.id) ?? []), member],
+    ),
+  };
 }
 
 /** The longest way to each box, without the edges that close a circle (found depth first). */
@@ -67,7 +78,10 @@ function ranksOf(edges: Edge[]): Map<string, number> {
         entered.add(at);
         stack.push(...inputs.get(at)!.filter((source) => !entered.has(source)));
       } else {
-        ranks.set(at, inputs.get(at)!.reduce((most, source) => Math.max(most, (ranks.get(source) ?? -1) + 1), 0));
+        ranks.set(
+          at,
+          inputs.get(at)!.reduce((most, source) => Math.max(most, (ranks.get(source) ?? -1) + 1), 0),
+        );
         stack.pop();
       }
     }

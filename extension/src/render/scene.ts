@@ -6,7 +6,7 @@
 
 import type { Module, Node } from "../generated/document";
 import { type Box, box, type Cluster, type Edge, type Marks, type Scene, type View } from "./boxes";
-import { type Item, lastName, type Lookup } from "./lookup";
+import { type Item, type Lookup, lastName } from "./lookup";
 import { neighbourhood, withReferences } from "./references";
 
 export const BOXES = 36; // what a first view shows at most, unless failures lie deeper
@@ -20,7 +20,12 @@ const OUTSIDE = "outside:";
  * @param marks changes ("added", "removed", "changed") by node or module
  * @param distinct groups that are alike but get different texts here are not folded together
  */
-export function makeScene(lookup: Lookup, view: View, marks: Marks = new Map(), distinct: (group: string) => string = () => ""): Scene {
+export function makeScene(
+  lookup: Lookup,
+  view: View,
+  marks: Marks = new Map(),
+  distinct: (group: string) => string = () => "",
+): Scene {
   return new Builder(lookup, view, marks, distinct).build();
 }
 
@@ -31,12 +36,18 @@ class Builder {
   private readonly drawn = new Map<string, string>(); // closed group -> its box
   private open = new Set<string>();
 
-  constructor(private readonly lookup: Lookup, private readonly view: View, private readonly marks: Marks, private readonly distinct: (group: string) => string) {
+  constructor(
+    private readonly lookup: Lookup,
+    private readonly view: View,
+    private readonly marks: Marks,
+    private readonly distinct: (group: string) => string,
+  ) {
     this.root = lookup.groups.has(view.root) ? view.root : "";
     this.unfolded = new Set(view.unfolded);
     if (marks.size) {
       for (const node of lookup.nodes.values()) {
-        if (marks.has(node.id)) for (const group of lookup.parents(node.group)) this.marked.set(group, (this.marked.get(group) ?? 0) + 1);
+        if (marks.has(node.id))
+          for (const group of lookup.parents(node.group)) this.marked.set(group, (this.marked.get(group) ?? 0) + 1);
       }
     }
   }
@@ -50,13 +61,21 @@ class Builder {
     root = { ...root, members: [...root.members, ...ends] };
     if (this.view.around) [root, edges] = neighbourhood(root, edges, this.view.around, this.view.hops);
     [root, edges] = withReferences(root, edges);
-    return { root, edges, counts: this.counts(), expanded: [...this.open].sort(byCode), title: this.lookup.document.model_type };
+    return {
+      root,
+      edges,
+      counts: this.counts(),
+      expanded: [...this.open].sort(byCode),
+      title: this.lookup.document.model_type,
+    };
   }
 
   private counts(): [string, number][] {
     const modules = this.lookup.document.modules;
     const counts = new Map<string, number>();
-    for (const module of modules) if (module.fqn || module.status !== "traced" || modules.length === 1) counts.set(module.status, (counts.get(module.status) ?? 0) + 1);
+    for (const module of modules)
+      if (module.fqn || module.status !== "traced" || modules.length === 1)
+        counts.set(module.status, (counts.get(module.status) ?? 0) + 1);
     return ["failed", "leaf", "unvisited", "traced"].filter((s) => counts.has(s)).map((s) => [s, counts.get(s)!]);
   }
 
@@ -74,7 +93,10 @@ class Builder {
       if (this.view.depth && depth < 1) break;
       const following: string[] = [];
       const runs = level.flatMap((parent) => this.runs(parent).filter((run) => run[0]!.isGroup));
-      const ordered = [...runs.filter((run) => wanted.has(run[0]!.id)), ...runs.filter((run) => !wanted.has(run[0]!.id))];
+      const ordered = [
+        ...runs.filter((run) => wanted.has(run[0]!.id)),
+        ...runs.filter((run) => !wanted.has(run[0]!.id)),
+      ];
       for (const run of ordered) {
         const group = run[0]!.id;
         const more = this.runs(group).length - 1 + (run.length > 1 ? 1 : 0);
@@ -98,7 +120,8 @@ class Builder {
       if (troubled(status) && group.id) for (const parent of this.lookup.parents(group.id).slice(1)) wanted.add(parent);
       if (status === "failed") wanted.add(group.id);
     }
-    for (const node of this.lookup.nodes.values()) if (troubled(node.status)) for (const parent of this.lookup.parents(node.group)) wanted.add(parent);
+    for (const node of this.lookup.nodes.values())
+      if (troubled(node.status)) for (const parent of this.lookup.parents(node.group)) wanted.add(parent);
     return wanted;
   }
 
@@ -139,7 +162,17 @@ class Builder {
     }
     members.push(...this.unvisited(group));
     const status = label ? "traced" : this.status(fqn);
-    if (group === "" && status === "failed") members.unshift(box({ id: "module:", kind: "note", title: this.lookup.document.model_type, subtitle: "the model itself", detail: reason(module), status: "failed" }));
+    if (group === "" && status === "failed")
+      members.unshift(
+        box({
+          id: "module:",
+          kind: "note",
+          title: this.lookup.document.model_type,
+          subtitle: "the model itself",
+          detail: reason(module),
+          status: "failed",
+        }),
+      );
     const name = this.name(group);
     const title = module && name ? `${name} · ${module.type}` : name;
     const calls = label ? "" : this.calls(fqn, call);
@@ -150,7 +183,8 @@ class Builder {
     const standsForModule = node.op === "call_module" || node.fqn !== this.lookup.groups.get(node.group!)!.fqn;
     const module = standsForModule ? this.lookup.modules.get(node.fqn) : undefined;
     let detail = node.shapes.slice(0, 2).join(" ") + (node.shapes.length > 2 ? " …" : "");
-    if (node.status === "failed" || node.status === "leaf") detail = reason(this.lookup.modules.get(node.fqn)) || detail;
+    if (node.status === "failed" || node.status === "leaf")
+      detail = reason(this.lookup.modules.get(node.fqn)) || detail;
     return box({
       id: node.id,
       kind: node.op === "placeholder" ? "input" : node.op === "output" ? "output" : "node",
@@ -173,7 +207,8 @@ class Builder {
       kind: "module",
       title: this.name(group),
       subtitle: module?.type ?? "",
-      detail: status === "failed" || status === "leaf" ? reason(module) : counted(this.lookup.operations.get(group) ?? 0),
+      detail:
+        status === "failed" || status === "leaf" ? reason(module) : counted(this.lookup.operations.get(group) ?? 0),
       status,
       fqn,
       inside: module ? [...(this.lookup.inside.get(fqn) ?? [])].sort((a, b) => byCode(a[0], b[0])) : [],
@@ -202,8 +237,27 @@ class Builder {
     const { fqn: here, call, label } = this.lookup.groups.get(group)!;
     if (call > 1 || label) return [];
     const missing = this.lookup.unvisited.get(here) ?? [];
-    const boxes = missing.slice(0, UNVISITED).map((fqn) => box({ id: `unvisited:${fqn}`, kind: "node", title: lastName(fqn), subtitle: this.lookup.modules.get(fqn)!.type, detail: "never called", status: "unvisited", fqn }));
-    if (missing.length > UNVISITED) boxes.push(box({ id: `note:${here}`, kind: "note", title: `+${missing.length - UNVISITED} unvisited`, status: "unvisited", fqn: here }));
+    const boxes = missing.slice(0, UNVISITED).map((fqn) =>
+      box({
+        id: `unvisited:${fqn}`,
+        kind: "node",
+        title: lastName(fqn),
+        subtitle: this.lookup.modules.get(fqn)!.type,
+        detail: "never called",
+        status: "unvisited",
+        fqn,
+      }),
+    );
+    if (missing.length > UNVISITED)
+      boxes.push(
+        box({
+          id: `note:${here}`,
+          kind: "note",
+          title: `+${missing.length - UNVISITED} unvisited`,
+          status: "unvisited",
+          fqn: here,
+        }),
+      );
     return boxes;
   }
 
@@ -250,7 +304,8 @@ class Builder {
 
   private end(ends: Map<string, Box>, id: string, arrow: string, nodeId: string): string {
     const node = this.lookup.nodes.get(nodeId)!;
-    if (!ends.has(id)) ends.set(id, box({ id, kind: "reference", title: `${arrow} ${node.fqn || node.label}`, fqn: node.fqn }));
+    if (!ends.has(id))
+      ends.set(id, box({ id, kind: "reference", title: `${arrow} ${node.fqn || node.label}`, fqn: node.fqn }));
     return id;
   }
 

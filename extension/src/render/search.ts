@@ -21,14 +21,30 @@ export function search(lookup: Lookup, query: string): Hit[] {
   const matches = matcher(query);
   if (!matches) return [];
   const hits: Hit[] = [];
-  const text = (fqn: string, type: string, status: string, more: string): string => `${fqn} ${type} ${WORDS[status] ?? status} ${more}`;
+  const text = (fqn: string, type: string, status: string, more: string): string =>
+    `${fqn} ${type} ${WORDS[status] ?? status} ${more}`;
   for (const group of lookup.groups.values()) {
     const module = lookup.modules.get(group.fqn);
-    if (group.id && matches(text(group.fqn, module?.type ?? "", module?.status ?? "traced", ""))) hits.push({ id: `module:${group.id}`, fqn: group.fqn, text: `${group.fqn} ${module?.type ?? ""}` });
+    if (group.id && matches(text(group.fqn, module?.type ?? "", module?.status ?? "traced", "")))
+      hits.push({ id: `module:${group.id}`, fqn: group.fqn, text: `${group.fqn} ${module?.type ?? ""}` });
   }
   for (const node of lookup.nodes.values()) {
     const module = moduleOf(lookup, node);
-    if (matches(text(module ? node.fqn : `${node.fqn}.${node.label}`, module?.type ?? node.type, node.status, `${node.target} ${node.op}`))) hits.push({ id: node.id, fqn: node.fqn, text: `${module ? node.fqn : node.label} ${module?.type ?? node.target}` });
+    if (
+      matches(
+        text(
+          module ? node.fqn : `${node.fqn}.${node.label}`,
+          module?.type ?? node.type,
+          node.status,
+          `${node.target} ${node.op}`,
+        ),
+      )
+    )
+      hits.push({
+        id: node.id,
+        fqn: node.fqn,
+        text: `${module ? node.fqn : node.label} ${module?.type ?? node.target}`,
+      });
   }
   for (const names of lookup.unvisited.values()) {
     for (const fqn of names) {
@@ -68,7 +84,8 @@ function inOrder(lookup: Lookup, hits: Hit[]): Hit[] {
   const position = new Map<string, number>();
   let next = 0;
   for (const node of lookup.nodes.values()) {
-    for (const group of lookup.parents(node.group).reverse()) if (!position.has(`module:${group}`)) position.set(`module:${group}`, next++);
+    for (const group of lookup.parents(node.group).reverse())
+      if (!position.has(`module:${group}`)) position.set(`module:${group}`, next++);
     position.set(node.id, next++);
   }
   return hits.sort((a, b) => (position.get(a.id) ?? next) - (position.get(b.id) ?? next));

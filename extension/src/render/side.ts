@@ -1,9 +1,9 @@
 /** What stands beside the picture: details of what is selected, else what is wrong with the model. */
 
+import palette from "../generated/palette.json";
 import type { Details, Neighbour } from "./details";
 import { copyText, make } from "./dom";
 import type { Trouble } from "./engine";
-import palette from "../generated/palette.json";
 
 const STATUS = palette.status as Record<string, { glyph: string; word: string }>;
 const SHOWN = 200;
@@ -18,8 +18,17 @@ export interface SideActions {
 
 /** The list of what failed or was wrapped, with reasons; each row leads to its module. */
 export function troubleList(troubles: Trouble[], findings: string[], actions: SideActions): Node[] {
-  const hint = make("p", { class: "pbd-dim" }, "Click a box for details. Double-click, or Enter, opens and closes modules. ? shows all keys.");
-  const notes = findings.length ? [make("h4", {}, "Takes for granted"), make("ul", { class: "pbd-list pbd-dim" }, ...findings.slice(0, SHOWN).map((text) => make("li", {}, text)))] : [];
+  const hint = make(
+    "p",
+    { class: "pbd-dim" },
+    "Click a box for details. Double-click, or Enter, opens and closes modules. ? shows all keys.",
+  );
+  const notes = findings.length
+    ? [
+        make("h4", {}, "Takes for granted"),
+        make("ul", { class: "pbd-list pbd-dim" }, ...findings.slice(0, SHOWN).map((text) => make("li", {}, text))),
+      ]
+    : [];
   if (!troubles.length) return [...notes, hint];
   const rows = troubles.slice(0, SHOWN).map((trouble) =>
     make(
@@ -27,15 +36,33 @@ export function troubleList(troubles: Trouble[], findings: string[], actions: Si
       {},
       make(
         "button",
-        { type: "button", class: `pbd-trouble pbd-is-${trouble.status}`, click: () => actions.reveal(trouble.id || trouble.fqn), disabled: !trouble.id && trouble.fqn !== "" },
-        make("span", { class: "pbd-trouble-name" }, `${STATUS[trouble.status]!.glyph} ${trouble.fqn || "the model itself"}`),
+        {
+          type: "button",
+          class: `pbd-trouble pbd-is-${trouble.status}`,
+          click: () => actions.reveal(trouble.id || trouble.fqn),
+          disabled: !trouble.id && trouble.fqn !== "",
+        },
+        make(
+          "span",
+          { class: "pbd-trouble-name" },
+          `${STATUS[trouble.status]!.glyph} ${trouble.fqn || "the model itself"}`,
+        ),
         make("span", { class: "pbd-trouble-reason" }, trouble.reason || STATUS[trouble.status]!.word),
         make("span", { class: "pbd-dim" }, trouble.place ? shortPlace(trouble.place) : ""),
       ),
     ),
   );
-  const more = troubles.length > SHOWN ? [make("p", { class: "pbd-dim" }, `and ${troubles.length - SHOWN} more: search for “failed”`)] : [];
-  return [make("h4", {}, "Not captured as a graph"), make("ul", { class: "pbd-troubles" }, ...rows), ...more, ...notes, hint];
+  const more =
+    troubles.length > SHOWN
+      ? [make("p", { class: "pbd-dim" }, `and ${troubles.length - SHOWN} more: search for “failed”`)]
+      : [];
+  return [
+    make("h4", {}, "Not captured as a graph"),
+    make("ul", { class: "pbd-troubles" }, ...rows),
+    ...more,
+    ...notes,
+    hint,
+  ];
 }
 
 /** Details of one box, or a list of several. */
@@ -43,14 +70,40 @@ export function detailsOf(all: Details[], open: (group: string) => boolean, acti
   if (all.length !== 1) return severalOf(all, actions);
   const details = all[0]!;
   const parts: Node[] = [
-    make("div", { class: "pbd-title" }, make("h4", {}, details.title), ...(details.fqn ? [make("button", { type: "button", title: "Copy the name (C)", "aria-label": `copy ${details.fqn}`, click: () => void copyName(details.fqn, actions) }, "⧉")] : [])),
+    make(
+      "div",
+      { class: "pbd-title" },
+      make("h4", {}, details.title),
+      ...(details.fqn
+        ? [
+            make(
+              "button",
+              {
+                type: "button",
+                title: "Copy the name (C)",
+                "aria-label": `copy ${details.fqn}`,
+                click: () => void copyName(details.fqn, actions),
+              },
+              "⧉",
+            ),
+          ]
+        : []),
+    ),
   ];
   const list = make("dl");
   for (const [name, value] of details.rows) list.append(make("dt", {}, name), make("dd", {}, value));
   parts.push(list);
   if (details.failure) {
-    parts.push(make("p", { class: "pbd-reason" }, make("b", {}, details.failure.reason), details.failure.raised ? make("small", {}, details.failure.raised) : ""));
-    if (details.failure.remedy) parts.push(make("p", { class: "pbd-remedy" }, make("b", {}, "What to do: "), details.failure.remedy));
+    parts.push(
+      make(
+        "p",
+        { class: "pbd-reason" },
+        make("b", {}, details.failure.reason),
+        details.failure.raised ? make("small", {}, details.failure.raised) : "",
+      ),
+    );
+    if (details.failure.remedy)
+      parts.push(make("p", { class: "pbd-remedy" }, make("b", {}, "What to do: "), details.failure.remedy));
   }
   for (const finding of details.findings) parts.push(make("p", { class: "pbd-remedy" }, finding));
   if (details.source) parts.push(...sourceOf(details, actions));
@@ -59,7 +112,11 @@ export function detailsOf(all: Details[], open: (group: string) => boolean, acti
       make(
         "div",
         { class: "pbd-actions" },
-        make("button", { type: "button", click: () => actions.toggle(details.id) }, open(details.group) ? "Close module" : "Open module"),
+        make(
+          "button",
+          { type: "button", click: () => actions.toggle(details.id) },
+          open(details.group) ? "Close module" : "Open module",
+        ),
         make("button", { type: "button", click: () => actions.focusOn(details.group) }, "Show only this"),
       ),
     );
@@ -69,10 +126,31 @@ export function detailsOf(all: Details[], open: (group: string) => boolean, acti
 }
 
 function severalOf(all: Details[], actions: SideActions): Node[] {
-  const rows = all.map((details) => make("li", {}, make("button", { type: "button", class: "pbd-link", click: () => actions.reveal(details.id) }, details.title), ` ${details.rows[0]?.[1] ?? ""}`));
+  const rows = all.map((details) =>
+    make(
+      "li",
+      {},
+      make("button", { type: "button", class: "pbd-link", click: () => actions.reveal(details.id) }, details.title),
+      ` ${details.rows[0]?.[1] ?? ""}`,
+    ),
+  );
   const names = all.map((details) => details.fqn).filter(Boolean);
   return [
-    make("div", { class: "pbd-title" }, make("h4", {}, `${all.length} selected`), make("button", { type: "button", title: "Copy the names (C)", "aria-label": "copy names", click: () => void copyName(names.join("\n"), actions) }, "⧉")),
+    make(
+      "div",
+      { class: "pbd-title" },
+      make("h4", {}, `${all.length} selected`),
+      make(
+        "button",
+        {
+          type: "button",
+          title: "Copy the names (C)",
+          "aria-label": "copy names",
+          click: () => void copyName(names.join("\n"), actions),
+        },
+        "⧉",
+      ),
+    ),
     make("ul", { class: "pbd-list" }, ...rows),
   ];
 }
@@ -86,13 +164,25 @@ function sourceOf(details: Details, actions: SideActions): Node[] {
   const { file, line, code } = details.source!;
   const place = shortPlace(`${file}:${line}`);
   const open = actions.openSource;
-  const head = open ? make("button", { type: "button", class: "pbd-link", title: `Open ${file}, line ${line}`, click: () => open(file, line, code) }, place) : make("span", { class: "pbd-dim", title: `${file}:${line}` }, place);
+  const head = open
+    ? make(
+        "button",
+        { type: "button", class: "pbd-link", title: `Open ${file}, line ${line}`, click: () => open(file, line, code) },
+        place,
+      )
+    : make("span", { class: "pbd-dim", title: `${file}:${line}` }, place);
   return [head, make("pre", { class: "pbd-code" }, details.frame || code)];
 }
 
 function neighboursOf(word: string, neighbours: Neighbour[], actions: SideActions): Node[] {
   if (!neighbours.length) return [];
-  const rows = neighbours.map((each) => make("li", {}, make("button", { type: "button", class: "pbd-link", click: () => actions.reveal(each.id) }, each.text)));
+  const rows = neighbours.map((each) =>
+    make(
+      "li",
+      {},
+      make("button", { type: "button", class: "pbd-link", click: () => actions.reveal(each.id) }, each.text),
+    ),
+  );
   return [make("div", { class: "pbd-dim" }, word), make("ul", { class: "pbd-list" }, ...rows)];
 }
 

@@ -1,15 +1,22 @@
 /** The workers as objects whose methods return promises. */
 
+import type { Overlay } from "../generated/document";
 import type { Assets, Source, TreeRow } from "./api";
+import type { View } from "./boxes";
 import type { Details } from "./details";
 import type { Drawing, Engine, Summary, Trouble } from "./engine";
-import type { View } from "./boxes";
 import type { Hit } from "./search";
 import type { SvgElement } from "./svgtree";
-import type { Overlay } from "../generated/document";
 
-interface Reply { id: number; result?: unknown; error?: string; }
-interface Waiting { resolve: (value: unknown) => void; reject: (error: Error) => void; }
+interface Reply {
+  id: number;
+  result?: unknown;
+  error?: string;
+}
+interface Waiting {
+  resolve: (value: unknown) => void;
+  reject: (error: Error) => void;
+}
 
 /** A worker that answers messages by number. */
 class Caller {
@@ -26,7 +33,11 @@ class Caller {
     };
     worker.onerror = (event) => {
       event.preventDefault();
-      this.end(new Error(`A worker of the diagram could not run${event.message ? `: ${event.message}` : ""}. Reload the page.`));
+      this.end(
+        new Error(
+          `A worker of the diagram could not run${event.message ? `: ${event.message}` : ""}. Reload the page.`,
+        ),
+      );
     };
   }
 
@@ -53,23 +64,57 @@ export class EngineClient {
     this.caller = new Caller(assets.engine());
   }
 
-  load(source: Source): Promise<Summary> { return this.ask("load", source); }
-  setOverlays(overlays: Overlay[]): Promise<Summary> { return this.ask("setOverlays", overlays); }
-  text(): Promise<string> { return this.ask("text"); }
-  draw(part: number, view: View, overlay: string): Promise<Drawing> { return this.ask("draw", part, view, overlay); }
-  details(part: number, ids: string[]): Promise<Details[]> { return this.ask("details", part, ids); }
-  search(part: number, query: string): Promise<Hit[]> { return this.ask("search", part, query); }
-  tree(part: number): Promise<TreeRow[]> { return this.ask("tree", part); }
-  troubles(part: number): Promise<Trouble[]> { return this.ask("troubles", part); }
-  findings(part: number): Promise<string[]> { return this.ask("findings", part); }
-  toggle(part: number, view: View, id: string): Promise<View> { return this.ask("toggle", part, view, id); }
-  unfold(part: number, view: View, id: string): Promise<View> { return this.ask("unfold", part, view, id); }
-  openMore(part: number, view: View, below: string, levels: number, limit: number): Promise<View> { return this.ask("openMore", part, view, below, levels, limit); }
-  toDepth(part: number, view: View, depth: number): Promise<View> { return this.ask("toDepth", part, view, depth); }
-  reveal(part: number, view: View, name: string): Promise<{ view: View; id: string } | null> { return this.ask("reveal", part, view, name); }
-  boxesOf(part: number, view: View, names: string[]): Promise<string[]> { return this.ask("boxesOf", part, view, names); }
-  visibleOf(part: number, view: View, ids: string[]): Promise<string[]> { return this.ask("visibleOf", part, view, ids); }
-  dispose(): void { this.caller.end(new Error("The diagram was closed.")); }
+  load(source: Source): Promise<Summary> {
+    return this.ask("load", source);
+  }
+  setOverlays(overlays: Overlay[]): Promise<Summary> {
+    return this.ask("setOverlays", overlays);
+  }
+  text(): Promise<string> {
+    return this.ask("text");
+  }
+  draw(part: number, view: View, overlay: string): Promise<Drawing> {
+    return this.ask("draw", part, view, overlay);
+  }
+  details(part: number, ids: string[]): Promise<Details[]> {
+    return this.ask("details", part, ids);
+  }
+  search(part: number, query: string): Promise<Hit[]> {
+    return this.ask("search", part, query);
+  }
+  tree(part: number): Promise<TreeRow[]> {
+    return this.ask("tree", part);
+  }
+  troubles(part: number): Promise<Trouble[]> {
+    return this.ask("troubles", part);
+  }
+  findings(part: number): Promise<string[]> {
+    return this.ask("findings", part);
+  }
+  toggle(part: number, view: View, id: string): Promise<View> {
+    return this.ask("toggle", part, view, id);
+  }
+  unfold(part: number, view: View, id: string): Promise<View> {
+    return this.ask("unfold", part, view, id);
+  }
+  openMore(part: number, view: View, below: string, levels: number, limit: number): Promise<View> {
+    return this.ask("openMore", part, view, below, levels, limit);
+  }
+  toDepth(part: number, view: View, depth: number): Promise<View> {
+    return this.ask("toDepth", part, view, depth);
+  }
+  reveal(part: number, view: View, name: string): Promise<{ view: View; id: string } | null> {
+    return this.ask("reveal", part, view, name);
+  }
+  boxesOf(part: number, view: View, names: string[]): Promise<string[]> {
+    return this.ask("boxesOf", part, view, names);
+  }
+  visibleOf(part: number, view: View, ids: string[]): Promise<string[]> {
+    return this.ask("visibleOf", part, view, ids);
+  }
+  dispose(): void {
+    this.caller.end(new Error("The diagram was closed."));
+  }
 
   private ask<T>(method: keyof Engine, ...args: unknown[]): Promise<T> {
     return this.caller.call({ method, args }) as Promise<T>;
@@ -104,20 +149,27 @@ export class Layouter {
     this.cancel();
     const caller = await this.start();
     return new Promise<SvgElement>((resolve, reject) => {
-      const timer = setTimeout(() => fail(new TooSlow(`The layout took longer than ${milliseconds / 1000} s and was stopped.`)), milliseconds);
+      const timer = setTimeout(
+        () => fail(new TooSlow(`The layout took longer than ${milliseconds / 1000} s and was stopped.`)),
+        milliseconds,
+      );
       const done = (act: () => void): void => {
         clearTimeout(timer);
         if (this.running === fail) this.running = null;
         act();
       };
-      const fail = (error: Error): void => done(() => {
-        caller.end(error);
-        this.caller = null;
-        this.start().catch(() => undefined); // told when the next layout waits for it
-        reject(error);
-      });
+      const fail = (error: Error): void =>
+        done(() => {
+          caller.end(error);
+          this.caller = null;
+          this.start().catch(() => undefined); // told when the next layout waits for it
+          reject(error);
+        });
       this.running = fail;
-      caller.call({ dot }).then((svg) => done(() => resolve(svg as SvgElement)), (error: Error) => done(() => reject(error)));
+      caller.call({ dot }).then(
+        (svg) => done(() => resolve(svg as SvgElement)),
+        (error: Error) => done(() => reject(error)),
+      );
     });
   }
 
