@@ -48,7 +48,7 @@ const files = {
   "page.js": page,
   "page.html": template,
   "diagram.js": await bundle("src/widget.ts", "esm", engine),
-  "bench.js": await bundle("src/bench.ts", "esm"),
+  "bench.js": await bundle("src/bench/index.ts", "esm"),
   "diagram.css": await styles("diagram"),
   "bench.css": await readFile(here("src/style/bench.css"), "utf8"),
 };

@@ -1,4 +1,4 @@
-"""What the front end takes from Python: the document's types and schema, and the palette.
+"""What the front end takes from Python: the types of documents, of the bench and of actions, and the palette.
 
 ``python extension/generate.py --check`` says whether the files are fresh, ``--write`` writes them.
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from prepbench.document.schema import schema
+from prepbench.bench import BenchSummary
+from prepbench.document.schema import definitions, schema
 from prepbench.views import palette
+from prepbench.widgets.actions import Action, Nothing
+from prepbench.widgets.bench import BENCH_ACTIONS, RunStatus
+from prepbench.widgets.diagram import DIAGRAM_ACTIONS
 
 FOLDER = Path(__file__).parent / "src" / "generated"
 _PLAIN = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
@@ -21,16 +26,36 @@ _PLAIN = {"string": "string", "integer": "number", "number": "number", "boolean"
 def files() -> dict[str, str]:
     """Name and content of every generated file."""
     return {
-        "document.ts": _types(schema()),
+        "document.ts": _types(schema()["$defs"]),
+        "widgets.ts": _types(_widget_definitions())
+        + _actions("BenchActions", BENCH_ACTIONS)
+        + _actions("DiagramActions", DIAGRAM_ACTIONS),
         "schema.json": json.dumps({"$defs": schema()["$defs"]}, separators=(",", ":")) + "\n",
         "palette.json": json.dumps(_marks(), indent=1, ensure_ascii=False) + "\n",
         "colours.css": _css(),
     }
 
 
-def _types(whole: dict[str, Any]) -> str:
+def _widget_definitions() -> dict[str, Any]:
+    actions = [*BENCH_ACTIONS.values(), *DIAGRAM_ACTIONS.values()]
+    return definitions(
+        BenchSummary, RunStatus, *(action.payload for action in actions if action.payload is not Nothing)
+    )
+
+
+def _actions(name: str, actions: Mapping[str, Action[Any]]) -> str:
+    """The payload of each action, by its name."""
+    rows = "".join(f"  {action}: {_payload(entry.payload)};\n" for action, entry in actions.items())
+    return f"\nexport interface {name} {{\n{rows}}}\n"
+
+
+def _payload(kind: type) -> str:
+    return "Record<string, never>" if kind is Nothing else kind.__name__
+
+
+def _types(schemas: dict[str, Any]) -> str:
     parts = []
-    for name, definition in whole["$defs"].items():
+    for name, definition in schemas.items():
         fields = "".join(f"  {key}: {_type(value)};\n" for key, value in definition["properties"].items())
         parts.append(f"export interface {name} {{\n{fields}}}\n")
     return "\n".join(parts)
@@ -45,7 +70,7 @@ def _type(value: dict[str, Any]) -> str:
         return " | ".join(_type(choice) for choice in value["anyOf"])
     if value["type"] == "array":
         inner = _type(value["items"])
-        return f"({inner})[]" if " " in inner else f"{inner}[]"
+        return f"({inner})[]" if "|" in inner else f"{inner}[]"
     return _PLAIN[value["type"]]
 
 

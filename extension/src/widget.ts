@@ -3,6 +3,7 @@
 import engine from "engine-script";
 import { unzipped, workerOf } from "./blobs";
 import type { Overlay } from "./generated/document";
+import type { DiagramActions } from "./generated/widgets";
 import { type Assets, createDiagram, type DiagramView, type View } from "./render";
 
 interface State {
@@ -38,7 +39,7 @@ function sharedNow(): Shared {
 }
 
 /** Asks Python for something that comes as bytes. */
-function ask(model: Model, action: string, content: Record<string, unknown> = {}): Promise<Uint8Array> {
+function ask<K extends keyof DiagramActions>(model: Model, action: K, content: DiagramActions[K]): Promise<Uint8Array> {
   return new Promise((resolve, reject) => {
     const answered = (message: { action?: string; error?: string }, buffers: DataView[]): void => {
       if (message.action !== action) return;
@@ -59,13 +60,13 @@ function ask(model: Model, action: string, content: Record<string, unknown> = {}
 
 function assetsOf(model: Model): Assets {
   const shared = sharedNow();
-  const page = async (source: unknown): Promise<string> =>
+  const page = async (source: string): Promise<string> =>
     new TextDecoder().decode(await ask(model, "page", { document: source }));
   if (shared.assets) return { ...shared.assets, page };
   return {
     engine: () => workerOf(engine),
     layout: async () => {
-      shared.layout ??= ask(model, "layout").then(unzipped);
+      shared.layout ??= ask(model, "layout", {}).then(unzipped);
       shared.layout.catch(() => delete shared.layout);
       return workerOf(await shared.layout);
     },

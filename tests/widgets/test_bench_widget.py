@@ -51,7 +51,7 @@ def test_traits_mirror_the_bench(bench: pb.Bench, controls: BenchControls) -> No
 def test_clicks_act_on_the_bench(bench: pb.Bench, controls: BenchControls) -> None:
     _click(controls, action="set_axis", path="input", dim=0, dynamic=False)
     assert not any(axis["dynamic"] for axis in controls.axes)
-    _click(controls, action="set_precision", fqns=["0", "2"], precision="int8 weights")
+    _click(controls, action="set_precision", pattern=["0", "2"], precision="int8 weights")
     assert set(bench.precisions.values()) == {"int8 weights"}
     _click(controls, action="undo")
     assert set(bench.precisions.values()) == {"int8"}
@@ -92,8 +92,30 @@ def test_errors_become_messages(bench: pb.Bench, controls: BenchControls) -> Non
     _click(controls, action="set_target", target="TPU")
     assert controls.message["kind"] == "error"
     assert "TPU" in controls.message["text"]
-    _click(controls, action="no such action")
+    _click(controls, action="explode")
+    assert "Unknown action 'explode'" in controls.message["text"]
+    assert "set_target" in controls.message["text"]
+    _click(controls, action="set_axis", path="input", dim="0", dynamic=True)
+    assert "set_axis.dim must be of type int" in controls.message["text"]
     _click(controls, action="cancel")
+
+
+def test_a_click_sends_only_what_it_changed(bench: pb.Bench, controls: BenchControls) -> None:
+    sent: list[set[str]] = []
+    controls.send_state = lambda key=None: sent.append({key} if isinstance(key, str) else set(key))
+    _click(controls, action="set_target", target="Inductor")
+    assert sent == [{"target", "code", "can_undo"}]
+
+
+def test_the_summary_is_made_once_per_change(bench: pb.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[pb.Bench] = []
+    original = pb.Bench._summarize
+    monkeypatch.setattr(pb.Bench, "_summarize", lambda self: made.append(self) or original(self))
+    BenchControls(bench), BenchControls(bench)
+    made.clear()
+    bench.set_precision("0", "float32")
+    bench.code()
+    assert len(made) == 1
 
 
 def test_closing_ends_listening(bench: pb.Bench, controls: BenchControls) -> None:

@@ -148,6 +148,11 @@ def test_a_page_can_be_made_from_what_the_front_end_holds() -> None:
     assert buffers[0].decode().startswith("<!doctype html>")
     content, buffers = asked(widget, action="page", document="{")
     assert "no JSON" in content["error"]
+    content, buffers = asked(widget, action="explode")
+    assert content == {
+        "action": "explode",
+        "error": "Unknown action 'explode'. The known actions are layout, page.",
+    }
 
 
 def test_text_is_there_where_the_widget_is_not() -> None:

@@ -2,5 +2,6 @@
 
 from prepbench.bench.bench import Bench as Bench
 from prepbench.bench.state import BenchState as BenchState
+from prepbench.bench.summary import BenchSummary as BenchSummary
 
-__all__ = ["Bench", "BenchState"]
+__all__ = ["Bench", "BenchState", "BenchSummary"]

@@ -1,4 +1,4 @@
-"""``Bench``: the state machine behind the workbench widget, usable just as well without a screen."""
+"""``Bench``: the state behind the workbench widget, which also works in a script."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 from prepbench._display import view
 from prepbench.bench.code import code_for
 from prepbench.bench.state import PRECISIONS, TARGETS, BenchState, Precision
+from prepbench.bench.summary import BenchSummary, axis_summaries, layer_summary, precision_choices, subtitle
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile import CompiledModel, compile_model
@@ -27,12 +28,12 @@ from prepbench.settings import quantizable_layers
 class Bench:
     """A workbench for one model: see what can be captured, choose axes and precisions, compile, compare.
 
-    Displayed in a notebook it is a widget; every switch of the widget is a method here, and :meth:`code` writes the
+    A notebook shows it as a widget. Every control of the widget is a method here, and :meth:`code` writes the Python
     lines that do the same without it.
 
     Args:
         model: the model to prepare. It is never changed.
-        tracing_inputs: samples that differ along the dims that shall be dynamic; the calibration inputs when omitted.
+        tracing_inputs: samples that differ in the dims to make dynamic; the calibration inputs if left out.
         calibration_inputs: representative samples, for int8 activations; needed only to quantize.
         data: ``(input, target)`` pairs to compare on; without it the candidates are compared on the calibration
             inputs by their distance from the float model (SQNR, in dB).
@@ -71,15 +72,17 @@ class Bench:
         self.collection: GraphCollection = recursive_trace(model, inputs=self.tracing_inputs)
         self.inferred_axes = DynamicAxes.infer(self.tracing_inputs, model)
         default: Precision = "int8" if self.calibration_inputs else "float32"
-        self._states = [BenchState(self.inferred_axes, dict.fromkeys(quantizable_layers(model), default))]
+        self._layers = tuple(layer_summary(model, fqn, default) for fqn in quantizable_layers(model))
+        self._states = [BenchState(self.inferred_axes, {layer.fqn: default for layer in self._layers})]
         self._position = 0
+        self._summary: BenchSummary | None = None
         self.results: dict[str, CompiledModel] = {}
         self._made_with: dict[str, BenchState] = {}
         self.comparison: Comparison | None = None
         self.job: Job[CompiledModel] | None = None
         self._listeners: list[Callable[[], None]] = []
 
-    # -- what the switches stand at ------------------------------------------------------------------------------------
+    # -- the current choices ---------------------------------------------------------------------------------------
 
     @property
     def state(self) -> BenchState:
@@ -88,7 +91,7 @@ class Bench:
 
     @property
     def axes(self) -> DynamicAxes:
-        """The dynamic axes as they stand now."""
+        """The current dynamic axes."""
         return self.state.axes
 
     @property
@@ -131,15 +134,15 @@ class Bench:
         self._choose(replace(self.state, target=target))
 
     def set_leaf_wrap(self, leaf_wrap: bool) -> None:
-        """Choose whether modules that cannot be captured become opaque operators (``fullgraph=False``)."""
+        """Choose whether modules that cannot be captured become leaf modules (``fullgraph=False``)."""
         self._choose(replace(self.state, leaf_wrap=leaf_wrap))
 
     def undo(self) -> None:
-        """Go back to the choices before the last change; does nothing at the first."""
+        """Go back to the choices before the last change; does nothing at the first choices."""
         self._move(-1)
 
     def redo(self) -> None:
-        """Take the last undo back; does nothing at the newest."""
+        """Take back the last undo; does nothing at the newest choices."""
         self._move(+1)
 
     # -- actions -------------------------------------------------------------------------------------------------------
@@ -218,44 +221,19 @@ class Bench:
         )
 
     def code(self) -> str:
-        """Python source that does what the switches say; see :func:`prepbench.bench.code.code_for`."""
-        return code_for(
-            self.state,
-            self.inferred_axes,
-            data=self.data is not None,
-            metric=None if self.metric is None else _expression(self.metric),
-        )
+        """Python source that does the same as the current choices; see :func:`prepbench.bench.code.code_for`."""
+        return self.summary().code
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call ``listener`` after every change of choices or results; returns a function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def summary(self) -> dict[str, Any]:
-        """What a front end shows, as plain data: title, axes, layers with their precision and result, target, code."""
-        failures = len(self.collection.failures)
-        notes = self._notes()
-        return {
-            "title": type(self.model).__name__,
-            "summary": f"{_count(len(self.precisions), 'quantizable layer')} · {_count(failures, 'failure')}",
-            "axes": [
-                {"path": a.path, "dim": a.dim, "sizes": sorted(set(a.sizes)), "dynamic": a.dynamic, "symbol": a.symbol}
-                for a in self.axes.axes
-            ],
-            "layers": [
-                {**_layer(self.model, fqn), "precision": precision, "note": notes.get(fqn, "")}
-                for fqn, precision in self.precisions.items()
-            ],
-            "precisions": list(PRECISIONS),
-            "quantizable": bool(self.calibration_inputs),
-            "target": self.state.target,
-            "targets": list(TARGETS),
-            "leaf_wrap": self.state.leaf_wrap,
-            "failures": failures,
-            "code": self.code(),
-            "can_undo": self._position > 0,
-            "can_redo": self._position < len(self._states) - 1,
-        }
+    def summary(self) -> BenchSummary:
+        """What a front end shows: axes, layers with their precision and result, target, code; made once per change."""
+        if self._summary is None:
+            self._summary = self._summarize()
+        return self._summary
 
     # -- how it shows itself -------------------------------------------------------------------------------------------
 
@@ -294,6 +272,7 @@ class Bench:
         self._changed()
 
     def _changed(self) -> None:
+        self._summary = None
         for listener in list(self._listeners):
             listener()
 
@@ -306,15 +285,31 @@ class Bench:
             raise SettingsError(f"No quantizable layer matches {pattern!r}. {hint}")
         return found
 
-    def _notes(self) -> dict[str, str]:
-        """What the newest compile made of each layer, in a few words."""
-        if not self.results:
-            return {}
-        newest = list(self.results.values())[-1]
-        return {row.fqn: row.summary for row in newest.report.layers}
+    def _summarize(self) -> BenchSummary:
+        failures = len(self.collection.failures)
+        newest = list(self.results.values())[-1:]
+        notes = {row.fqn: row.summary for compiled in newest for row in compiled.report.layers}
+        metric = None if self.metric is None else _expression(self.metric)
+        return BenchSummary(
+            title=type(self.model).__name__,
+            subtitle=subtitle(len(self._layers), failures),
+            axes=axis_summaries(self.axes),
+            layers=tuple(
+                replace(layer, precision=self.precisions[layer.fqn], note=notes.get(layer.fqn, ""))
+                for layer in self._layers
+            ),
+            precisions=precision_choices(calibrated=bool(self.calibration_inputs)),
+            target=self.state.target,
+            targets=tuple(TARGETS),
+            leaf_wrap=self.state.leaf_wrap,
+            failures=failures,
+            code=code_for(self.state, self.inferred_axes, data=self.data is not None, metric=metric),
+            can_undo=self._position > 0,
+            can_redo=self._position < len(self._states) - 1,
+        )
 
     def _keep(self, state: BenchState, compiled: CompiledModel) -> None:
-        """File a result under its label; the same choices replace, other choices get a number."""
+        """Store a result under its label; other choices with the same label get a number."""
         name, number = state.label, 1
         while name in self._made_with and self._made_with[name] != state:
             number += 1
@@ -327,15 +322,6 @@ class Bench:
 
 def _read(model: nn.Module, inputs: Iterable[Any] | None, name: str) -> list[Sample]:
     return [] if inputs is None else normalize_samples(model, inputs, name=name)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
-
-
-def _layer(model: nn.Module, fqn: str) -> dict[str, Any]:
-    module = model.get_submodule(fqn)
-    return {"fqn": fqn, "type": type(module).__name__, "parameters": sum(p.numel() for p in module.parameters())}
 
 
 def _expression(metric: Callable[[Any, Any], Any]) -> str:

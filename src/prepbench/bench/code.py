@@ -1,4 +1,4 @@
-"""The Python lines that do what the bench's switches say, without widgets."""
+"""The Python lines that do the same as the choices on the bench."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ def code_for(
         forward: the name of the model variable.
 
     Returns:
-        Source that expects ``model``, ``tracing_inputs``, ``calibration_inputs`` (and ``data``, ``metric`` where
-        used) to be
-        defined, and defines ``axes``, ``compiled`` and ``comparison``.
+        Source that reads the variables ``model``, ``tracing_inputs``, ``calibration_inputs`` (and ``data``, ``metric``
+        where used), and sets ``axes``, ``compiled`` and ``comparison``.
     """
     lines = ["import prepbench as pb", "", f"axes = pb.DynamicAxes.infer(tracing_inputs, {forward})"]
     for axis, base in zip(state.axes.axes, inferred.axes, strict=True):

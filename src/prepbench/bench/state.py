@@ -1,35 +1,29 @@
-"""What the workbench's switches stand at: one frozen value, so that undo is keeping the old one."""
+"""The choices made on the bench: one frozen value, so that undo only has to keep the old one."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, get_args
 
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.settings import (
-    DeploymentSettings,
-    EagerDeployment,
-    ExecuTorchDeployment,
-    InductorDeployment,
-    LayerQuantizationSettings,
-    OnnxRuntimeDeployment,
-    OpenVinoDeployment,
-    QuantizationSettings,
-    TensorRtDeployment,
-)
+from prepbench.settings import DeploymentSettings, LayerQuantizationSettings, QuantizationSettings
+from prepbench.targets import TARGETS as ALL_TARGETS
 
 Precision = Literal["int8", "int8 weights", "float32"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-
-TARGETS: dict[str, type[DeploymentSettings]] = {
-    "ONNX Runtime": OnnxRuntimeDeployment,
-    "OpenVINO": OpenVinoDeployment,
-    "Inductor": InductorDeployment,
-    "TensorRT": TensorRtDeployment,
-    "ExecuTorch": ExecuTorchDeployment,
-    "PyTorch eager": EagerDeployment,
+LABELS: dict[Precision, str] = {"int8": "int8", "int8 weights": "weights", "float32": "float"}
+"""Short names, for buttons."""
+EXPLANATIONS: dict[Precision, str] = {
+    "int8": "weights and activations in 8 bits",
+    "int8 weights": "weights in 8 bits, activations in float",
+    "float32": "left in float",
 }
+
+TARGETS: dict[str, type[DeploymentSettings]] = {target.display_name: target.settings_type for target in ALL_TARGETS}
+"""The settings of every target, by its display name."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +34,22 @@ class BenchState:
         axes: which input dims are dynamic.
         precisions: the precision of every quantizable layer, by FQN.
         target: a key of :data:`TARGETS`.
-        leaf_wrap: whether modules that cannot be captured are wrapped as opaque operators instead of stopping the
-            compile.
+        leaf_wrap: whether modules that cannot be captured become leaf modules instead of stopping the compile.
     """
 
     axes: DynamicAxes
     precisions: Mapping[str, Precision] = field(default_factory=dict)
-    target: str = "ONNX Runtime"
+    target: str = ALL_TARGETS[0].display_name
     leaf_wrap: bool = False
 
-    @property
+    @cached_property
     def default_precision(self) -> Precision | None:
-        """The commonest quantized precision, int8 first when tied; None when every layer stays in float."""
-        quantized: list[Precision] = [p for p in self.precisions.values() if p != "float32"]
+        """The most common quantized precision, int8 first when tied; None when every layer stays in float."""
+        quantized: Counter[Precision] = Counter(p for p in self.precisions.values() if p != "float32")
         if not quantized:
             return None
-        commonest: Precision = max(PRECISIONS, key=quantized.count)
-        return commonest
+        most_common: Precision = max(PRECISIONS, key=quantized.__getitem__)
+        return most_common
 
     def quantization_settings(self) -> QuantizationSettings | None:
         """The global settings, or None when nothing is quantized."""
@@ -75,7 +68,7 @@ class BenchState:
         """The settings object of the chosen target."""
         return TARGETS[self.target]()
 
-    @property
+    @cached_property
     def label(self) -> str:
         """A short name for a result compiled with these choices, e.g. ``"int8 ONNX Runtime"``."""
         kinds = set(self.precisions.values())

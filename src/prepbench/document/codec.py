@@ -9,12 +9,13 @@ import types
 import typing
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
-from prepbench.document import model
 from prepbench.document.hierarchy import check_hierarchy, grouped
 from prepbench.document.model import VERSION, DiagramDocument, GraphCollectionDocument
 from prepbench.errors import DocumentError
+
+T = TypeVar("T")
 
 _OLDER = "1.0"  # had no groups; they are made from the names
 
@@ -59,8 +60,22 @@ def from_json(text: str) -> GraphCollectionDocument | DiagramDocument:
 
 @cache
 def field_types(kind: type) -> dict[str, Any]:
-    """The types of a document class's fields, resolved."""
-    return typing.get_type_hints(kind, vars(model))
+    """The types of a dataclass's fields, resolved."""
+    return typing.get_type_hints(kind)
+
+
+def read_object(value: Any, kind: type[T], path: str) -> T:
+    """A dataclass from a JSON object whose every field is checked.
+
+    Raises:
+        DocumentError: a missing, unknown or wrong field; the message starts with ``path``.
+
+    Example:
+        >>> read_object({"file": "net.py", "line": 3, "code": "x + 1"}, model.SourceLine, "source").line
+        3
+    """
+    found: T = _read_object(value, kind, path, lenient=False)
+    return found
 
 
 def _read(value: Any, kind: Any, path: str, *, lenient: bool) -> Any:

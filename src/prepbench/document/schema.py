@@ -21,15 +21,22 @@ _PLAIN = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "nu
 
 def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) that every document fits."""
-    definitions: dict[str, Any] = {}
-    root = {"anyOf": [_schema(kind, definitions) for kind in (GraphCollectionDocument, DiagramDocument)]}
+    roots = (GraphCollectionDocument, DiagramDocument)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": MIME_TYPE,
         "description": f"prepbench graph collection document, version {VERSION}",
-        **root,
-        "$defs": dict(sorted(definitions.items())),
+        "anyOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in roots],
+        "$defs": definitions(*roots),
     }
+
+
+def definitions(*kinds: type) -> dict[str, Any]:
+    """The schemas of dataclasses and of those that they hold, by name."""
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        _schema(kind, found)
+    return dict(sorted(found.items()))
 
 
 def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -1,112 +1,156 @@
-"""The workbench as a widget: controls, diagram and comparison chart around one :class:`prepbench.Bench`. It
-computes nothing.
+"""The workbench as a widget: controls, diagram and comparison chart around a :class:`prepbench.Bench`.
+
+It computes nothing: the controls show what the bench says, and every click calls a method.
 """
 
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import anywidget
 import ipywidgets
-import traitlets
 
+from prepbench.bench import Bench, BenchSummary
+from prepbench.bench.state import Precision
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Progress
 from prepbench.views.page import STATIC
+from prepbench.widgets.actions import Action, Nothing, perform
 from prepbench.widgets.diagram import diagram
-
-if TYPE_CHECKING:
-    from prepbench.bench import Bench
+from prepbench.widgets.mirror import plain_fields, traits_of
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+_IDLE = Progress("", 0, 0)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A line of text below the Compile button; none where the kind is empty."""
+
+    kind: Literal["", "info", "error"] = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Whether a compile is running, how far it is, and what the last action had to say."""
+
+    running: bool = False
+    progress: Progress = _IDLE
+    message: Message = Message()
 
 
 class BenchControls(anywidget.AnyWidget):
-    """The controls of the bench: every trait mirrors the bench, every click is a method call on it."""
+    """The controls of the bench. Their traits are the fields of :class:`BenchSummary` and :class:`RunStatus`."""
 
     _esm = STATIC / "bench.js"
     _css = STATIC / "bench.css"
 
-    title = traitlets.Unicode().tag(sync=True)
-    summary = traitlets.Unicode().tag(sync=True)
-    axes: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    layers: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    precisions: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    quantizable = traitlets.Bool().tag(sync=True)
-    target = traitlets.Unicode().tag(sync=True)
-    targets: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    leaf_wrap = traitlets.Bool().tag(sync=True)
-    failures = traitlets.Int().tag(sync=True)
-    running = traitlets.Bool().tag(sync=True)
-    progress = traitlets.Dict().tag(sync=True)
-    message = traitlets.Dict().tag(sync=True)
-    code = traitlets.Unicode().tag(sync=True)
-    can_undo = traitlets.Bool().tag(sync=True)
-    can_redo = traitlets.Bool().tag(sync=True)
-
     def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        super().__init__(
-            **bench.summary(), running=False, progress=_plain(Progress("", 0, 0)), message=_message("", "")
-        )
+        self.bench = bench
+        self._status = RunStatus()
+        self._shown = {**vars(bench.summary()), **vars(self._status)}
+        self.add_traits(**traits_of(BenchSummary, RunStatus))
+        super().__init__(**plain_fields(self._shown))
         self._stop_listening = bench.on_change(self.refresh)
         self.on_msg(self._on_action)
 
     def refresh(self) -> None:
-        """Read everything from the bench again."""
-        self.set_trait_values(self._bench.summary())
+        """Show the current state of the bench."""
+        self._show(self.bench.summary())
 
-    def set_trait_values(self, values: dict[str, Any]) -> None:
-        """Set several traits in one message to the page."""
-        with self.hold_sync():
-            for name, value in values.items():
-                setattr(self, name, value)
+    def compile(self) -> None:
+        """Compile in the background with the current choices."""
+        self._set_status(RunStatus(running=True, progress=Progress("starting", 0, 0)))
+        self.bench.start(self._on_progress, self._on_end)
+
+    def cancel(self) -> None:
+        """Stop the running compile, if there is one."""
+        if self.bench.job is not None:
+            self.bench.job.cancel()
 
     def close(self) -> None:
         """Stop listening to the bench and close the widget."""
         self._stop_listening()
         super().close()
 
-    def _on_action(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
-        action = content.get("action")
-        try:
-            if action == "set_axis":
-                self._bench.set_axis(content["path"], int(content["dim"]), bool(content["dynamic"]))
-            elif action == "set_precision":
-                self._bench.set_precision(content["fqns"], content["precision"])
-            elif action == "set_target":
-                self._bench.set_target(content["target"])
-            elif action == "set_leaf_wrap":
-                self._bench.set_leaf_wrap(bool(content["leaf_wrap"]))
-            elif action in ("undo", "redo"):
-                getattr(self._bench, action)()
-            elif action == "compile":
-                self._compile()
-            elif action == "cancel" and self._bench.job is not None:
-                self._bench.job.cancel()
-        except PrepbenchError as error:
-            self.message = _message("error", str(error))
+    def _show(self, shown: BenchSummary | RunStatus) -> None:
+        """Set the traits of the fields that changed, in one message to the page."""
+        changed = {name: value for name, value in vars(shown).items() if self._shown[name] != value}
+        self._shown.update(changed)
+        with self.hold_sync():
+            for name, value in plain_fields(changed).items():
+                setattr(self, name, value)
 
-    def _compile(self) -> None:
-        self.set_trait_values(
-            {"running": True, "message": _message("", ""), "progress": _plain(Progress("starting", 0, 0))}
-        )
-        self._bench.start(self._on_progress, self._on_end)
+    def _set_status(self, status: RunStatus) -> None:
+        self._status = status
+        self._show(status)
+
+    def _on_action(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
+        try:
+            perform(BENCH_ACTIONS, self, content)
+        except PrepbenchError as error:
+            self._set_status(replace(self._status, message=Message("error", str(error))))
 
     def _on_progress(self, progress: Progress) -> None:
-        self.progress = _plain(progress)
+        self._set_status(replace(self._status, progress=progress))
 
     def _on_end(self, error: BaseException | None) -> None:
         if error is None:
-            message = _message("info", self._bench.outcome())
+            message = Message("info", self.bench.outcome())
         elif isinstance(error, Cancelled):
-            message = _message("info", str(error))
+            message = Message("info", str(error))
         elif isinstance(error, PrepbenchError):
-            message = _message("error", str(error))
+            message = Message("error", str(error))
         else:
-            message = _message("error", f"{type(error).__name__}: {error}")
-        self.set_trait_values({"running": False, "message": message})
+            message = Message("error", f"{type(error).__name__}: {error}")
+        self._set_status(replace(self._status, running=False, message=message))
+
+
+@dataclass(frozen=True)
+class SetAxis:
+    """Make a dim of an input dynamic or static."""
+
+    path: str
+    dim: int
+    dynamic: bool
+
+
+@dataclass(frozen=True)
+class SetPrecision:
+    """Choose the precision of layers, by FQN."""
+
+    pattern: tuple[str, ...]
+    precision: Precision
+
+
+@dataclass(frozen=True)
+class SetTarget:
+    """Choose the deployment target by its display name."""
+
+    target: str
+
+
+@dataclass(frozen=True)
+class SetLeafWrap:
+    """Choose whether modules that cannot be captured become leaf modules."""
+
+    leaf_wrap: bool
+
+
+BENCH_ACTIONS: Mapping[str, Action[BenchControls]] = {
+    "set_axis": Action(SetAxis, lambda controls: controls.bench.set_axis),
+    "set_precision": Action(SetPrecision, lambda controls: controls.bench.set_precision),
+    "set_target": Action(SetTarget, lambda controls: controls.bench.set_target),
+    "set_leaf_wrap": Action(SetLeafWrap, lambda controls: controls.bench.set_leaf_wrap),
+    "undo": Action(Nothing, lambda controls: controls.bench.undo),
+    "redo": Action(Nothing, lambda controls: controls.bench.redo),
+    "compile": Action(Nothing, lambda controls: controls.compile),
+    "cancel": Action(Nothing, lambda controls: controls.cancel),
+}
 
 
 def bench_widget(bench: Bench) -> ipywidgets.VBox:
@@ -147,11 +191,3 @@ def bench_bundle(bench: Bench) -> dict[str, Any]:
         "text/html": f"<pre>{html.escape(repr(bench))}</pre>",
         "text/plain": repr(bench),
     }
-
-
-def _plain(progress: Progress) -> dict[str, Any]:
-    return {"stage": progress.stage, "done": progress.done, "total": progress.total, "message": progress.message}
-
-
-def _message(kind: str, text: str) -> dict[str, str]:
-    return {"kind": kind, "text": text}

@@ -1,8 +1,9 @@
-"""The live diagram: a document and what a person has chosen, joined to the front end. It computes nothing itself."""
+"""The live diagram: a document, and what is selected, open and coloured in the page. It computes nothing."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from prepbench.views.display import document_data
 from prepbench.views.overlays import make_overlay
 from prepbench.views.page import STATIC, packed, page, script, write_page
 from prepbench.views.text import to_text
+from prepbench.widgets.actions import Action, Nothing, perform
 
 
 class _Overlay(str):
@@ -124,17 +126,19 @@ class DiagramWidget(anywidget.AnyWidget):
             raise InputError(f"There is no overlay {proposal['value']!r}; there are {list(self._made) or 'none'}.")
         return proposal["value"]
 
+    def send_layout(self) -> None:
+        """Send the layout engine, packed; the page asks for it once."""
+        self.send({"action": "layout"}, [packed(script("layout.js"))])
+
+    def send_page(self, document: str) -> None:
+        """Send the document, which the page gives back as JSON, as one HTML file."""
+        self.send({"action": "page"}, [page(from_json(document)).encode()])
+
     def _on_request(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
-        action = content.get("action")
-        if action == "layout":
-            self.send({"action": "layout"}, [packed(script("layout.js"))])
-        elif action == "page":
-            try:
-                document = from_json(str(content["document"]))
-            except PrepbenchError as error:
-                self.send({"action": "page", "error": str(error)})
-            else:
-                self.send({"action": "page"}, [page(document).encode()])
+        try:
+            perform(DIAGRAM_ACTIONS, self, content)
+        except PrepbenchError as error:
+            self.send({"action": content.get("action"), "error": str(error)})
 
     def _repr_mimebundle_(self, **keywords: Any) -> Any:
         """The widget; for notebooks that are not trusted or have no kernel, the document and a text too."""
@@ -144,6 +148,19 @@ class DiagramWidget(anywidget.AnyWidget):
         if data is not None:
             still[MIME_TYPE] = data
         return ({**bundle[0], **still}, *bundle[1:]) if isinstance(bundle, tuple) else still
+
+
+@dataclass(frozen=True)
+class MakePage:
+    """Make one HTML file of a document."""
+
+    document: str
+
+
+DIAGRAM_ACTIONS: Mapping[str, Action[DiagramWidget]] = {
+    "layout": Action(Nothing, lambda widget: widget.send_layout),
+    "page": Action(MakePage, lambda widget: widget.send_page),
+}
 
 
 def diagram(document: GraphCollectionDocument | DiagramDocument) -> DiagramWidget:

@@ -1,0 +1,17 @@
+/** The traits that Python sets and the actions that it takes; both are declared in Python. */
+
+import type { BenchActions, BenchSummary, RunStatus } from "../generated/widgets";
+
+export type BenchTraits = BenchSummary & RunStatus;
+
+export interface BenchModel {
+  get<K extends keyof BenchTraits>(name: K): BenchTraits[K];
+  on(event: string, callback: () => void): void;
+  off(event: string, callback: () => void): void;
+  send(content: Record<string, unknown>): void;
+}
+
+/** Asks Python to do something. */
+export function act<K extends keyof BenchActions>(model: BenchModel, action: K, payload: BenchActions[K]): void {
+  model.send({ action, ...payload });
+}

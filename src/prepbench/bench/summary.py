@@ -1,0 +1,100 @@
+"""What a front end of the bench shows, as plain values; ``extension/generate.py`` makes TypeScript types from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from prepbench.bench.state import EXPLANATIONS, LABELS, PRECISIONS, Precision
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+
+
+@dataclass(frozen=True)
+class AxisSummary:
+    """One dim of one tensor argument: the sizes in the samples, and its symbol when it is dynamic."""
+
+    path: str
+    dim: int
+    sizes: tuple[int, ...]
+    dynamic: bool
+    symbol: str
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """One quantizable layer: its precision, and in a few words what the newest compile made of it."""
+
+    fqn: str
+    type: str
+    parameters: int
+    precision: Precision
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class PrecisionChoice:
+    """A precision that layers can have; not ``enabled`` where the calibration inputs that it needs are missing."""
+
+    name: Precision
+    label: str
+    explanation: str
+    enabled: bool
+
+
+@dataclass(frozen=True)
+class BenchSummary:
+    """Everything that a front end shows of a bench, apart from a running compile.
+
+    Attributes:
+        title: the class of the model.
+        subtitle: the number of quantizable layers and of failures.
+        axes: every dim of every tensor argument.
+        layers: the quantizable layers.
+        precisions: what a layer's precision can be.
+        target: the display name of the chosen target.
+        targets: the display names of all targets.
+        leaf_wrap: whether modules that cannot be captured become leaf modules.
+        failures: how many modules cannot be captured.
+        code: the Python lines that do the same.
+        can_undo: whether there is a change to undo.
+        can_redo: whether there is an undo to take back.
+    """
+
+    title: str
+    subtitle: str
+    axes: tuple[AxisSummary, ...]
+    layers: tuple[LayerSummary, ...]
+    precisions: tuple[PrecisionChoice, ...]
+    target: str
+    targets: tuple[str, ...]
+    leaf_wrap: bool
+    failures: int
+    code: str
+    can_undo: bool
+    can_redo: bool
+
+
+def axis_summaries(axes: DynamicAxes) -> tuple[AxisSummary, ...]:
+    """A summary of each axis, in their order."""
+    return tuple(AxisSummary(a.path, a.dim, tuple(sorted(set(a.sizes))), a.dynamic, a.symbol) for a in axes.axes)
+
+
+def layer_summary(model: nn.Module, fqn: str, precision: Precision) -> LayerSummary:
+    """The summary of a layer that was not compiled yet."""
+    module = model.get_submodule(fqn)
+    return LayerSummary(fqn, type(module).__name__, sum(p.numel() for p in module.parameters()), precision)
+
+
+def precision_choices(calibrated: bool) -> tuple[PrecisionChoice, ...]:
+    """All precisions; only float32 is enabled without calibration inputs."""
+    return tuple(PrecisionChoice(p, LABELS[p], EXPLANATIONS[p], calibrated or p == "float32") for p in PRECISIONS)
+
+
+def subtitle(layers: int, failures: int) -> str:
+    """E.g. ``"3 quantizable layers · no failures"``."""
+    return f"{_count(layers, 'quantizable layer')} · {_count(failures, 'failure')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,47 @@
+"""What a page may ask of a widget: tables of actions, each with a payload that is checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from prepbench.document.codec import read_object
+from prepbench.errors import InputError
+
+W = TypeVar("W")
+
+
+@dataclass(frozen=True)
+class Action(Generic[W]):
+    """One action.
+
+    Attributes:
+        payload: a dataclass; its fields are what the page sends along, and the arguments of the method.
+        method: the method that does it, of a given widget.
+    """
+
+    payload: type
+    method: Callable[[W], Callable[..., object]]
+
+
+def perform(actions: Mapping[str, Action[W]], widget: W, message: Mapping[str, Any]) -> None:
+    """Do what a message from the page asks for.
+
+    Raises:
+        InputError: an action that is not in the table.
+        DocumentError: a payload with a missing, unknown or wrong field.
+    """
+    name = message.get("action")
+    if name not in actions:
+        raise InputError(f"Unknown action {name!r}. The known actions are {', '.join(actions)}.")
+    action = actions[str(name)]
+    payload: object = read_object(
+        {key: value for key, value in message.items() if key != "action"}, action.payload, str(name)
+    )
+    action.method(widget)(**vars(payload))
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The payload of an action without arguments."""
