@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prepbench.bench import Bench as Bench
-    from prepbench.capture.aten.export import Captured as Captured
-    from prepbench.capture.aten.export import capture as capture
+    from prepbench.capture.aten.capture import capture as capture
+    from prepbench.capture.aten.captured import Captured as Captured
     from prepbench.capture.modules.collection import GraphCollection as GraphCollection
     from prepbench.capture.modules.collection import recursive_trace as recursive_trace
     from prepbench.capture.modules.tracer import RobustTracer as RobustTracer
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Bench": "prepbench.bench",
     "Cancelled": "prepbench.jobs",
-    "Captured": "prepbench.capture.aten.export",
+    "Captured": "prepbench.capture.aten.captured",
     "Comparison": "prepbench.measure.comparison",
     "CompileOptions": "prepbench.settings",
     "CompiledModel": "prepbench.compile",
@@ -76,7 +76,7 @@ _HOME = {
     "RobustTracer": "prepbench.capture.modules.tracer",
     "Sample": "prepbench.inputs",
     "TensorRtDeployment": "prepbench.settings",
-    "capture": "prepbench.capture.aten.export",
+    "capture": "prepbench.capture.aten.capture",
     "check_traceability": "prepbench.compile",
     "compare": "prepbench.measure.run",
     "compile_model": "prepbench.compile",

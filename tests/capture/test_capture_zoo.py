@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from prepbench.capture.aten.export import Captured, FullGraphError, capture
+from prepbench.capture.aten.capture import FullGraphError, capture
+from prepbench.capture.aten.captured import Captured
 from prepbench.capture.modules.collection import recursive_trace
 from prepbench.errors import CaptureError
 from prepbench.inputs import normalize_samples

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.aten.export import capture
+from prepbench.capture.aten.capture import capture
 from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
 from prepbench.errors import InputError
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.aten.export import Captured, FullGraphError, capture
+from prepbench.capture.aten.capture import FullGraphError, capture
+from prepbench.capture.aten.captured import Captured
 from prepbench.errors import CaptureError, InputError
 
 

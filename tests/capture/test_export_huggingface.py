@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from prepbench.capture.aten.export import Captured, capture
+from prepbench.capture.aten.capture import capture
+from prepbench.capture.aten.captured import Captured
 
 transformers = pytest.importorskip("transformers")
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.aten.export import Captured, FullGraphError, capture
+from prepbench.capture.aten.capture import FullGraphError, capture
+from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.leaf_operators import is_leaf_operator
 from prepbench.errors import CaptureError, SettingsError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from prepbench.capture.aten.export import capture
+from prepbench.capture.aten.capture import capture
 from prepbench.capture.modules.collection import recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized

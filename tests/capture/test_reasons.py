@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.failures.reasons import describe_failure, normalize_message
+from prepbench.capture.failures.describe import describe_failure, normalize_message
 from prepbench.document.model import Failure
 
 
@@ -138,11 +138,11 @@ def test_lines_in_notebook_cells_are_stable(monkeypatch: pytest.MonkeyPatch) -> 
     import sys
     from types import SimpleNamespace
 
-    from prepbench.capture.failures import reasons
+    from prepbench.running.source_lines import source_line
 
     compiler = SimpleNamespace(format_code_name=lambda name: ("Cell", "In[7]") if "ipykernel" in name else None)
     shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=compiler))
     monkeypatch.setitem(sys.modules, "IPython", shell)
-    assert reasons.source_line("/tmp/ipykernel_42/1.py", 3).file == "notebook cell"
-    assert reasons.source_line("/home/me/net.py", 3).file == "/home/me/net.py"
-    assert reasons.source_line("/opt/x/lib/python3.11/site-packages/lib/net.py", 3).file == "lib/net.py"
+    assert source_line("/tmp/ipykernel_42/1.py", 3).file == "notebook cell"
+    assert source_line("/home/me/net.py", 3).file == "/home/me/net.py"
+    assert source_line("/opt/x/lib/python3.11/site-packages/lib/net.py", 3).file == "lib/net.py"

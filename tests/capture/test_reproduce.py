@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import prepbench as pb
-from prepbench.capture.aten.export import FullGraphError
+from prepbench.capture.aten.capture import FullGraphError
 from prepbench.document.codec import from_json, to_json
 from prepbench.errors import CaptureError, DocumentError
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.aten.export import FullGraphError, capture
+from prepbench.capture.aten.capture import FullGraphError, capture
 from prepbench.capture.modules.collection import recursive_trace
 
 

@@ -4,4 +4,4 @@ as data.
 
 from prepbench._callable_package import make_callable
 
-make_callable(__name__, "prepbench.capture.aten.export", "capture")
+make_callable(__name__, "prepbench.capture.aten.capture", "capture")

@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import torch
 
 from prepbench._display import view
-from prepbench.capture.aten.export import Captured, FullGraphError, capture, describe
+from prepbench.capture.aten.capture import FullGraphError, capture
+from prepbench.capture.aten.captured import Captured
+from prepbench.capture.failures.describe import describe_failure, failure_line
 from prepbench.capture.failures.graph_breaks import fullgraph_failure, graph_breaks
-from prepbench.capture.failures.reasons import TIME_LIMIT, describe_failure
+from prepbench.capture.failures.reasons import TIME_LIMIT
 from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.modules.collection import recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
@@ -119,7 +121,7 @@ class TraceabilityReport:
             lines.append(f"  {check.name}: {state}" + (f", {len(check.failures)} reasons" if check.failures else ""))
         for failure in self.failures:
             lines += [
-                f"- {describe(failure)}",
+                f"- {failure_line(failure)}",
                 *_indented(failure.frame or (failure.source.code if failure.source else "")),
             ]
             lines += [f"    {failure.exception_type}: {failure.message.splitlines()[0]}", f"    {failure.remedy}"]

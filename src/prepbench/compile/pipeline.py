@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
+from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.documents import document_of_program
-from prepbench.capture.aten.export import capture
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile.arguments import check_arguments, read_samples, with_extra_options
 from prepbench.compile.compile_log import Journal

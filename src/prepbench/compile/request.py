@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from prepbench._torch_compat.programs import flat_program, with_outputs, with_own_weights
-from prepbench.capture.aten.export import Captured
+from prepbench.capture.aten.captured import Captured
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.compile_log import Journal
 from prepbench.inputs import Sample

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.capture.aten.export import Captured
+from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.export_again import dynamic_sizes, export_again
 from prepbench.capture.aten.leaf_operators import is_leaf_operator
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from prepbench.capture.aten.leaf_operators import is_leaf_operator
-from prepbench.capture.failures.reasons import describe_node
+from prepbench.capture.failures.describe import describe_node
 from prepbench.capture.traceability import TraceabilityReport, check_ways
 from prepbench.document.model import Failure
 from prepbench.fixes import proposed_rewrites

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.capture.aten.exporting import Program, SpecialisedSize, WrongProgram, export_program, problem
-from prepbench.capture.aten.leaf_operators import LeafOperators
-from prepbench.capture.aten.leaf_wrapping import (
-    Calls,
+from prepbench.capture.aten.chosen_leaves import outermost
+from prepbench.capture.aten.export_program import Program, SpecialisedSize, WrongProgram, export_program, problem
+from prepbench.capture.aten.leaf_modules import (
     failures_collected,
-    leaves_wrapped,
+    leaves_replaced,
     original_error,
-    outermost,
     undescribable_reasons,
 )
-from prepbench.capture.failures.reasons import describe_failure
+from prepbench.capture.aten.leaf_operators import LeafOperators
+from prepbench.capture.aten.module_records import ModuleRecords
+from prepbench.capture.failures.describe import describe_failure
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample, varied
 from prepbench.capture.sizes.sample_sizes import SampleSizes
@@ -41,7 +41,7 @@ def _strides(sample: Sample) -> list[Any]:
     return [leaf.stride() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided]
 
 
-class Procedure:
+class Attempts:
     """Attempts to capture one model on its samples.
 
     Args:
@@ -66,8 +66,8 @@ class Procedure:
         # strides with gaps would be made a condition of the graph, so they are traced with only where they matter
         self._given_base = base_sample(model, samples, axes)
         self._base = dense_copy(self._given_base)
-        self._calls = Calls(model, samples, varied(model, samples, axes))
-        self._operators = LeafOperators(model, self._calls.outputs)
+        self._records = ModuleRecords(model, samples, varied(model, samples, axes))
+        self._operators = LeafOperators(model, self._records.outputs)
 
     def full_graph(self, strict: bool = False) -> Program | None:
         """The program without any leaf, if one of the ways to export gives a right one; ``error`` is why not."""
@@ -120,13 +120,13 @@ class Procedure:
         Raises:
             CaptureError: not even the whole model can be one operator.
         """
-        self._calls.record()
+        self._records.record()
         error = self.error
         for _ in range(ROUNDS):
             if error is not None and not self._add_leaves(error):
                 break
             try:
-                with leaves_wrapped(self.model, self._leaves, self._operators):
+                with leaves_replaced(self.model, self._leaves, self._operators):
                     program = export_program(self.model, self._base, self.axes)
             except Exception as raised:
                 error = raised
@@ -157,12 +157,12 @@ class Procedure:
     def _around_shared_memory(self) -> dict[str, Exception]:
         """The callers of leaves whose tensors share memory: the graph may be wrong because one is written into."""
         return {
-            self._calls.caller(fqn): SharedMemory(
+            self._records.caller(fqn): SharedMemory(
                 f"{fqn} cannot be exported and {shared}, which is written into in-place outside of it. One operator "
                 "cannot express that, so the module that calls it is the operator."
             )
             for fqn in self._leaves
-            if fqn and (shared := self._calls.shared(fqn))
+            if fqn and (shared := self._records.shared(fqn))
         }
 
     def _find(self, sizes_decide: bool = False, inside: dict[str, Exception] | None = None) -> dict[str, Exception]:
@@ -170,7 +170,7 @@ class Procedure:
 
         ``inside`` receives what fails inside of these and cannot be an operator by itself.
         """
-        self._calls.record()
+        self._records.record()
         sizes = SampleSizes(self.model, self._samples) if sizes_decide else None
         found: dict[str, Exception] = {}
         try:

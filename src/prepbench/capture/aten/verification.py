@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from prepbench.capture.aten.exporting import Program, axis_sizes
+from prepbench.capture.aten.export_program import Program, axis_sizes
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized

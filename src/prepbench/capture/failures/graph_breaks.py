@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.dynamo import graph_breaks_noted, run_in_dynamo
-from prepbench.capture.failures.reasons import describe_failure
+from prepbench.capture.failures.describe import describe_failure
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
 from prepbench.running.outcomes import without_output

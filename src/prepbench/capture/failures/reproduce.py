@@ -6,16 +6,6 @@ received; nothing is pickled. Classes of installed packages are imported.
 
 from __future__ import annotations
 
-import ast
-import enum
-import inspect
-import linecache
-import math
-import os
-import sys
-import tempfile
-import textwrap
-import types
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,20 +14,15 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.capture.failures.reasons import SHAPE
+from prepbench.capture.failures.script import Script
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample
-from prepbench.running.nested_values import attributes
 from prepbench.running.outcomes import without_output
 from prepbench.running.record_inputs import record_inputs
-from prepbench.running.source_lines import is_user_code
 from prepbench.running.unchanged import own_copy, unchanged
-
-INLINE = 64
-"""Tensors with more elements than this go to a ``.safetensors`` file beside the script."""
-
-_OWN = frozenset(vars(torch.nn.Module()))
+from prepbench.storage import write_file
 
 
 def with_reproduction(failures: Iterable[Failure], model: Any, samples: Sequence[Sample] | None) -> tuple[Failure, ...]:
@@ -68,7 +53,7 @@ class _Reproduction:
         if not isinstance(self._model, torch.nn.Module):
             raise CaptureError("Only failures of modules can be reproduced in a script, not those of functions.")
         module = self._model.get_submodule(self._fqn)
-        script = _Script()
+        script = Script()
         received = received_inputs(self._model, module, self._samples) if self._samples else []
         built = script.value(module, f"the module {self._fqn!r}")
         attempt = _export(script, received, self._kind) if received else "torch.fx.symbolic_trace(module)"
@@ -76,9 +61,8 @@ class _Reproduction:
         if script.tensors:
             import safetensors.torch
 
-            _write_whole(path.with_suffix(".safetensors"), safetensors.torch.save(script.tensors))
-        _write_whole(path, text.encode())
-        return path
+            write_file(path.with_suffix(".safetensors"), safetensors.torch.save(script.tensors))
+        return write_file(path, text)
 
 
 def _nothing() -> None:
@@ -97,7 +81,7 @@ def received_inputs(model: torch.nn.Module, module: torch.nn.Module, samples: Se
     return first
 
 
-def _export(script: _Script, samples: list[Sample], kind: str) -> str:
+def _export(script: Script, samples: list[Sample], kind: str) -> str:
     sample = samples[0]
     args, kwargs = script.value(tuple(sample.args), "args"), script.value(dict(sample.kwargs), "kwargs")
     lines = [f"args, kwargs = {args}, {kwargs}"]
@@ -128,311 +112,3 @@ def _dynamic_dims(samples: list[Sample]) -> dict[int, list[int]]:
     for axis in axes.dynamic:
         found.setdefault(places[axis.path], []).append(axis.dim)
     return found
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-class _Script:
-    """Collects what a script needs: imports, sources, objects, tensors."""
-
-    def __init__(self) -> None:
-        self.imports: dict[str, None] = {}
-        self.sources: dict[str, str] = {}
-        self.lines: list[str] = []
-        self.tensors: dict[str, torch.Tensor] = {}
-        self._names: dict[int, str] = {}
-        self._alive: list[Any] = []
-
-    def text(self, module: str, attempt: str, title: str, path: Path) -> str:
-        """The whole script."""
-        note = textwrap.fill(title.replace("\\", "\\\\").replace('"""', "'''"), 110)
-        parts = [f'"""{note}"""', "from __future__ import annotations"]
-        parts.append("\n".join(["import torch", *self.imports]))
-        if self.tensors:
-            file = path.with_suffix(".safetensors").name
-            load = f"stored = safetensors.torch.load_file(pathlib.Path(__file__).with_name({file!r}))"
-            parts.append(f"import pathlib\n\nimport safetensors.torch\n\n{load}")
-        parts.append('inf, nan = float("inf"), float("nan")')
-        parts += [source.rstrip() for source in self.sources.values()]
-        parts.append(_HELPERS)
-        parts.append("\n".join([*self.lines, f"module = {module}"]))
-        parts.append(attempt)
-        return "\n\n\n".join(parts) + "\n"
-
-    # -- values
-
-    def value(self, value: Any, where: str) -> str:
-        """An expression for ``value``; statements that it needs are added before."""
-        if value is None or (isinstance(value, bool | int | str | bytes | complex) and type(value) in _LITERALS):
-            return repr(value)
-        if isinstance(value, float):
-            return repr(float(value)) if math.isfinite(value) else f'float("{value}")'
-        if id(value) in self._names:
-            return self._names[id(value)]
-        if isinstance(value, torch.nn.Module):
-            return self._module(value, where)
-        if isinstance(value, torch.Tensor):
-            return self._tensor(value, where)
-        if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
-            return str(value)
-        if isinstance(value, torch.device):
-            return f"torch.device({str(value)!r})"
-        if isinstance(value, enum.Enum):
-            return f"{self.named(type(value), where)}[{value.name!r}]"
-        if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
-            return self.named(value, where)
-        return self._container(value, where)
-
-    def _container(self, value: Any, where: str) -> str:
-        if isinstance(value, torch.Size):
-            return f"torch.Size({list(value)})"
-        if type(value) in (list, tuple, set, frozenset):
-            items = [self.value(item, f"{where}[{index}]") for index, item in enumerate(value)]
-            if type(value) is tuple:
-                return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-            return f"[{', '.join(items)}]" if type(value) is list else f"{type(value).__name__}([{', '.join(items)}])"
-        if type(value) is dict:
-            pairs = [f"{self.value(k, where)}: {self.value(v, f'{where}[{k!r}]')}" for k, v in value.items()]
-            return "{" + ", ".join(pairs) + "}"
-        if isinstance(value, slice | range):
-            parts = ", ".join(repr(part) for part in (value.start, value.stop, value.step))
-            return f"{type(value).__name__}({parts})"
-        if isinstance(value, types.MethodType | types.ModuleType) or not _can_be_rebuilt(value):
-            raise CaptureError(
-                f"{where} is a {type(value).__name__}, which a script cannot hold. Replace it by plain values, tensors "
-                "or objects of them to reproduce this failure in a file."
-            )
-        return self._object(value, where)
-
-    def _new(self, value: Any) -> str:
-        name = f"value_{len(self._names)}"
-        self._names[id(value)] = name
-        self._alive.append(value)
-        return name
-
-    def _object(self, value: Any, where: str) -> str:
-        kind = self.named(type(value), where)
-        name = self._new(value)
-        if isinstance(value, dict):
-            self.lines.append(f"{name} = {kind}({self.value(dict(value), where)})")
-        else:
-            self.lines.append(f"{name} = object.__new__({kind})")
-        for key, part in attributes(value).items():
-            self.lines.append(f"object.__setattr__({name}, {key!r}, {self.value(part, f'{where}.{key}')})")
-        return name
-
-    def _module(self, module: torch.nn.Module, where: str) -> str:
-        if isinstance(module, torch.jit.ScriptModule):
-            raise CaptureError(f"{where} is a scripted module, which a script of Python cannot hold.")
-        kind = self.named(type(module), where)
-        name = self._new(module)
-        self.lines.append(f"{name} = new_module({kind}, training={module.training})")
-        for key, parameter in module._parameters.items():
-            self.lines.append(f"{name}.register_parameter({key!r}, {self._parameter(parameter, f'{where}.{key}')})")
-        for key, buffer in module._buffers.items():
-            value = "None" if buffer is None else self._tensor(buffer, f"{where}.{key}")
-            self.lines.append(f"{name}.register_buffer({key!r}, {value})")
-        for key, child in module._modules.items():
-            self.lines.append(f"{name}.add_module({key!r}, {self.value(child, f'{where}.{key}')})")
-        for key, value in vars(module).items():
-            if key not in _OWN:
-                self.lines.append(f"vars({name})[{key!r}] = {self.value(value, f'{where}.{key}')}")
-        return name
-
-    def _parameter(self, parameter: torch.nn.Parameter | None, where: str) -> str:
-        if parameter is None:
-            return "None"
-        if id(parameter) not in self._names:
-            data = self._tensor(parameter.detach(), where)
-            name = self._new(parameter)
-            self.lines.append(f"{name} = torch.nn.Parameter({data}, requires_grad={parameter.requires_grad})")
-        return self._names[id(parameter)]
-
-    def _tensor(self, tensor: torch.Tensor, where: str) -> str:
-        if id(tensor) in self._names:
-            return self._names[id(tensor)]
-        plain = tensor.detach()
-        if plain.layout is not torch.strided or (plain.is_complex() and plain.numel() > INLINE):
-            raise CaptureError(f"{where} is a {plain.layout} {plain.dtype} tensor, which a script cannot hold.")
-        if plain.device.type == "meta":
-            value = f"torch.empty({list(plain.shape)}, dtype={plain.dtype}, device='meta')"
-        elif plain.numel() <= INLINE:
-            value = f"torch.tensor({plain.tolist()!r}, dtype={plain.dtype}).reshape({list(plain.shape)})"
-        else:
-            key = f"tensor_{len(self.tensors)}"
-            self.tensors[key] = plain.cpu().contiguous().clone()
-            value = f"stored[{key!r}]"
-        if tensor.device.type not in ("cpu", "meta"):
-            value += f".to({str(tensor.device)!r})"
-        name = self._new(tensor)
-        self.lines.append(f"{name} = {value}")
-        return name
-
-    # -- code
-
-    def named(self, thing: Any, where: str) -> str:
-        """An expression for a class or function: imported if it is installed, else its source is embedded."""
-        name = thing.__qualname__
-        if not _is_users(thing):
-            home = thing.__module__
-            if home in (None, "builtins"):
-                return str(name)
-            if "<locals>" in name:
-                raise CaptureError(f"{where} is {home}.{name}, which is made at run time and cannot be imported.")
-            if not home.startswith("torch.") or home.startswith("torch._"):
-                self.imports.setdefault(f"import {home}", None)
-            return f"{home}.{name}"
-        if thing.__name__ not in self.sources:
-            self.sources[thing.__name__] = ""  # classes may refer to themselves
-            source, used, scope = _source(thing, where)
-            for needed in used:
-                if needed in scope and needed != thing.__name__:
-                    self._global(needed, scope[needed], f"{needed}, which {name} uses,")
-            del self.sources[thing.__name__]
-            self.sources[thing.__name__] = source
-        return str(thing.__name__)
-
-    def _global(self, name: str, value: Any, where: str) -> None:
-        if isinstance(value, types.ModuleType):
-            if _is_users_module(value):
-                raise CaptureError(f"{where} is a module of your own: put what is needed into one file first.")
-            self.imports.setdefault(f"import {value.__name__} as {name}", None)
-            return
-        if getattr(value, "__module__", None) == "__future__" or name in self.sources:
-            return
-        if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) or _is_importable(value):
-            home, own = getattr(value, "__module__", None), getattr(value, "__qualname__", name)
-            if _is_users(value):
-                expression = self.named(value, where)
-                if expression != name:
-                    self.sources[name] = f"{name} = {expression}"
-            elif home:
-                self.imports.setdefault(f"from {home} import {own.partition('.')[0]} as {name}", None)
-            return
-        before = len(self.lines)
-        expression = self.value(value, where)
-        statements = self.lines[before:]
-        del self.lines[before:]
-        self.sources[name] = "\n".join([*statements, f"{name} = {expression}"])
-
-
-_LITERALS = (bool, int, str, bytes, complex)
-
-_HELPERS = """def new_module(kind, training):
-    module = kind.__new__(kind)
-    torch.nn.Module.__init__(module)
-    vars(module)["training"] = training
-    return module"""
-
-
-def _is_importable(value: Any) -> bool:
-    return callable(value) and hasattr(value, "__qualname__") and not isinstance(value, torch.nn.Module)
-
-
-def _code(thing: Any) -> types.CodeType | None:
-    if isinstance(thing, type):
-        return next((code for value in vars(thing).values() if (code := _code_of(value)) is not None), None)
-    return _code_of(thing)
-
-
-def _code_of(value: Any) -> types.CodeType | None:
-    plain = inspect.unwrap(value) if callable(value) else value
-    plain = getattr(plain, "__func__", plain)
-    return plain.__code__ if isinstance(plain, types.FunctionType) else None
-
-
-def _can_be_rebuilt(value: Any) -> bool:
-    try:
-        object.__new__(type(value))
-    except TypeError:  # files, locks and other objects made in C
-        return isinstance(value, dict)
-    return True
-
-
-def _is_users(thing: Any) -> bool:
-    """Whether the thing is defined in a file that no other machine has installed."""
-    return bool(_files(thing))
-
-
-def _files(thing: Any) -> list[str]:
-    """The user's files that may define the thing, best first."""
-    code = _code(thing)
-    if code is not None and is_user_code(code):
-        return [] if _is_installed(code.co_filename) else [code.co_filename]
-    home = sys.modules.get(getattr(thing, "__module__", None) or "")
-    if not isinstance(thing, type) or home is None or thing.__module__ == "builtins":
-        return []
-    if home.__name__ == "__main__" and not hasattr(home, "__file__"):
-        # a class without methods in a notebook: one of the cells has it
-        return [file for file in reversed(linecache.cache) if "ipykernel" in file or file.startswith("<ipython")]
-    return [str(home.__file__)] if _is_users_module(home) else []
-
-
-def _is_users_module(module: types.ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    spec = getattr(module, "__spec__", None)
-    return file is not None and spec is not None and not _is_installed(file)
-
-
-def _is_installed(file: str) -> bool:
-    """Whether a file belongs to Python itself or to an installed package."""
-    return "site-packages" in file or file.startswith((os.path.dirname(os.__file__), str(Path(torch.__file__).parent)))
-
-
-def _source(thing: Any, where: str) -> tuple[str, list[str], dict[str, Any]]:
-    """The source of a class or function, the global names in it, and where they have their values."""
-    lines, node = _definition(thing, where)
-    first = _first_line(node)
-    text = textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
-    used = [n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
-    functions = [value for value in vars(thing).values() if _code_of(value)] if isinstance(thing, type) else [thing]
-    scope = dict(vars(sys.modules[thing.__module__])) if thing.__module__ in sys.modules else {}
-    for function in functions:
-        plain = inspect.unwrap(getattr(function, "__func__", function))
-        if is_user_code(plain.__code__):
-            scope |= plain.__globals__
-            scope |= {k: v for k, v in inspect.getclosurevars(plain).nonlocals.items() if k != "__class__"}
-    annotated = _names_in_annotations(text)
-    return text, [name for name in dict.fromkeys(used) if name not in annotated], scope
-
-
-def _definition(thing: Any, where: str) -> tuple[list[str], Any]:
-    """The lines of the file that defines the thing, and the syntax tree of the definition."""
-    kinds: Any = ast.ClassDef if isinstance(thing, type) else (ast.FunctionDef, ast.AsyncFunctionDef)
-    code = _code(thing)
-    for file in _files(thing):
-        lines = linecache.getlines(file)
-        try:
-            tree = ast.parse("".join(lines))
-        except SyntaxError:
-            continue
-        found = [n for n in ast.walk(tree) if isinstance(n, kinds) and n.name == thing.__name__]
-        if code is not None and is_user_code(code):
-            line = code.co_firstlineno
-            found = [n for n in found if _first_line(n) <= line <= (n.end_lineno or n.lineno)]
-        if found:
-            return lines, found[-1]
-    raise CaptureError(f"The source of {thing.__qualname__} ({where}) is not available, so no script can hold it.")
-
-
-def _first_line(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-
-
-def _names_in_annotations(text: str) -> set[str]:
-    """Names that only annotations use: they are text under ``from __future__ import annotations``."""
-    tree = ast.parse(text)
-    annotations: list[Any] = [n.annotation for n in ast.walk(tree) if isinstance(n, ast.arg | ast.AnnAssign)]
-    annotations += [n.returns for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    inside = [n for a in annotations if a is not None for n in ast.walk(a) if isinstance(n, ast.Name)]
-    other = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n not in inside]
-    return {n.id for n in inside} - set(other)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.capture.failures.reasons import describe_failure
+from prepbench.capture.failures.describe import describe_failure
 from prepbench.capture.modules import layer_classes
 from prepbench.capture.modules.observed import Observed
 from prepbench.capture.modules.symbolic_trace import trace_symbolically

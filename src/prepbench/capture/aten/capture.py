@@ -1,0 +1,107 @@
+"""Capture at ATen level: one ``torch.export`` program, with every module that cannot be in it as one operator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from prepbench.capture.aten.attempts import Attempts
+from prepbench.capture.aten.captured import Captured
+from prepbench.capture.aten.chosen_leaves import chosen_leaves
+from prepbench.capture.failures.describe import failure_line
+from prepbench.capture.failures.reproduce import with_reproduction
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.document.model import Failure
+from prepbench.errors import CaptureError, InputError
+from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.running.callable_module import as_module
+from prepbench.running.check_inputs import itself_raises, on_device_of
+from prepbench.running.object_nodes import register_nodes
+from prepbench.running.outcomes import Outcome, outcome
+
+
+class FullGraphError(CaptureError):
+    """The model is not one graph; ``failures`` has every reason that was found."""
+
+    def __init__(self, message: str, failures: Sequence[Failure]) -> None:
+        super().__init__(message)
+        self.failures = tuple(failures)
+
+
+def capture(
+    module_or_func: Callable[..., Any],
+    inputs: Any,
+    *,
+    dynamic_axes: DynamicAxes | None = None,
+    leaf_modules: Iterable[Any] = (),
+    fullgraph: bool = True,
+    strict: bool = False,
+) -> Captured:
+    """Capture a model, function or bound method as one ATen graph that equals it on the inputs.
+
+    ``torch.export`` is tried without and then with dynamo. The result is run on the samples before it is returned. The
+    model is left exactly as it was.
+
+    Args:
+        module_or_func: what to capture, in the mode it is in.
+        inputs: sample inputs; sizes that differ between them become dynamic.
+        dynamic_axes: which dims are dynamic; inferred from the inputs when not given.
+        leaf_modules: modules to keep as one opaque operator: names, module objects or classes.
+        fullgraph: if true, a module that cannot be exported is an error; otherwise it becomes a leaf and the rest stays
+            one graph.
+        strict: use dynamo first.
+
+    Raises:
+        InputError: the inputs do not fit the model or each other.
+        FullGraphError: the model cannot be one graph; lists all reasons found.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> captured = capture(model, [torch.randn(1, 4), torch.randn(3, 4)])
+        >>> captured.program.module()(torch.randn(7, 4)).shape
+        torch.Size([7, 2])
+    """
+    start = time.perf_counter()
+    model = as_module(module_or_func)
+    samples = on_device_of(model, normalize_samples(module_or_func, inputs))
+    register_nodes([(sample.args, sample.kwargs) for sample in samples])
+    axes = DynamicAxes.infer(samples, module_or_func) if dynamic_axes is None else dynamic_axes
+    axes.check_paths(dict(named_leaves(module_or_func, samples[0])))
+    chosen = chosen_leaves(model, leaf_modules)
+    expected = [_expected(model, sample) for sample in samples]
+    attempts = Attempts(model, samples, axes, expected, chosen)
+    program = attempts.full_graph(strict) if not chosen else None
+    leaves: list[Failure] = []
+    if program is None:
+        failures = attempts.find_failures() if fullgraph else []
+        if failures:
+            failures = list(with_reproduction(failures, model, samples))
+            raise FullGraphError(_message(model, failures), failures) from attempts.error
+        program, leaves = attempts.with_leaves()
+    told = with_reproduction(leaves, model, samples)
+    return Captured(program, model, tuple(samples), axes, told, time.perf_counter() - start)
+
+
+def _message(model: torch.nn.Module, failures: Sequence[Failure]) -> str:
+    lines = [f"{type(model).__name__} cannot be captured as one graph: {len(failures)} module(s) fail."]
+    for failure in failures:
+        lines.append(f"- {failure_line(failure)}")
+        if failure.source is not None and failure.source.code:
+            lines.append(f"    {failure.source.code}")
+        lines += [f"    {failure.exception_type}: {failure.message.splitlines()[0]}", f"    {failure.remedy}"]
+    lines.append("Or capture with fullgraph=False, which keeps these modules as opaque operators.")
+    return "\n".join(lines)
+
+
+def _expected(model: torch.nn.Module, sample: Sample) -> Outcome:
+    try:
+        found = outcome(model, sample, model)
+    except InputError:
+        raise
+    except Exception as error:
+        raise itself_raises(model, sample, error) from error
+    register_nodes(found.output)
+    return found

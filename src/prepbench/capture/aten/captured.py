@@ -1,0 +1,107 @@
+"""A model as one ATen graph, and what it shows and checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from prepbench._display import HasDiagram, view
+from prepbench.capture.aten.documents import document_of_program
+from prepbench.capture.aten.verification import AxesReport, verify_axes
+from prepbench.capture.failures.describe import failure_line
+from prepbench.capture.failures.findings import findings_of_program
+from prepbench.capture.modules.collection import GraphCollection, recursive_trace
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.document.model import Failure, Finding, GraphCollectionDocument
+from prepbench.inputs import Sample, named_leaves
+
+
+@dataclass(frozen=True, repr=False)
+class Captured(HasDiagram):
+    """A model as one graph.
+
+    Attributes:
+        program: the ``torch.export.ExportedProgram``; ``captured.program.module()`` runs it, with the model's weights.
+        model: the module that was captured (for a function, a module that calls it).
+        samples: the inputs it was captured with.
+        axes: which dims of the inputs may vary.
+        leaves: the modules that are one opaque operator in the graph, and why.
+        seconds: how long capturing took.
+    """
+
+    program: torch.export.ExportedProgram
+    model: torch.nn.Module
+    samples: tuple[Sample, ...]
+    axes: DynamicAxes
+    leaves: tuple[Failure, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+
+    def verify(self, axes: DynamicAxes | None = None) -> AxesReport:
+        """Run the graph and the model on the samples and on sizes that no sample had, and compare.
+
+        Args:
+            axes: the axes to try; those that the graph was captured with when not given.
+        """
+        return verify_axes(self.program, self.model, self.samples, self.axes if axes is None else axes)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Why modules are opaque operators; the same as ``leaves``."""
+        return self.leaves
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the graph takes for granted: fixed flags and values, randomness, state that changes."""
+        return findings_of_program(self.model, self.program, self.samples)
+
+    @property
+    def collection(self) -> GraphCollection:
+        """The module graphs of the same model, traced with the same samples."""
+        return recursive_trace(self.model, inputs=self.samples)
+
+    def document(self) -> GraphCollectionDocument:
+        """The graph as plain data."""
+        return document_of_program(
+            self.program, self.model, self.leaves, type(self.model).__name__, self.size_names, self.findings
+        )
+
+    @property
+    def size_names(self) -> dict[str, str]:
+        """The names of the dynamic axes, by the symbols that the program has for their sizes."""
+        assert self.program.example_inputs is not None
+        args, kwargs = self.program.example_inputs
+        paths = [path for path, _ in named_leaves(self.model, Sample(tuple(args), dict(kwargs)))]
+        values = {node.name: node.meta.get("val") for node in self.program.graph.nodes if node.op == "placeholder"}
+        symbols = {(axis.path, axis.dim): axis.symbol for axis in self.axes.dynamic}
+        names: dict[str, str] = {}
+        for path, placeholder in zip(paths, self.program.graph_signature.user_inputs, strict=True):
+            value = values.get(placeholder) if isinstance(placeholder, str) else None
+            sizes: tuple[Any, ...] = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+            for dim, size in enumerate(sizes):
+                if not isinstance(size, int) and symbols.get((path, dim)):
+                    names.setdefault(str(size), symbols[path, dim])
+        return names
+
+    def table(self) -> Any:
+        """The leaves and why they are leaves, as a pandas ``DataFrame``."""
+        return view("views.tables", "failures_table", self.leaves)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return view("views.display", "captured_bundle", self)
+
+    def __repr__(self) -> str:
+        calls = sum(node.op == "call_function" for node in self.program.graph.nodes)
+        dynamic = [f"{axis.path}.shape[{axis.dim}] ({axis.symbol})" for axis in self.axes.dynamic]
+        lines = [
+            f"Captured {type(self.model).__name__}: {calls} operations, {len(self.samples)} samples, "
+            f"{self.seconds:.1f} s",
+            f"  dynamic: {', '.join(dynamic) or 'nothing (all samples have the same sizes)'}",
+        ]
+        if any(leaf.fqn == "" for leaf in self.leaves):
+            lines.append("  the whole model is one operator:")
+        lines += [f"  leaf {failure_line(leaf)}" for leaf in self.leaves]
+        lines += [f"  note {finding.message}" for finding in self.findings]
+        return "\n".join(lines)

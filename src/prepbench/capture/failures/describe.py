@@ -1,0 +1,116 @@
+"""An exception of torch or of the user's code becomes a :class:`Failure` that a person can act on.
+
+Tracing, exporting and compiling fail with dozens of exception types whose messages quote addresses, colours and
+internals. This module maps all of them onto the reasons in :mod:`prepbench.capture.failures.reasons`, finds the user's
+line, and says what to change.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from prepbench.capture.failures.reasons import REASONS, UNSUPPORTED, Reason
+from prepbench.document.model import Failure
+from prepbench.running.source_lines import code_frame, forward_place, place_in_stack_trace, source_line, user_place
+
+MESSAGE_LINES = 3
+MESSAGE_LENGTH = 400
+
+
+def describe_failure(
+    error: BaseException, *, fqn: str, module_type: str, module: torch.nn.Module | None = None
+) -> Failure:
+    """Explain why capturing the module ``fqn`` raised ``error``.
+
+    Args:
+        error: what was raised, with its traceback.
+        fqn: fully qualified name of the module that failed ("" is the model itself).
+        module_type: its class name.
+        module: the module, whose ``forward`` gives a line when the traceback has no line of the user's.
+
+    Example:
+        >>> try:
+        ...     torch.fx.symbolic_trace(lambda x: x if x.sum() > 0 else -x)
+        ... except torch.fx.proxy.TraceError as error:
+        ...     describe_failure(error, fqn="gate", module_type="Gate").kind
+        'data-dependent branch'
+    """
+    place = user_place(error) or (forward_place(module) if module is not None else None)
+    source = source_line(*place) if place else None
+    message = normalize_message(error)
+    reason = _reason_of(error, message, source.code if source else "")
+    frame = code_frame(*place) if place else ""
+    return Failure(fqn, module_type, reason.kind, type(error).__name__, message, source, reason.remedy, frame)
+
+
+def describe_node(node: torch.fx.Node, message: str, remedy: str) -> Failure:
+    """An operator of an exported graph as a failure of the module that uses it."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    fqn, kind = stack[-1] if stack else ("", "")
+    kind = kind if isinstance(kind, str) else kind.__name__
+    place = place_in_stack_trace(node.meta.get("stack_trace"))
+    source = source_line(*place) if place else None
+    frame = code_frame(*place) if place else ""
+    return Failure(fqn, kind.rpartition(".")[2], UNSUPPORTED, "", message, source, remedy, frame)
+
+
+def failure_line(failure: Failure) -> str:
+    """One failure in one line: name, class, kind and place."""
+    place = f", {failure.source.file}:{failure.source.line}" if failure.source else ""
+    return f"{failure.fqn or 'the model'} ({failure.module_type}): {failure.kind}{place}"
+
+
+def normalize_message(error: BaseException) -> str:
+    """The error's message in at most three lines, without addresses, colours, paths of libraries and internal state."""
+    text = _without_noise(str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    kept: list[str] = []
+    for line in lines:
+        if kept and re.match(_TRAILER, line):
+            break
+        kept.append(line)
+    result = "\n".join(kept[:MESSAGE_LINES])
+    if not result:
+        return type(error).__name__
+    return result if len(result) <= MESSAGE_LENGTH else result[: MESSAGE_LENGTH - 1] + "…"
+
+
+# Everything after one of these repeats the traceback or advertises environment variables.
+_TRAILER = (
+    r"(Caused by:|User [Ss]tack|from user code|The following call raised|To fix the error|Set TORCH|"
+    r"For more information|For more debug|For C\+\+ stack|Developer debug|For more details|While executing|"
+    r"Original traceback|"
+    r"During handling|File \"|Call tool|If you suspect)"
+)
+
+
+def _without_noise(text: str) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+    text = re.sub(r"\s*\(unhinted:.*", "", text)
+    text = re.sub(r"\(Size-like symbols: [^)]*\)", "", text)
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+    text = re.sub(r"0x[0-9a-fA-F]{6,}", "0x…", text)
+    text = re.sub(r"/(?:[\w.+-]+/)+(?=[\w.+-]+\.(?:py|so|cpp|h)\b)", "", text)
+    # symbol numbers count every tensor seen before, so they shift when an unrelated layer changes
+    return re.sub(r"\b([uzs]+f?)\d+\b", r"\1", text)
+
+
+def _reason_of(error: BaseException, message: str, code: str) -> Reason:
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    for link in chain if _wraps_another(error) else chain[:1]:
+        names = frozenset(kind.__name__ for kind in type(link).__mro__)
+        text = message if link is error else _without_noise(str(link))
+        gb_type = str(getattr(link, "gb_type", "") or "")
+        for reason in REASONS[:-1]:
+            if reason.matches(names, text, code, gb_type):
+                return reason
+    return REASONS[-1]
+
+
+def _wraps_another(error: BaseException) -> bool:
+    """Whether the cause tells more than the error: torch wraps what the user's code raised."""
+    return error.__cause__ is not None and type(error).__module__.startswith("torch")
