@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from prepbench.capture.modules.assumptions import SizeCheck, readable
-from prepbench.document.model import SourceLine
-from prepbench.errors import CaptureError, InputError, PreparationError
+from prepbench.errors import CaptureError
 from prepbench.inputs import Sample, normalize_samples
+from prepbench.prepare.check_arguments import check_arguments, check_passes
+from prepbench.prepare.fixed_mode import FixedMode
 from prepbench.prepare.kept import kept_operations
 from prepbench.prepare.model import PreparedModel, names_taken
 from prepbench.prepare.modules import Operator
@@ -24,7 +25,8 @@ from prepbench.prepare.passes.operations_to_modules import operations_to_modules
 from prepbench.prepare.passes.unroll_reused import unroll_reused_
 from prepbench.prepare.report import Change, Compared, Kept, PreparationReport
 from prepbench.prepare.sizes import fixed_sizes, with_other_batch
-from prepbench.prepare.trace import UNKNOWN_LINE, Traced, place_text, trace
+from prepbench.prepare.trace import Traced, trace
+from prepbench.prepare.training_flag import UNKNOWN_LINE, place_text
 from prepbench.prepare.verify import compare_in_other_mode, compare_on, verify
 from prepbench.running.check_inputs import check_names, checked_samples
 from prepbench.running.outcomes import without_output
@@ -73,7 +75,7 @@ def prepare_model(
           (module_add): Add()
         )
     """
-    _check_arguments(model, modules_to_exclude, module_classes_to_exclude)
+    check_arguments(model, modules_to_exclude, module_classes_to_exclude)
     check_names(model, concrete_args or {})
     with _collector_paused():
         return _prepared(
@@ -87,28 +89,36 @@ def _prepared(
     samples = None if inputs is None else _with_fixed(checked_samples(model, inputs), concrete_args)
     shown, traced = _traced(model, samples, concrete_args, modules, classes)
     prepared = PreparedModel.of(model, traced.result)
-    changes = _run(prepared, [lambda m: complete_signature_(m, _signature(model), _fixed(concrete_args, samples))])
+    signature, fixed = inspect.signature(model.forward), _fixed(concrete_args, samples)
+    changes = _run(prepared, [lambda prepared: complete_signature_(prepared, signature, fixed)])
     _add_size_check(prepared, traced)
     changes += _run(prepared, [operations_to_modules_, unroll_reused_, *extra_passes])
     prepared.recompile()
     kept = _kept(prepared, traced)
-    compared = () if samples is None or shown is None else verify(model, prepared, samples, shown)
-    if samples is not None and shown is not None:
-        if traced.fixed_mode is None:
-            found, wrong = compare_in_other_mode(model, prepared, shown[-1])
-            compared += (found,)
-            traced.fixed_mode = UNKNOWN_LINE if wrong else None
-        fixed = fixed_sizes(model, prepared, samples[0], shown)
-        if fixed is not None:
-            prepared.add_check(fixed)
-            compared += tuple(Compared(name, note=f"for {size} only") for _, _, size, name in fixed.places)
+    compared = _compared(model, prepared, samples, shown, traced) if samples is not None else []
     if traced.fixed_mode is not None:
         prepared.add_check(FixedMode(prepared.training, traced.fixed_mode))
     prepared.strip()
     prepared.preparation_report = PreparationReport(
-        prepared.original_type.__name__, tuple(changes), kept, compared, _notes(model, traced)
+        prepared.original_type.__name__, tuple(changes), kept, tuple(compared), _notes(model, traced)
     )
     return prepared
+
+
+def _compared(
+    model: torch.nn.Module, prepared: PreparedModel, samples: list[Sample], shown: list[Sample], traced: Traced
+) -> list[Compared]:
+    """The comparisons with the original; what the graph is found to be wrong for is refused from then on."""
+    compared = list(verify(model, prepared, samples, shown))
+    if traced.fixed_mode is None:
+        found, wrong = compare_in_other_mode(model, prepared, shown[-1])
+        compared.append(found)
+        traced.fixed_mode = UNKNOWN_LINE if wrong else None
+    sizes = fixed_sizes(model, prepared, samples[0], shown)
+    if sizes is not None:
+        prepared.add_check(sizes)
+        compared += [Compared(name, note=f"for {size} only") for _, _, size, name in sizes.places]
+    return compared
 
 
 @contextmanager
@@ -127,11 +137,11 @@ def _collector_paused() -> Iterator[None]:
 
 def _traced(
     model: torch.nn.Module, samples: list[Sample] | None, concrete_args: Any, modules: Any, classes: Any
-) -> tuple[list[Sample] | None, Traced]:
+) -> tuple[list[Sample], Traced]:
     """The samples that were traced, with one of another batch size if that is possible, and the trace."""
     with without_output():
         if samples is None:
-            return None, trace(model, None, concrete_args, modules, classes)
+            return [], trace(model, None, concrete_args, modules, classes)
         more = with_other_batch(model, samples)
         if len(more) > len(samples):
             try:
@@ -154,19 +164,11 @@ def run_passes(prepared: PreparedModel, passes: Sequence[Pass], *, inputs: Any =
     Raises:
         PreparationError: the results differ, or a pass cannot be applied.
     """
-    if not isinstance(prepared, PreparedModel):
-        raise InputError(
-            f"run_passes takes what prepare_model returns, got {type(prepared).__name__}: call "
-            "prepare_model(model, inputs=[...]) first."
-        )
-    if callable(passes):
-        raise InputError("passes is a list: write run_passes(prepared, [fold_batch_norm_]).")
+    check_passes(prepared, passes)
     made = copy.copy(prepared)
     changes = _run(made, passes)
     made.recompile()
-    compared: list[Any] = []
-    if inputs is not None:
-        compared = compare_on(prepared, made, normalize_samples(prepared, inputs))
+    compared = [] if inputs is None else compare_on(prepared, made, normalize_samples(prepared, inputs))
     report = prepared.preparation_report
     made.preparation_report = replace(report, changes=(*report.changes, *changes), compared=tuple(compared))
     return made
@@ -175,40 +177,9 @@ def run_passes(prepared: PreparedModel, passes: Sequence[Pass], *, inputs: Any =
 def _run(prepared: PreparedModel, passes: Sequence[Pass]) -> list[Change]:
     changes: list[Change] = []
     for one in passes:
-        found = one(prepared)
-        changes += found
+        changes += one(prepared)
         prepared.graph.lint()
     return changes
-
-
-def _check_arguments(model: Any, modules: Any, classes: Any) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise InputError(f"prepare_model takes a torch.nn.Module, got {type(model).__name__}.")
-    for name, given in (("modules_to_exclude", modules), ("module_classes_to_exclude", classes)):
-        if given is not None and not isinstance(given, list | tuple | set):
-            raise InputError(f"{name} is a list, got {type(given).__name__}: write {name}=[...].")
-    own = {id(module) for module in model.modules()}
-    for index, module in enumerate(modules or ()):
-        if not isinstance(module, torch.nn.Module):
-            raise InputError(
-                f"modules_to_exclude[{index}] is {module!r}; give the submodules themselves, such as "
-                "[model.get_submodule('layer1')], or classes in module_classes_to_exclude."
-            )
-        if id(module) not in own:
-            raise InputError(
-                f"modules_to_exclude[{index}], a {type(module).__name__}, is not part of this "
-                f"{type(model).__name__}: give one of its own submodules, e.g. model.get_submodule('layer1')."
-            )
-    for index, kind in enumerate(classes or ()):
-        if not isinstance(kind, type):
-            raise InputError(
-                f"module_classes_to_exclude[{index}] is {kind!r}, not a class; modules go into modules_to_exclude."
-            )
-        if not any(type(module) is kind for module in model.modules()):
-            raise InputError(
-                f"module_classes_to_exclude[{index}], {kind.__name__}, is the class of no submodule of this "
-                f"{type(model).__name__}."
-            )
 
 
 def _with_fixed(samples: list[Sample], concrete_args: dict[str, Any] | None) -> list[Sample]:
@@ -223,35 +194,10 @@ def _fixed(concrete_args: dict[str, Any] | None, samples: list[Sample] | None) -
     return {name: value for name, value in (concrete_args or {}).items() if not isinstance(value, torch.Tensor)}
 
 
-def _signature(model: torch.nn.Module) -> inspect.Signature:
-    return inspect.signature(model.forward)
-
-
 def _add_size_check(prepared: PreparedModel, traced: Traced) -> None:
     size_check = SizeCheck.of(replace(traced.result, graph=prepared.graph)) if traced.result.assumptions else None
     if size_check is not None:
         prepared.add_check(size_check)
-
-
-class FixedMode:
-    """Refuses to run a model in another mode than that it was prepared in, where its code differs between modes."""
-
-    def __init__(self, training: bool, source: SourceLine) -> None:
-        self.training, self.source = training, source
-
-    def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Look at one call.
-
-        Raises:
-            PreparationError: the model is in the other mode.
-        """
-        if model.training != self.training:
-            ours, other = ("train()", "eval()") if self.training else ("eval()", "train()")
-            raise PreparationError(
-                f"This {model.original_type.__name__} was prepared in {ours} mode and is in {other} mode, in which the "
-                f"original runs other code ({place_text(self.source)}). Prepare it "
-                f"again after model.{other}, or exclude the module with that line."
-            )
 
 
 def _kept(prepared: PreparedModel, traced: Traced) -> tuple[Kept, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from prepbench.prepare.differences import TOLERANCE, outcomes_apart
 from prepbench.prepare.first_difference import FirstDifference, first_difference
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.report import Compared
+from prepbench.prepare.training_flag import in_other_mode
 from prepbench.running.outcomes import outcome, without_output
 from prepbench.running.unchanged import own_copy, unchanged
 
@@ -65,7 +65,7 @@ def compare_on(
 def compare_in_other_mode(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> tuple[Compared, bool]:
     """Compare in the mode that the model is not in; the second result is whether the prepared model is wrong there."""
     name = f"inputs[{sample.index}] in {'evaluation' if model.training else 'training'}"
-    with _other_mode(model, prepared):
+    with in_other_mode(model, prepared):
         try:
             with torch.no_grad(), unchanged(model), without_output():
                 own_copy(sample).call(model)
@@ -77,23 +77,6 @@ def compare_in_other_mode(model: torch.nn.Module, prepared: PreparedModel, sampl
         except Exception:  # whatever it raises there, it does not do what the original does
             return Compared(name, note="the graph is not that of the original there"), True
     return found, False
-
-
-@contextmanager
-def _other_mode(model: torch.nn.Module, prepared: PreparedModel) -> Iterator[None]:
-    flags = [
-        (module, module.training)
-        for module in (*model.modules(), *prepared.modules())
-        if not isinstance(module, torch.jit.ScriptModule)
-    ]
-    other = not model.training
-    try:
-        for module, _ in flags:
-            module.training = other
-        yield
-    finally:
-        for module, flag in flags:
-            module.training = flag
 
 
 def _on_unseen_sizes(model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample]) -> Iterator[Compared]:

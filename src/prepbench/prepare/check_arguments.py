@@ -1,0 +1,70 @@
+"""Checks of what the caller gives to ``prepare_model`` and ``run_passes``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from prepbench.errors import InputError
+from prepbench.prepare.model import PreparedModel
+
+
+def check_arguments(model: Any, modules: Any, classes: Any) -> None:
+    """Check the model and what is excluded.
+
+    Raises:
+        InputError: one of them is of another kind, or is not part of the model.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"prepare_model takes a torch.nn.Module, got {type(model).__name__}.")
+    for name, given in (("modules_to_exclude", modules), ("module_classes_to_exclude", classes)):
+        if given is not None and not isinstance(given, list | tuple | set):
+            raise InputError(f"{name} is a list, got {type(given).__name__}: write {name}=[...].")
+    _check_modules(model, list(modules or ()))
+    _check_classes(model, list(classes or ()))
+
+
+def _check_modules(model: torch.nn.Module, modules: Sequence[Any]) -> None:
+    own = {id(module) for module in model.modules()}
+    for index, module in enumerate(modules):
+        if not isinstance(module, torch.nn.Module):
+            raise InputError(
+                f"modules_to_exclude[{index}] is {module!r}; give the submodules themselves, such as "
+                "[model.get_submodule('layer1')], or classes in module_classes_to_exclude."
+            )
+        if id(module) not in own:
+            raise InputError(
+                f"modules_to_exclude[{index}], a {type(module).__name__}, is not part of this "
+                f"{type(model).__name__}: give one of its own submodules, e.g. model.get_submodule('layer1')."
+            )
+
+
+def _check_classes(model: torch.nn.Module, classes: Sequence[Any]) -> None:
+    own = {type(module) for module in model.modules()}
+    for index, kind in enumerate(classes):
+        if not isinstance(kind, type):
+            raise InputError(
+                f"module_classes_to_exclude[{index}] is {kind!r}, not a class; modules go into modules_to_exclude."
+            )
+        if kind not in own:
+            raise InputError(
+                f"module_classes_to_exclude[{index}], {kind.__name__}, is the class of no submodule of this "
+                f"{type(model).__name__}."
+            )
+
+
+def check_passes(prepared: Any, passes: Any) -> None:
+    """Check what ``run_passes`` takes.
+
+    Raises:
+        InputError: the model is not a prepared one, or ``passes`` is not a list.
+    """
+    if not isinstance(prepared, PreparedModel):
+        raise InputError(
+            f"run_passes takes what prepare_model returns, got {type(prepared).__name__}: call "
+            "prepare_model(model, inputs=[...]) first."
+        )
+    if callable(passes):
+        raise InputError("passes is a list: write run_passes(prepared, [fold_batch_norm_]).")

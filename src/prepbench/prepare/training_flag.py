@@ -1,0 +1,67 @@
+"""``Module.training``: who reads it, and running a model in the mode that it is not in."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from prepbench.document.model import SourceLine
+from prepbench.running.patching import patched
+from prepbench.running.source_lines import is_user_code, source_of_frame
+
+Reads = dict[int, tuple[torch.nn.Module, SourceLine | None]]
+"""The modules whose flag the user's code reads, with the line that does; by ``id``."""
+
+UNKNOWN_LINE = SourceLine("", 0, "code that depends on self.training")
+
+
+class _WatchedFlag:
+    """``Module.training`` as a property that notes when the user's code reads it."""
+
+    def __init__(self) -> None:
+        self.reads: Reads = {}
+
+    def __get__(self, module: Any, owner: Any = None) -> Any:
+        if module is None:
+            return self
+        frame = sys._getframe(1)
+        if id(module) not in self.reads and is_user_code(frame.f_code):
+            self.reads[id(module)] = module, source_of_frame(frame)
+        own = vars(module)
+        return own["training"] if "training" in own else type(module).__getattr__(module, "training")
+
+    def __set__(self, module: Any, value: Any) -> None:
+        vars(module)["training"] = value
+
+
+@contextlib.contextmanager
+def reads_of_training() -> Iterator[Reads]:
+    """Notes who reads ``training`` inside the block."""
+    flag = _WatchedFlag()
+    with patched(torch.nn.Module, "training", flag):
+        yield flag.reads
+
+
+@contextlib.contextmanager
+def in_other_mode(model: torch.nn.Module, *others: torch.nn.Module) -> Iterator[None]:
+    """Inside the block, all modules are in the mode that ``model`` is not in; ``train()`` is not called for it."""
+    modules = [part for root in (model, *others) for part in root.modules()]
+    flags = [(part, part.training) for part in modules if not isinstance(part, torch.jit.ScriptModule)]
+    other = not model.training
+    try:
+        for part, _ in flags:
+            part.training = other
+        yield
+    finally:
+        for part, flag in flags:
+            part.training = flag
+
+
+def place_text(source: SourceLine | None) -> str:
+    """A line of the user's for a message; only its code if the line is not known."""
+    source = source or UNKNOWN_LINE
+    return f"{source.file}:{source.line}: {source.code}" if source.line else source.code
