@@ -12,10 +12,13 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat.checks import needed_for
+
 
 def forget_compiled() -> None:
     """Make ``torch.cond`` and its like compile anew at their next call; the user's compiled functions are kept."""
-    eval_frame: Any = importlib.import_module("torch._dynamo.eval_frame")
+    with needed_for("forgetting compiled branches"):
+        eval_frame: Any = importlib.import_module("torch._dynamo.eval_frame")
     reset_code = getattr(eval_frame, "reset_code", None)
     if reset_code is None:
         torch._dynamo.reset()
@@ -37,17 +40,17 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 @contextmanager
 def graph_breaks_noted() -> Iterator[list[Exception]]:
     """Inside the block, every graph break of dynamo is added to the list, as its exception."""
-    from torch._dynamo import symbolic_convert
-
     found: list[Exception] = []
-    base: Any = next(
-        kind for kind in vars(symbolic_convert).values() if isinstance(kind, type) and "log_graph_break" in vars(kind)
-    )
+    with needed_for("noting graph breaks"):
+        from torch._dynamo import symbolic_convert
+
+        extract_stack = torch._guards.TracingContext.extract_stack
+        base = _class_with(symbolic_convert, "log_graph_break")
     original = base.log_graph_break
 
     def log_graph_break(self: Any, code_options: Any, reason: Any, exc: Any, *args: Any, **kwargs: Any) -> None:
         if getattr(exc, "real_stack", None) is None:
-            exc.real_stack = torch._guards.TracingContext.extract_stack()
+            exc.real_stack = extract_stack()
         found.append(exc)
 
     base.log_graph_break = log_graph_break
@@ -55,6 +58,14 @@ def graph_breaks_noted() -> Iterator[list[Exception]]:
         yield found
     finally:
         base.log_graph_break = original
+
+
+def _class_with(module: types.ModuleType, name: str) -> Any:
+    """The class of a module that defines a method."""
+    for kind in vars(module).values():
+        if isinstance(kind, type) and name in vars(kind):
+            return kind
+    raise AttributeError(f"no class of {module.__name__} has a method {name!r}")
 
 
 def run_in_dynamo(model: Callable[..., Any], args: Any, kwargs: Any, *, fullgraph: bool) -> None:
@@ -65,10 +76,12 @@ def run_in_dynamo(model: Callable[..., Any], args: Any, kwargs: Any, *, fullgrap
     Raises:
         Exception: with ``fullgraph``, what dynamo raises where the graph breaks.
     """
-    from torch._C._dynamo import eval_frame
-    from torch._dynamo import convert_frame
+    with needed_for("finding graph breaks"):
+        from torch._C._dynamo import eval_frame
+        from torch._dynamo import convert_frame
 
-    before = {id(reference()) for reference in convert_frame.input_codes.seen}
+        reset_code, seen = eval_frame.reset_code, convert_frame.input_codes.seen
+    before = {id(reference()) for reference in seen}
     loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -81,7 +94,7 @@ def run_in_dynamo(model: Callable[..., Any], args: Any, kwargs: Any, *, fullgrap
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        for reference in convert_frame.input_codes.seen:
+        for reference in seen:
             code = reference()
             if code is not None and id(code) not in before:
-                eval_frame.reset_code(code)
+                reset_code(code)

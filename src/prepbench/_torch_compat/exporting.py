@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat.checks import needed_for
+
 
 @contextmanager
 def quiet_export() -> Iterator[None]:
     """Inside the block, a failing ``torch.export`` only raises: it prints no partial graph and logs no warning."""
-    import torch.export._trace as trace
-    from torch.fx.experimental import proxy_tensor
+    with needed_for("exporting without messages"):
+        import torch.export._trace as trace
+        from torch.fx.experimental import proxy_tensor
 
     names = (
         "torch.fx.experimental.symbolic_shapes",
@@ -44,8 +47,8 @@ def quiet_export() -> Iterator[None]:
 
 def mark_module_stack() -> Callable[[], None]:
     """A function that takes export's stack of entered modules back to what it is now, after an exception was caught."""
-    from torch.fx.experimental.proxy_tensor import get_proxy_mode
-
+    with needed_for("going on with an export after an exception"):
+        from torch.fx.experimental.proxy_tensor import get_proxy_mode
     mode = get_proxy_mode()
     stack = getattr(getattr(mode, "tracer", None), "module_stack", None)
     depth = len(stack) if stack is not None else 0
@@ -60,6 +63,8 @@ def mark_module_stack() -> Callable[[], None]:
 @contextmanager
 def seen_as_exporting() -> Iterator[None]:
     """Inside the block, ``torch.compiler`` says that a model is being compiled and exported."""
+    with needed_for("telling models that they are being exported"):
+        _ = torch.compiler._is_compiling_flag
     flags = [name for name in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(torch.compiler, name)]
     before = {name: getattr(torch.compiler, name) for name in flags}
     try:
@@ -77,10 +82,12 @@ def conversions_that_change_nothing_skipped() -> Iterator[None]:
 
     Tensors without data cannot be put in place of parameters, so that even such a call would fail while tracing.
     """
+    with needed_for("tracing conversions that change nothing"):
+        parse: Any = torch._C._nn._parse_to
     original = torch.nn.Module.to
 
     def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        wanted: tuple[Any, ...] = torch._C._nn._parse_to(*args, **kwargs)
+        wanted: tuple[Any, ...] = parse(*args, **kwargs)
         device, dtype, _, memory_format = wanted
         tensors = [*self.parameters(), *self.buffers()]
         same = memory_format is None and all(

@@ -7,19 +7,24 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    GuardOnDataDependentSymNode,
-    ShapeEnv,
-    StatelessSymbolicContext,
-)
 
+from prepbench._torch_compat.checks import needed_for
+
+with needed_for("tracing with tensors that have sizes but no data"):
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+    from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import (
+        DimDynamic,
+        GuardOnDataDependentSymNode,
+        ShapeEnv,
+        StatelessSymbolicContext,
+    )
+
+    _ = ShapeEnv._maybe_evaluate_static, ShapeEnv.evaluate_expr, ShapeEnv.create_unbacked_symint
+
+# where torch logs what fails on tensors without data
+LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 GuardCallback = Callable[[Any], None]
 
 
@@ -57,8 +62,8 @@ def is_open_question(mode: FakeTensorMode, expression: Any) -> bool:
 
 def fake_input(mode: FakeTensorMode, tensor: torch.Tensor, hints: dict[int, int], name: str) -> torch.Tensor:
     """A fake of ``tensor`` whose dims in ``hints`` are symbolic; each is traced as if it had the hinted size."""
-    from torch._dynamo.source import ConstantSource
-
+    with needed_for("naming the sizes of inputs"):
+        from torch._dynamo.source import ConstantSource
     device = getattr(tensor, _DEVICE, tensor.device)
     base = tensor
     if device != tensor.device or any(tensor.shape[dim] != size for dim, size in hints.items()):
@@ -104,8 +109,6 @@ def fresh_size(mode: FakeTensorMode) -> torch.SymInt:
 
 def symbolic_kernels() -> AbstractContextManager[Any]:
     """Use torch's Python kernels where it has them; the C++ ones of padding and resizing fix symbolic sizes."""
-    from torch._dispatch.python import enable_python_dispatcher
-
     context: AbstractContextManager[Any] = enable_python_dispatcher()
     return context
 

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from prepbench._torch_compat.checks import needed_for
+
+with needed_for("seeing operators and function transforms"):
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+    _innermost_transform = torch._C._functorch.peek_interpreter_stack
+
 
 def in_functorch() -> bool:
     """Whether a function transform (vmap, grad) is running in this thread."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return _innermost_transform() is not None
 
 
 def vmap_module() -> Any:
     """The module whose ``vmap_impl`` runs every ``torch.vmap``."""
-    return sys.modules["torch._functorch.apis"]
+    with needed_for("seeing torch.vmap"):
+        module = importlib.import_module("torch._functorch.apis")
+        _ = module.vmap_impl
+    return module
 
 
 def autocast_functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Functions that enter autocast and leave it, for use as nodes of a graph."""
-    from torch.amp import autocast_mode
-
-    return autocast_mode._enter_autocast, autocast_mode._exit_autocast
+    with needed_for("recording autocast"):
+        from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+    return _enter_autocast, _exit_autocast
 
 
 def autocast_state() -> tuple[tuple[str, bool, torch.dtype], ...]:

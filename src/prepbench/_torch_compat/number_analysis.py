@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from prepbench._torch_compat.checks import needed_for
+
 # as they are before tracing replaces them
 _FLOOR, _CEIL, _TRUNC = math.floor, math.ceil, math.trunc
 
+with needed_for("square roots of symbolic sizes"):
+    SQRT: Any = getattr(torch, "sym_sqrt", None) or torch._sym_sqrt  # type: ignore[attr-defined]
 
-_SQRT = getattr(torch, "sym_sqrt", None) or torch._sym_sqrt  # type: ignore[attr-defined]
+
+def symbolic_value(expression: Any, known: Mapping[Any, Any], call: Callable[..., Any]) -> Any:
+    """What a sympy expression over sizes gives for known values of its symbols.
+
+    Args:
+        expression: the expression.
+        known: a value for each symbol; a proxy writes the computation into its graph.
+        call: calls a function on numbers, some of which may be proxies.
+    """
+    with needed_for("computing sizes in a graph"):
+        from torch.utils._sympy.interp import sympy_interp
+    return sympy_interp(number_analysis(call), dict(known), expression)
+
+
+def is_unbounded(size: Any) -> bool:
+    """Whether a bound of a symbolic size is infinity."""
+    with needed_for("the largest values of sizes"):
+        from torch.utils._sympy.numbers import int_oo
+    return bool(size == int_oo)
 
 
 def number_analysis(call: Callable[..., Any]) -> Any:
@@ -21,7 +43,8 @@ def number_analysis(call: Callable[..., Any]) -> Any:
     Args:
         call: calls a function on numbers, some of which may be proxies.
     """
-    from torch.utils._sympy.reference import PythonReferenceAnalysis
+    with needed_for("computing sizes in a graph"):
+        from torch.utils._sympy.reference import PythonReferenceAnalysis
 
     class Numbers(PythonReferenceAnalysis):
         """Torch's own way, and the functions that do not take proxies."""
@@ -32,7 +55,7 @@ def number_analysis(call: Callable[..., Any]) -> Any:
 
         @staticmethod
         def sqrt(x: Any) -> Any:
-            return call(_SQRT, x)
+            return call(SQRT, x)
 
         @staticmethod
         def to_dtype(x: Any, dtype: torch.dtype) -> Any:

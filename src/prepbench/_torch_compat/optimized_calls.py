@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat.checks import needed_for
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizedCall:
@@ -35,8 +37,8 @@ def optimized_call() -> OptimizedCall | None:
 
     Called from a backend, or from the function that a backend returned: dynamo tells neither what it belongs to.
     """
-    from torch._dynamo import eval_frame
-
+    with needed_for("finding the call that torch.compile works for"):
+        from torch._dynamo import eval_frame
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals if frame.f_code.co_filename == eval_frame.__file__ else {}
@@ -59,8 +61,8 @@ def _compiled_callable(function: Any) -> Callable[..., Any]:
 
 
 def _traced_place() -> tuple[str, str, int]:
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-
+    with needed_for("finding the call that torch.compile works for"):
+        from torch._dynamo.symbolic_convert import InstructionTranslator
     try:
         code = InstructionTranslator.current_tx().output.root_tx.f_code
     except Exception:  # outside of dynamo there is no such thing

@@ -11,6 +11,7 @@ import torch
 from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, OutputKind
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.checks import needed_for
 
 
 def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) -> torch.export.ExportedProgram:
@@ -29,10 +30,9 @@ def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) ->
         out_spec=pytree.tree_structure((0,) * outputs),
         forward_arg_names=list(names),
     )
-    result = copy.copy(program)
-    result._module_call_graph = [dataclasses.replace(root, signature=flat), *rest]
+    result = _changed(program, _module_call_graph=[dataclasses.replace(root, signature=flat), *rest])
     if program.example_inputs is not None:
-        result._example_inputs = (tuple(pytree.tree_leaves(program.example_inputs)), {})
+        result = _changed(result, _example_inputs=(tuple(pytree.tree_leaves(program.example_inputs)), {}))
     return without_guards(result)
 
 
@@ -40,9 +40,7 @@ def without_guards(program: torch.export.ExportedProgram) -> torch.export.Export
     """The same program without checks of its inputs, which refer to the original call: ``b['x']`` where a flat program
     has a leaf. torch makes them anew for each program that it derives.
     """
-    result = copy.copy(program)
-    result._guards_code = []
-    return result
+    return _changed(program, _guards_code=[])
 
 
 def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModule) -> torch.export.ExportedProgram:
@@ -54,15 +52,12 @@ def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModul
         else spec
         for spec, value in zip(program.graph_signature.output_specs, output.args[0], strict=True)
     ]
-    result = copy.copy(program)
-    result._graph_module = graph
-    result._graph_signature = dataclasses.replace(program.graph_signature, output_specs=specs)
-    return result
+    signature = dataclasses.replace(program.graph_signature, output_specs=specs)
+    return _changed(program, _graph_module=graph, _graph_signature=signature)
 
 
 def with_own_weights(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The same program with copies of all parameters, buffers and constants."""
-    result = copy.copy(program)
     copies: dict[int, Any] = {}
 
     def own(value: Any) -> Any:
@@ -73,16 +68,16 @@ def with_own_weights(program: torch.export.ExportedProgram) -> torch.export.Expo
             copies[id(value)] = torch.nn.Parameter(clone, False) if isinstance(value, torch.nn.Parameter) else clone
         return copies[id(value)]
 
-    result._state_dict = {name: own(value) for name, value in program.state_dict.items()}
-    result._constants = {name: own(value) for name, value in program.constants.items()}
-    return result
+    return _changed(
+        program,
+        _state_dict={name: own(value) for name, value in program.state_dict.items()},
+        _constants={name: own(value) for name, value in program.constants.items()},
+    )
 
 
 def without_example_inputs(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The same program without its example inputs, which ``torch.export.save`` would write as a pickle."""
-    result = copy.copy(program)
-    result._example_inputs = None
-    return result
+    return _changed(program, _example_inputs=None)
 
 
 def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -> torch.export.ExportedProgram:
@@ -97,17 +92,28 @@ def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -
     output = next(iter(reversed(module.graph.nodes)))
     output.args = (tuple(output.args[0][i] for i in kept),)
     module.recompile()
-    result = copy.copy(program)
-    result._graph_module = module
-    result._graph_signature = ExportGraphSignature(signature.input_specs, [signature.output_specs[i] for i in kept])
     root, *rest = program.module_call_graph
     assert root.signature is not None
     flat = dataclasses.replace(root.signature, out_spec=pytree.tree_structure((0,) * len(places)))
-    result._module_call_graph = [dataclasses.replace(root, signature=flat), *rest]
-    return result
+    return _changed(
+        program,
+        _graph_module=module,
+        _graph_signature=ExportGraphSignature(signature.input_specs, [signature.output_specs[i] for i in kept]),
+        _module_call_graph=[dataclasses.replace(root, signature=flat), *rest],
+    )
 
 
 def constant_outputs(program: torch.export.ExportedProgram) -> dict[int, Any]:
     """The user outputs that are no results of the graph but values known beforehand, by place."""
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     return {i: spec.arg.value for i, spec in enumerate(specs) if isinstance(spec.arg, ConstantArgument)}
+
+
+def _changed(program: torch.export.ExportedProgram, **parts: Any) -> torch.export.ExportedProgram:
+    """A copy of a program with other values for some of its private attributes; the rest is shared."""
+    result = copy.copy(program)
+    for name, value in parts.items():
+        with needed_for("changing exported programs"):
+            getattr(result, name)
+        setattr(result, name, value)
+    return result

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from prepbench._torch_compat.checks import needed_for
+
+with needed_for("watching what tracing assumes about sizes"):
+    from torch.fx.experimental import _config
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    _ = ShapeEnv._set_replacement, ShapeEnv._maybe_evaluate_static, ShapeEnv.evaluate_expr
 
 
 @contextmanager
@@ -39,8 +45,8 @@ def _size_name(shape_env: ShapeEnv, symbol: Any) -> str:
 
 def forget_pending_sizes(values: Any) -> None:
     """Drop unknown sizes and numbers that an abandoned computation left behind on the fake mode of ``values``."""
-    from torch._guards import detect_fake_mode
-
+    with needed_for("forgetting sizes of an abandoned computation"):
+        from torch._guards import detect_fake_mode
     mode = detect_fake_mode(values)
     if mode is not None and mode.shape_env is not None:
         mode.shape_env.pending_fresh_unbacked_symbols.clear()
@@ -48,8 +54,8 @@ def forget_pending_sizes(values: Any) -> None:
 
 def exact_zero_one() -> Any:
     """A context in which tracing assumes nothing about sizes 0 and 1 and records what the model asks about them."""
-    from torch.fx.experimental import _config
-
+    with needed_for("tracing without assumptions about sizes 0 and 1"):
+        _ = _config.backed_size_oblivious
     return _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
 
 

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from prepbench._torch_compat.checks import needed_for
+
 
 def taking_tuple(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], rest: Any) -> Any:
     """``function`` with its ``*args`` as one ordinary last parameter, so that a proxy can stand for the tuple.
@@ -15,8 +17,8 @@ def taking_tuple(function: Callable[..., Any], args: Sequence[Any], kwargs: dict
     Raises:
         TypeError: the function has no Python code of its own (it is wrapped, or built in).
     """
-    from torch.fx._symbolic_trace import _patch_function
-
+    with needed_for("tracing functions that take *args"):
+        from torch.fx._symbolic_trace import _patch_function
     plain: Any = getattr(function, "__func__", function)
     code = getattr(plain, "__code__", None)
     if code is None or not code.co_flags & inspect.CO_VARARGS or code.co_flags & inspect.CO_VARKEYWORDS:
@@ -33,8 +35,8 @@ def wrapped_functions() -> list[tuple[dict[str, Any], str, Callable[..., Any]]]:
     """What ``torch.fx.wrap`` was called for: the namespace, the name in it, and the function."""
     import builtins
 
-    from torch.fx._symbolic_trace import _wrapped_fns_to_patch
-
+    with needed_for("seeing functions given to torch.fx.wrap"):
+        from torch.fx._symbolic_trace import _wrapped_fns_to_patch
     found = []
     for (_, name), namespace in list(_wrapped_fns_to_patch.items()):
         function = namespace.get(name, getattr(builtins, name, None))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.tensors import memory_of, version_of
 from prepbench.inputs import Sample
 from prepbench.running.object_nodes import count_registered, opened, register_nodes
 from prepbench.running.patching import patched
@@ -186,7 +187,7 @@ def flatten_result(output: Any, arguments: Any = None) -> tuple[list[Any], pytre
 
 
 def _version(leaf: Any) -> int:
-    return leaf._version if isinstance(leaf, torch.Tensor) and not leaf.is_inference() else 0
+    return version_of(leaf) if isinstance(leaf, torch.Tensor) else 0
 
 
 def _is_restructured(args: Any, kwargs: Any, leaves: list[Any], spec: pytree.TreeSpec) -> bool:
@@ -229,7 +230,7 @@ def _shared_memory(leaves: Sequence[Any], inputs: Sequence[Any], outputs: Sequen
 def _storage(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.numel() == 0:
         return None
-    return leaf.untyped_storage()._cdata
+    return memory_of(leaf)
 
 
 def _leaf(leaf: Any) -> Any:

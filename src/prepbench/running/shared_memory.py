@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from prepbench._torch_compat.operators import OpOverload
+from prepbench._torch_compat.operators import OpOverload, schema_of
 
 
 def leaves_written_into(graph: fx.Graph, is_leaf: Callable[[Any], bool]) -> set[Any]:
@@ -34,7 +34,7 @@ def _written(node: fx.Node) -> Iterator[fx.Node]:
     """The arguments that the node writes into."""
     if not isinstance(node.target, OpOverload):
         return
-    for index, argument in enumerate(node.target._schema.arguments):
+    for index, argument in enumerate(schema_of(node.target).arguments):
         value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
         if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, fx.Node):
             yield value
@@ -57,7 +57,7 @@ def _source(node: fx.Node) -> fx.Node | None:
         return node.args[0] if isinstance(node.args[0], fx.Node) else None
     if not isinstance(node.target, OpOverload):
         return None
-    for index, argument in enumerate(node.target._schema.arguments):
+    for index, argument in enumerate(schema_of(node.target).arguments):
         if argument.alias_info is not None and index < len(node.args) and isinstance(node.args[index], fx.Node):
             value: Any = node.args[index]
             return value  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from prepbench._torch_compat.operators import OpOverload, register_quantized_operators
+from prepbench._torch_compat.operators import OpOverload, register_quantized_operators, schema_of
 from prepbench._torch_compat.programs import without_example_inputs
 from prepbench.errors import ArtifactError
 
@@ -53,7 +53,7 @@ def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
     for node in program.graph.nodes:
         if not isinstance(node.target, OpOverload):
             continue
-        for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+        for argument, value in zip(schema_of(node.target).arguments, node.args, strict=False):
             if argument.is_write and isinstance(value, fx.Node):
                 written.add(_storage_of(value).name)
     return written & set(signature.inputs_to_buffers)
@@ -70,7 +70,7 @@ def _is_random(node: fx.Node) -> bool:
         return False
     if torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
-    given = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
+    given = dict(zip((argument.name for argument in schema_of(node.target).arguments), node.args, strict=False))
     given |= node.kwargs
     if node.target is torch.ops.aten.scaled_dot_product_attention.default:
         return bool(given.get("dropout_p", 0.0) != 0)
@@ -80,7 +80,7 @@ def _is_random(node: fx.Node) -> bool:
 def _storage_of(node: fx.Node) -> fx.Node:
     """The node that made the memory that ``node`` is a view of, or the result of changing in place."""
     while isinstance(node.target, OpOverload) and node.args and isinstance(node.args[0], fx.Node):
-        if not any(result.alias_info is not None for result in node.target._schema.returns):
+        if not any(result.alias_info is not None for result in schema_of(node.target).returns):
             break
         node = node.args[0]
     return node

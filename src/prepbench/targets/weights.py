@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench._torch_compat.operators import register_quantized_operators
+from prepbench._torch_compat.operators import register_quantized_operators, schema_of
 from prepbench.capture.aten.export_again import dynamic_sizes, export_again
 from prepbench.errors import TargetError
 from prepbench.quantize.layer_nodes import CONVOLUTIONS
@@ -104,7 +104,7 @@ def input_of(node: fx.Node) -> fx.Node:
 
 def operator_name(node: object) -> str:
     """The operator, whichever dialect and overload, such as ``"aten.relu"``."""
-    schema = getattr(getattr(node, "target", None), "_schema", None)
+    schema = schema_of(getattr(node, "target", None))
     return schema.name.replace("::", ".") if schema is not None else ""
 
 

@@ -13,6 +13,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.operators import OpOverload, is_registered, registered_operators
+from prepbench._torch_compat.tensors import memory_of
 from prepbench.capture.aten.leaf_outputs import LeafOutputs, LeafOutputsError
 from prepbench.errors import CaptureError
 from prepbench.running.object_nodes import refill
@@ -217,16 +218,16 @@ def _returned(outputs: list[torch.Tensor]) -> Any:
 
 def _share_memory(outputs: Sequence[Any], arguments: Sequence[Any]) -> bool:
     tensors = [[leaf for leaf in leaves if isinstance(leaf, torch.Tensor)] for leaves in (outputs, arguments)]
-    storages = [[leaf.untyped_storage()._cdata for leaf in leaves] for leaves in tensors]
+    storages = [[memory_of(leaf) for leaf in leaves] for leaves in tensors]
     return len(set(storages[0])) < len(storages[0]) or bool(set(storages[0]) & set(storages[1]))
 
 
 def _without_aliases(outputs: list[torch.Tensor], arguments: Sequence[Any]) -> list[torch.Tensor]:
     """An operator may not return its arguments, or one tensor twice."""
-    seen = {leaf.untyped_storage()._cdata for leaf in arguments if isinstance(leaf, torch.Tensor)}
+    seen = {memory_of(leaf) for leaf in arguments if isinstance(leaf, torch.Tensor)}
     result = []
     for tensor in outputs:
-        storage = tensor.untyped_storage()._cdata
+        storage = memory_of(tensor)
         result.append(tensor.clone() if storage in seen else tensor)
         seen.add(storage)
     return result

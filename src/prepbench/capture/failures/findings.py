@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat.operators import schema_of
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
 from prepbench.running.outcomes import without_output
@@ -128,13 +129,13 @@ def _changes(program: Program) -> Iterator[Finding]:
 
 
 def _given(node: torch.fx.Node) -> dict[str, Any]:
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     names = [argument.name for argument in schema.arguments] if schema else []
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
 def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     if schema is None:
         return []
     given = _given(node)
@@ -148,7 +149,7 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
 def _viewed(node: torch.fx.Node) -> torch.fx.Node:
     """The node whose memory ``node`` looks at."""
     while node.op == "call_function":
-        schema = getattr(node.target, "_schema", None)
+        schema = schema_of(node.target)
         given = _given(node)
         sources = [a.name for a in schema.arguments if a.alias_info is not None] if schema else []
         source = next((given[name] for name in sources if isinstance(given.get(name), torch.fx.Node)), None)
@@ -178,7 +179,7 @@ def _is_idle(node: torch.fx.Node) -> bool:
     given = _given(node)
     if given.get("train") is False or given.get("training") is False:
         return True
-    attention = "dropout_p" in str(getattr(node.target, "_schema", ""))
+    attention = "dropout_p" in str(schema_of(node.target))
     probability = given.get("dropout_p", given.get("p", 0.0 if attention else None))
     return probability == 0
 

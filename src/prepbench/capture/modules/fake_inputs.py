@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from prepbench._torch_compat.fake_tensors import fake_input
+from prepbench._torch_compat.fake_tensors import FakeTensorMode, fake_input
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, positional_names
 from prepbench.running.nested_values import map_values

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.fake_tensors import is_fake
-from prepbench._torch_compat.number_analysis import number_analysis
+from prepbench._torch_compat.number_analysis import symbolic_value
 from prepbench._torch_compat.operators import OpOverload
 from prepbench.running import nested_values as structures
 from prepbench.running.source_lines import source_of_frame
@@ -228,8 +228,6 @@ class GraphBuilder:
 
     def expression(self, expression: Any) -> Any:
         """A node that computes a sympy expression over sizes."""
-        from torch.utils._sympy.interp import sympy_interp
-
         if expression.is_Symbol:
             return self._symbol(expression)
         if expression in self._values:
@@ -238,7 +236,7 @@ class GraphBuilder:
             tracer = _NumberTracer(self)
             symbols = sorted(expression.free_symbols, key=str)
             known = {symbol: fx.Proxy(self._symbol(symbol), tracer) for symbol in symbols}
-            result = sympy_interp(number_analysis(tracer.call), known, expression)
+            result = symbolic_value(expression, known, tracer.call)
             self._set(self._expressions, expression, result.node)
         return self._expressions[expression]
 

@@ -12,12 +12,14 @@ from typing import Any, Protocol
 
 import torch
 
+from prepbench._torch_compat.fake_tensors import LOGGERS
 from prepbench._torch_compat.modes import vmap_module
+from prepbench._torch_compat.number_analysis import SQRT
 from prepbench._torch_compat.symbolic_fx import wrapped_functions
 from prepbench.running.patching import patched, patched_item
 
 _MATH = {
-    "sqrt": torch.sym_sqrt if hasattr(torch, "sym_sqrt") else torch._sym_sqrt,  # type: ignore[attr-defined]
+    "sqrt": SQRT,
     "ceil": lambda value: value.__ceil__(),
     "floor": lambda value: value.__floor__(),
     "trunc": lambda value: value.__trunc__(),
@@ -58,7 +60,7 @@ def intercepted(run: Run) -> Iterator[None]:
         # torch logs what fails on tensors without data; it is reported as a failure instead
         for namespace, name, function in wrapped:
             stack.enter_context(patched_item(namespace, name, function))
-        for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
+        for name in LOGGERS:
             stack.enter_context(patched(logging.getLogger(name), "disabled", True))
         yield
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.modes import autocast_state
+from prepbench._torch_compat.tensors import memory_of
 
 
 class RepeatedLayers:
@@ -80,5 +81,5 @@ def _expression(size: Any) -> Any:
 
 
 def _shares_memory(result: torch.Tensor, args: tuple[Any, ...]) -> bool:
-    storages = {arg.untyped_storage()._cdata for arg in args if arg.layout is torch.strided}
-    return result.layout is not torch.strided or result.untyped_storage()._cdata in storages
+    storages = {memory_of(arg) for arg in args if arg.layout is torch.strided}
+    return result.layout is not torch.strided or memory_of(result) in storages

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from prepbench._torch_compat.modes import in_functorch
+from prepbench._torch_compat.modes import TorchDispatchMode, in_functorch
 
 
 class Run(Protocol):

@@ -25,6 +25,7 @@ from prepbench._torch_compat.fake_tensors import (
     symbolic_kernels,
 )
 from prepbench._torch_compat.operators import HigherOrderOperator
+from prepbench._torch_compat.tensors import version_of
 from prepbench.capture.modules.assumptions import size_names
 from prepbench.capture.modules.fake_inputs import FakeInputs, InputSize, fake_inputs
 from prepbench.capture.modules.graph_builder import GraphBuilder
@@ -225,7 +226,7 @@ class ValueRun:
         Dropout in evaluation returns its input. In training it does not, so what the model does with the input
         afterwards must not be taken for something that it does with the output.
         """
-        if id(result) in versions and versions[id(result)] == _version(result):
+        if id(result) in versions and versions[id(result)] == version_of(result):
             return self.call_quietly(torch.ops.aten.alias.default, result)
         return result
 
@@ -357,8 +358,4 @@ def _not_an_iterator(result: Any) -> Any:
 
 
 def _versions(args: Any, kwargs: Any) -> dict[int, int]:
-    return {id(leaf): _version(leaf) for leaf in (*args, *kwargs.values()) if is_fake(leaf)}
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    return {id(leaf): version_of(leaf) for leaf in (*args, *kwargs.values()) if is_fake(leaf)}

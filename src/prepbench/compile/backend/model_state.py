@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.utils.weak import TensorWeakRef
 
+from prepbench._torch_compat.tensors import version_of
+
 
 def named_state(root: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters and buffers by FQN; a tied one under each of its names."""
@@ -31,19 +33,15 @@ class TensorVersions:
     def remember(self, tensors: Iterable[torch.Tensor]) -> None:
         """Remember these tensors, too, or again."""
         alive = {key: known for key, known in self._versions.items() if known[0]() is not None}
-        self._versions = {**alive, **{id(tensor): (TensorWeakRef(tensor), _version(tensor)) for tensor in tensors}}
+        self._versions = {**alive, **{id(tensor): (TensorWeakRef(tensor), version_of(tensor)) for tensor in tensors}}
 
     def __contains__(self, tensor: torch.Tensor) -> bool:
         """Whether this very tensor is remembered, and nobody wrote to it since."""
         reference, version = self._versions.get(id(tensor), (None, 0))
-        return reference is not None and reference() is tensor and version == _version(tensor)
+        return reference is not None and reference() is tensor and version == version_of(tensor)
 
     def __bool__(self) -> bool:
         return bool(self._versions)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def is_tensor(value: Any) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 import torch
 from torch import fx, nn
 
+from prepbench._torch_compat.operators import schema_of
 from prepbench.quantize.layer_nodes import BIASES
 
 aten = torch.ops.aten
@@ -154,5 +155,5 @@ def keeps_channels_last(node: fx.Node) -> bool:
 
 def writes(node: fx.Node) -> bool:
     """Whether the operator changes one of its inputs in place."""
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     return bool(schema is not None and schema.is_mutable)

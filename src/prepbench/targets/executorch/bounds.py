@@ -9,9 +9,9 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch.utils._sympy.numbers import int_oo
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.number_analysis import is_unbounded
 from prepbench.capture.aten.export_again import dynamic_sizes
 from prepbench.errors import TargetError
 
@@ -37,7 +37,7 @@ class LargestSizes:
                 for symbol in size.node.expr.free_symbols:  # one size may be computed from another
                     lower, upper = ranges[symbol]
                     ranges[symbol] = (lower, min(upper, value.shape[dim] * factor))
-        bounded = {symbol: (lower, int(upper)) for symbol, (lower, upper) in ranges.items() if upper != int_oo}
+        bounded = {symbol: (lower, int(upper)) for symbol, (lower, upper) in ranges.items() if not is_unbounded(upper)}
         self._points = [
             {symbol: sympy.Integer(max(lower, upper - below)) for symbol, (lower, upper) in bounded.items()}
             for below in range(_POINTS)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench._torch_compat.operators import OpOverload
+from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.errors import TargetError, sentence
 from prepbench.targets.decompose import attention, take_apart
 from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
@@ -83,7 +83,7 @@ def _write_to_copies(module: fx.GraphModule) -> None:
         _storage_of(value)
         for node in module.graph.nodes
         if isinstance(node.target, OpOverload)
-        for argument, value in zip(node.target._schema.arguments, node.args, strict=False)
+        for argument, value in zip(schema_of(node.target).arguments, node.args, strict=False)
         if argument.is_write and isinstance(value, fx.Node)
     }
     for node in [node for node in written if node.op in ("placeholder", "get_attr")]:
@@ -156,8 +156,8 @@ def _has_kernel(node: fx.Node, known: set[str]) -> bool:
 
 def _copying(view: OpOverload) -> OpOverload | None:
     """The form of an operator that copies instead of giving a view."""
-    packet = getattr(torch.ops.aten, f"{view._opname}_copy", None)
-    return getattr(packet, view._overloadname, None)
+    packet = getattr(torch.ops.aten, f"{view.overloadpacket.__name__}_copy", None)
+    return getattr(packet, view.name().partition(".")[2] or "default", None)
 
 
 def _operator(node: fx.Node) -> str:

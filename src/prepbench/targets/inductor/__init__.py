@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler, inductor_options
 from prepbench.errors import MissingPackageError, TargetError, sentence
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, InductorDeployment
@@ -59,7 +60,7 @@ class JustInTime(Runtime):
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         # weights become constants only while this is set when Inductor compiles, also for a size that needs another
         # kernel
-        with self._lock, torch.no_grad(), torch._inductor.config.patch(_options()):
+        with self._lock, torch.no_grad(), inductor_options(**_options()):
             outputs: Sequence[Any] = self._compiled(*leaves)
         return outputs
 
@@ -85,10 +86,8 @@ class InductorTarget(Target):
     placement = Placement(single_channel_convs=False)
 
     def check_available(self) -> None:
-        from torch._inductor import cpp_builder
-
         try:
-            cpp_builder.get_cpp_compiler()
+            find_cpp_compiler()
         except Exception as error:
             raise MissingPackageError(
                 "InductorDeployment needs a C++ compiler, and none was found. Install one (Debian: apt-get "
@@ -104,7 +103,7 @@ class InductorTarget(Target):
         program = fit_to_inductor(lowering.program)
         try:
             with torch.no_grad(), _quiet():
-                torch._inductor.aoti_compile_and_package(program, package_path=str(file), inductor_configs=_options())
+                compile_package(program, file, _options())
         except Exception as error:  # of its many passes, which have no errors of their own
             raise TargetError(
                 f"Inductor cannot compile the graph: {type(error).__name__}: {sentence(error)} Choose another target, "

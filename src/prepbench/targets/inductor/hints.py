@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from prepbench._torch_compat.inductor_pass import CustomGraphPass
 
 
 class ExpectedSizes(CustomGraphPass):

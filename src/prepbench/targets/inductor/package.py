@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from prepbench._torch_compat.inductor import load_library
 from prepbench.errors import ArtifactError
 
 # bytes of a cache line, on which torch's own allocator puts tensors
@@ -33,7 +34,7 @@ class Package:
     def __init__(self, file: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="prepbench-inductor-")
         library = _extract(file, Path(self._folder.name))
-        self._runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
+        self._runner = load_library(library)
         constants: dict[str, torch.Tensor] = self._runner.extract_constants_map(False)
         is_off = any(value.data_ptr() % _LINE for value in constants.values() if not value.is_mkldnn and value.numel())
         # the runner refers to these and does not own them

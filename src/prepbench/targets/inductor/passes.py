@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench._torch_compat.operators import OpOverload
+from prepbench._torch_compat.operators import OpOverload, argument_names, schema_of
 from prepbench.targets.pooling import is_mean
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, lowered_program, operator_name
 
@@ -89,7 +89,7 @@ def _widen_lines(module: fx.GraphModule) -> bool:
         if node.target not in _OF_IMAGES or not all(_is_dequantized(operand) for operand in node.args[:2]):
             continue
         source, weight = node.args[:2]
-        names = [argument.name for argument in node.target._schema.arguments]
+        names = argument_names(node.target)
         given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         with module.graph.inserting_before(node):
             for name, operand in (("input", source), ("weight", weight)):
@@ -186,7 +186,7 @@ def _viewed(node: fx.Node) -> fx.Node | None:
         return node.all_input_nodes[0]
     if not isinstance(node.target, OpOverload) or not node.all_input_nodes:
         return None
-    is_view = node.target in _MAY_SHARE or any(value.alias_info for value in node.target._schema.returns)
+    is_view = node.target in _MAY_SHARE or any(value.alias_info for value in schema_of(node.target).returns)
     return node.all_input_nodes[0] if is_view else None
 
 
@@ -215,10 +215,10 @@ def _spell_padding(module: fx.GraphModule) -> bool:
     found = False
     for target in (aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding):
         for node in module.graph.find_nodes(op="call_function", target=target):
-            names = [argument.name for argument in target._schema.arguments]
+            names = argument_names(target)
             given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
             if given.get("padding", "valid") == "valid":
-                node.target = getattr(aten, target._opname).default
+                node.target = getattr(aten, target.overloadpacket.__name__).default
                 node.args = (given.pop("input"), given.pop("weight"))
                 node.kwargs = {**given, "padding": [0] * (node.meta["val"].ndim - 2)}
                 found = True

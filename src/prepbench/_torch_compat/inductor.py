@@ -1,0 +1,56 @@
+"""PyTorch's Inductor: compiling ahead of time and running what it compiled (``torch._inductor``)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat.checks import needed_for
+
+
+def find_cpp_compiler() -> str:
+    """The C++ compiler that Inductor would call.
+
+    Raises:
+        Exception: there is none; Inductor has an error of its own for it.
+    """
+    with needed_for("finding a C++ compiler"):
+        from torch._inductor.cpp_builder import get_cpp_compiler
+    return get_cpp_compiler()
+
+
+def inductor_options(**options: Any) -> AbstractContextManager[Any]:
+    """A context in which Inductor compiles with these options.
+
+    Raises:
+        TorchVersionError: Inductor has no such option.
+    """
+    with needed_for("Inductor's options"):
+        from torch._inductor import config
+
+        for name in options:
+            getattr(config, name)
+    context: AbstractContextManager[Any] = config.patch(options)
+    return context
+
+
+def compile_package(program: torch.export.ExportedProgram, file: Path, options: dict[str, Any]) -> None:
+    """Compile a program ahead of time and write the package, a ``.pt2`` file.
+
+    Raises:
+        Exception: whatever one of Inductor's passes raises.
+    """
+    with needed_for("compiling ahead of time"):
+        from torch._inductor import aoti_compile_and_package
+    aoti_compile_and_package(program, package_path=str(file), inductor_configs=options)
+
+
+def load_library(file: Path) -> Any:
+    """A runner of the shared library in a package: ``run(inputs)``, and its weights to read and replace."""
+    with needed_for("running what Inductor compiled ahead of time"):
+        runner = torch._C._aoti.AOTIModelContainerRunnerCpu
+        _ = runner.extract_constants_map, runner.update_constant_buffer
+    return runner(str(file), 1)

@@ -1,0 +1,23 @@
+"""What a tensor shares with others, and how often it was changed (``torch.Tensor._version``)."""
+
+from __future__ import annotations
+
+import torch
+
+from prepbench._torch_compat.checks import needed_for
+
+with needed_for("telling which tensors share memory or were changed in place"):
+    # looked up once, because the functions below run for every call of a traced model
+    _probe = torch.empty(0)
+    _ = _probe.untyped_storage()._cdata, _probe._version
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """An identifier of the memory that a strided tensor is in; its views have the same, also without data."""
+    memory: int = tensor.untyped_storage()._cdata
+    return memory
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place; 0 for one made in inference mode, where torch does not count."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -1,0 +1,83 @@
+"""How the package is built: what may be used where."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import prepbench
+
+ROOT = Path(prepbench.__file__).parent
+# private attributes of torch's objects, which no import gives away
+PRIVATE_ATTRIBUTES = {
+    *("_cdata", "_version", "_schema", "_opname", "_overloadname", "_maybe_evaluate_static", "_set_replacement"),
+    *("_graph_module", "_graph_signature", "_example_inputs", "_module_call_graph", "_guards_code", "_state_dict"),
+}
+
+
+def _private_torch_names(source: str) -> Iterator[str]:
+    """``"line: name"`` for each private name of torch that is imported or looked up."""
+    tree = ast.parse(source)
+    imported: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [(alias.name, alias.asname or alias.name.partition(".")[0]) for alias in node.names]
+            imported.update((own, full if own != full.partition(".")[0] else own) for full, own in names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [(f"{node.module}.{alias.name}", alias.asname or alias.name) for alias in node.names]
+            imported.update((own, full) for full, own in names)
+        else:
+            continue
+        yield from (f"{node.lineno}: {full}" for full, _ in names if _is_private(full))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            full = _dotted(node, imported)
+            if _is_private(full) or node.attr in PRIVATE_ATTRIBUTES:
+                yield f"{node.lineno}: {full or node.attr}"
+        elif isinstance(node, ast.Constant) and node.value in PRIVATE_ATTRIBUTES:  # in getattr and its like
+            yield f"{node.lineno}: {node.value}"
+
+
+def _is_private(name: str) -> bool:
+    home, *parts = name.split(".")
+    is_operator = parts[:1] == ["ops"]  # operators such as aten._to_copy are public, whatever they are called
+    return home == "torch" and not is_operator and any(part[:1] == "_" and part[:2] != "__" for part in parts)
+
+
+def _dotted(node: ast.expr, imported: dict[str, str]) -> str:
+    """The full name of an attribute of something imported; "" for other things."""
+    if isinstance(node, ast.Name):
+        return imported.get(node.id, "")
+    base = _dotted(node.value, imported) if isinstance(node, ast.Attribute) else ""
+    return f"{base}.{node.attr}" if base and isinstance(node, ast.Attribute) else ""
+
+
+def test_private_names_of_torch_are_only_in_torch_compat() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{place}"
+        for path in sorted(ROOT.rglob("*.py"))
+        if "_torch_compat" not in path.parts
+        for place in _private_torch_names(path.read_text(encoding="utf-8"))
+    ]
+    assert found == [], "use or add a function with a feature check in src/prepbench/_torch_compat/"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import torch._dynamo", ["1: torch._dynamo"]),
+        ("from torch._ops import OpOverload", ["1: torch._ops.OpOverload"]),
+        ("from torch.utils import _pytree as pytree", ["1: torch.utils._pytree"]),
+        ("import torch\nif torch._C._nn: pass", ["2: torch._C._nn", "2: torch._C"]),
+        ("from torch import fx\nfx._symbolic_trace", ["2: torch.fx._symbolic_trace"]),
+        ("def f(x):\n    return x.untyped_storage()._cdata", ["2: _cdata"]),
+        ("getattr(target, '_schema', None)", ["1: _schema"]),
+        ("import torch\ntorch.ops.aten._to_copy.default\ntorch.__version__", []),
+        ("import numpy\nnumpy._core", []),
+    ],
+)
+def test_the_search_finds_private_names(source: str, found: list[str]) -> None:
+    assert list(_private_torch_names(source)) == found
