@@ -49,7 +49,7 @@ def capture(
         module_or_func: what to capture, in the mode it is in.
         inputs: sample inputs; sizes that differ between them become dynamic.
         dynamic_axes: which dims are dynamic; inferred from the inputs when not given.
-        leaf_modules: modules to keep as one opaque operator: names, module objects or classes.
+        leaf_modules: modules to keep as leaves, one operator each: names, module objects or classes.
         fullgraph: if true, a module that cannot be exported is an error; otherwise it becomes a leaf and the rest stays
             one graph.
         strict: use dynamo first.
@@ -92,7 +92,7 @@ def _message(model: torch.nn.Module, failures: Sequence[Failure]) -> str:
         if failure.source is not None and failure.source.code:
             lines.append(f"    {failure.source.code}")
         lines += [f"    {failure.exception_type}: {failure.message.splitlines()[0]}", f"    {failure.remedy}"]
-    lines.append("Or capture with fullgraph=False, which keeps these modules as opaque operators.")
+    lines.append("Or capture with fullgraph=False, which keeps each of these modules as one operator, a leaf.")
     return "\n".join(lines)
 
 

@@ -28,7 +28,7 @@ class Captured(HasDiagram):
         model: the module that was captured (for a function, a module that calls it).
         samples: the inputs it was captured with.
         axes: which dims of the inputs may vary.
-        leaves: the modules that are one opaque operator in the graph, and why.
+        leaves: the modules that are one operator in the graph, and why.
         seconds: how long capturing took.
     """
 
@@ -49,7 +49,7 @@ class Captured(HasDiagram):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Why modules are opaque operators; the same as ``leaves``."""
+        """Why modules are leaves; the same as ``leaves``."""
         return self.leaves
 
     @cached_property

@@ -37,13 +37,13 @@ def document_of_program(
     Args:
         program: the exported program.
         model: the module it was exported from, for the hierarchy.
-        leaves: the modules that were wrapped as opaque operators, with the reasons.
+        leaves: the modules that are one operator in the program, with the reasons.
         title: shown as the model's name instead of its class.
         size_names: readable names for the program's symbolic sizes.
         findings: what the program takes for granted.
     """
     failures = tuple(leaves)
-    wrapped = {failure.fqn for failure in failures}
+    leaf_names = {failure.fqn for failure in failures}
     inputs = set(program.graph_signature.user_inputs)
     hidden = {
         node.name
@@ -64,7 +64,7 @@ def document_of_program(
         Module(
             fqn,
             type(module).__name__,
-            "leaf" if fqn in wrapped else "traced" if fqn in called else "unvisited",
+            "leaf" if fqn in leaf_names else "traced" if fqn in called else "unvisited",
             count_parameters(module),
             len(numbers[fqn]) if fqn else 1,
             next((failure for failure in failures if failure.fqn == fqn), None),

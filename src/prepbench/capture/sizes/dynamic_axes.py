@@ -236,13 +236,12 @@ class DynamicAxes:
         return captured.verify(self)
 
     def code(self) -> str:
-        """Python that makes an equal value, without the samples."""
+        """Python that makes an equal value, without the samples, to paste into a notebook."""
         lines = [
-            f"    Axis({axis.path!r}, {axis.dim}, {axis.sizes!r}, {axis.dynamic}, {axis.symbol!r}{_further(axis)}),"
+            f"    pb.Axis({axis.path!r}, {axis.dim}, {axis.sizes!r}, {axis.dynamic}, {axis.symbol!r}{_further(axis)}),"
             for axis in self.axes
         ]
-        header = "from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes"
-        return "\n".join([header, "", "axes = DynamicAxes((", *lines, "))"])
+        return "\n".join(["import prepbench as pb", "", "axes = pb.DynamicAxes((", *lines, "))"])
 
     def table(self) -> Any:
         """The axes as a pandas ``DataFrame``."""

@@ -1,4 +1,4 @@
-"""What is decided by sizes on which the samples disagree is found at its line, and fenced off there."""
+"""What is decided by sizes on which the samples disagree is found at its line, and becomes a leaf."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[Any, list[tuple[int, ...]], tuple[int, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_module_is_opaque_and_the_rest_one_graph(name: str) -> None:
+def test_the_module_is_a_leaf_and_the_rest_one_graph(name: str) -> None:
     make, shapes, unseen, text = CASES[name]
     model = Inside(make())
     samples = [torch.randn(shape) for shape in shapes]
@@ -134,7 +134,7 @@ class Scaled(nn.Module):
         return x * 2 if positive else x
 
 
-def test_a_flag_read_from_data_is_an_argument_of_the_opaque_part() -> None:
+def test_a_flag_read_from_data_is_an_argument_of_the_leaf() -> None:
     model, samples = Flag(), [torch.ones(2, 4), -torch.ones(3, 4)]
     collection = recursive_trace(model, inputs=samples)
     assert [failure.fqn for failure in collection.failures] == ["inner"]
