@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from prepbench import interrupts
 from prepbench.errors import PrepbenchError
 
 T = TypeVar("T")
@@ -27,11 +28,40 @@ class Progress:
     message: str = ""
 
 
+CANCELLING = "cancelling"
+"""The stage between asking a job to stop and its end."""
+
 ProgressCallback = Callable[[Progress], None]
 
 
 def report_nothing(progress: Progress) -> None:
     """The default progress callback."""
+
+
+_cancelled: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("cancelled", default=None)
+
+
+def check_cancelled(stage: str = "") -> None:
+    """Raise if the job that this code is part of was cancelled, or if Ctrl-C waits to be acted on.
+
+    Called in loops, where nothing is half done: for each operation traced, each batch, each layer.
+
+    Raises:
+        KeyboardInterrupt: somebody pressed Ctrl-C.
+        BaseException: the job was cancelled; its ``result()`` raises :class:`Cancelled`.
+    """
+    interrupts.safe_point()
+    flag = _cancelled.get()
+    if flag is not None and flag.is_set():
+        raise _Stop(_text(stage))
+
+
+class _Stop(BaseException):
+    """The job was cancelled; not an ``Exception``, so that no model and no fallback takes it for an error."""
+
+
+def _text(stage: str) -> str:
+    return f"Cancelled{f' during {stage}' if stage else ''}. Nothing was changed; start it again when ready."
 
 
 class Job(Generic[T]):
@@ -42,7 +72,7 @@ class Job(Generic[T]):
 
     Args:
         function: called once with a progress callback. Cancellation is delivered by that callback, which
-            raises :class:`Cancelled`, so it takes effect at the next reported step (between batches).
+            raises :class:`Cancelled`, and by :func:`check_cancelled`, which loops call between two steps.
         progress: receives each step, in the job's thread.
 
     Example:
@@ -62,19 +92,24 @@ class Job(Generic[T]):
         self._thread.start()
 
     def _run(self) -> None:
+        _cancelled.set(self._cancel)
         try:
             self._value = self._function(self._step)
+        except _Stop as stop:
+            self._error = Cancelled(str(stop)).with_traceback(stop.__traceback__)
         except BaseException as error:  # delivered by result()
             self._error = error
 
     def _step(self, progress: Progress) -> None:
         if self._cancel.is_set():
-            raise Cancelled(f"Cancelled during {progress.stage}. Nothing was changed; start it again when ready.")
+            raise Cancelled(_text(progress.stage))
         self._progress(progress)
 
     def cancel(self) -> None:
-        """Ask the job to stop at its next step."""
-        self._cancel.set()
+        """Ask the job to stop at its next step; progress says at once that it was heard."""
+        if not self.done and not self._cancel.is_set():
+            self._cancel.set()
+            self._progress(Progress(CANCELLING, message="Cancelling ..."))
 
     @property
     def done(self) -> bool:
@@ -96,5 +131,7 @@ class Job(Generic[T]):
         return asyncio.to_thread(self.result).__await__()
 
     def __repr__(self) -> str:
-        state = "running" if not self.done else "failed" if self._error is not None else "done"
+        state = "failed" if self._error is not None else "done"
+        if not self.done:
+            state = "cancelling" if self._cancel.is_set() else "running"
         return f"Job({state})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import logs_dropped_here, patched_here, undoing
 
 
 def forget_compiled() -> None:
@@ -46,18 +46,14 @@ def graph_breaks_noted() -> Iterator[list[Exception]]:
 
         extract_stack = torch._guards.TracingContext.extract_stack
         base = _class_with(symbolic_convert, "log_graph_break")
-    original = base.log_graph_break
 
     def log_graph_break(self: Any, code_options: Any, reason: Any, exc: Any, *args: Any, **kwargs: Any) -> None:
         if getattr(exc, "real_stack", None) is None:
             exc.real_stack = extract_stack()
         found.append(exc)
 
-    base.log_graph_break = log_graph_break
-    try:
+    with patched_here(base, "log_graph_break", log_graph_break):
         yield found
-    finally:
-        base.log_graph_break = original
 
 
 def _class_with(module: types.ModuleType, name: str) -> Any:
@@ -82,19 +78,16 @@ def run_in_dynamo(model: Callable[..., Any], args: Any, kwargs: Any, *, fullgrap
 
         reset_code, seen = eval_frame.reset_code, convert_frame.input_codes.seen
     before = {id(reference()) for reference in seen}
-    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch.fx.experimental.symbolic_shapes")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with torch._dynamo.config.patch(recompile_limit=10_000, accumulated_recompile_limit=100_000):
-            torch.compile(model, backend=lambda graph, inputs: graph.forward, fullgraph=fullgraph, dynamic=True)(
-                *args, **kwargs
-            )
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+
+    def forget() -> None:
         for reference in seen:
             code = reference()
             if code is not None and id(code) not in before:
                 reset_code(code)
+
+    limits = torch._dynamo.config.patch(recompile_limit=10_000, accumulated_recompile_limit=100_000)
+    with undoing() as undo, logs_dropped_here("torch._dynamo", "torch.fx.experimental.symbolic_shapes"), limits:
+        undo.add(forget)
+        torch.compile(model, backend=lambda graph, inputs: graph.forward, fullgraph=fullgraph, dynamic=True)(
+            *args, **kwargs
+        )

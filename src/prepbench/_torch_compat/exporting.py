@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import logs_dropped_here, patched, patched_here, undoing, warnings_ignored_here
 
 
 @contextmanager
@@ -27,22 +26,13 @@ def quiet_export() -> Iterator[None]:
         "torch._dynamo",
         "torch._subclasses",
     )
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
+    # this table would keep the last exported graph, and with it the model, alive until the next export
+    table = getattr(proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT", {})
     # the module prints through the builtin of this name
-    trace.print = lambda *args, **kwargs: None  # type: ignore[attr-defined]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        del trace.print  # type: ignore[attr-defined]
-        # this table would keep the last exported graph, and with it the model, alive until the next export
-        getattr(proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT", {}).clear()
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    silent = patched(trace, "print", lambda *args, **kwargs: None)
+    with undoing() as undo, silent, logs_dropped_here(*names), warnings_ignored_here():
+        undo.add(table.clear)
+        yield
 
 
 def mark_module_stack() -> Callable[[], None]:
@@ -66,14 +56,10 @@ def seen_as_exporting() -> Iterator[None]:
     with needed_for("telling models that they are being exported"):
         _ = torch.compiler._is_compiling_flag
     flags = [name for name in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(torch.compiler, name)]
-    before = {name: getattr(torch.compiler, name) for name in flags}
-    try:
+    with ExitStack() as stack:
         for name in flags:
-            setattr(torch.compiler, name, True)
+            stack.enter_context(patched(torch.compiler, name, True))
         yield
-    finally:
-        for name, value in before.items():
-            setattr(torch.compiler, name, value)
 
 
 @contextmanager
@@ -97,8 +83,5 @@ def conversions_that_change_nothing_skipped() -> Iterator[None]:
         )
         return self if same else original(self, *args, **kwargs)
 
-    torch.nn.Module.to = to  # type: ignore[method-assign, assignment]
-    try:
+    with patched_here(torch.nn.Module, "to", to):
         yield
-    finally:
-        torch.nn.Module.to = original  # type: ignore[method-assign]

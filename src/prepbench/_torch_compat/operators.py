@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import logging
-import warnings
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import logs_dropped_here, warnings_ignored_here
 
 with needed_for("telling operators apart"):
     from torch._ops import HigherOrderOperator as HigherOrderOperator
@@ -59,16 +59,10 @@ def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torc
     with needed_for("finding operators that ONNX lacks"):
         from torch.onnx._internal.exporter import _decomp, _dispatching, _registration
 
-    logger = logging.getLogger(_registration.__name__)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
+    with logs_dropped_here(_registration.__name__, below=logging.ERROR):
         registry = _registration.ONNXRegistry.from_torchlib()
-    finally:
-        logger.setLevel(level)
     table = _decomp.create_onnx_friendly_decomposition_table(set(_decomp.get_onnx_implemented_overloads(registry)))
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with warnings_ignored_here(), torch.no_grad():
         graph = program.run_decompositions(table).graph
     return [
         node

@@ -7,12 +7,13 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import patched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,11 +157,7 @@ def compiled_apart(function: Callable[..., Any], backend: Callable[..., Any], *,
 def compiled_calls_off(root: torch.nn.Module) -> Iterator[None]:
     """Inside the block, modules on which ``module.compile()`` was called run as they were before."""
     found = [module for module in root.modules() if vars(module).get("_compiled_call_impl") is not None]
-    kept = [module._compiled_call_impl for module in found]
-    for module in found:
-        module._compiled_call_impl = None
-    try:
+    with ExitStack() as stack:
+        for module in found:
+            stack.enter_context(patched(module, "_compiled_call_impl", None))
         yield
-    finally:
-        for module, implementation in zip(found, kept, strict=True):
-            module._compiled_call_impl = implementation

@@ -15,6 +15,8 @@ with needed_for("watching what tracing assumes about sizes"):
 
     _ = ShapeEnv._set_replacement, ShapeEnv._maybe_evaluate_static, ShapeEnv.evaluate_expr
 
+from prepbench.patching import patched_here
+
 
 @contextmanager
 def watched_specialisation(on_constant: Callable[[str, int], None]) -> Iterator[None]:
@@ -29,11 +31,8 @@ def watched_specialisation(on_constant: Callable[[str, int], None]) -> Iterator[
             on_constant(_size_name(self, symbol), int(target))
         return original(self, symbol, target, *args, **kwargs)
 
-    ShapeEnv._set_replacement = set_replacement  # type: ignore[method-assign, assignment]
-    try:
+    with patched_here(ShapeEnv, "_set_replacement", set_replacement):
         yield
-    finally:
-        ShapeEnv._set_replacement = original  # type: ignore[method-assign]
 
 
 def _size_name(shape_env: ShapeEnv, symbol: Any) -> str:
@@ -84,8 +83,5 @@ def watched_sizes(on_guard: SizeCallback, on_question: SizeCallback | None = Non
             on_guard(guard.expr, names(guard.expr))
         return result
 
-    ShapeEnv.evaluate_expr = evaluate_expr  # type: ignore[method-assign]
-    try:
+    with patched_here(ShapeEnv, "evaluate_expr", evaluate_expr):
         yield
-    finally:
-        ShapeEnv.evaluate_expr = original  # type: ignore[method-assign]

@@ -14,9 +14,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from prepbench.capture.modules.operations import spell
 from prepbench.inputs import Sample
+from prepbench.patching import patched_here
 from prepbench.prepare.operations import function_name
 from prepbench.running.nested_values import collect, map_values
-from prepbench.running.patching import patched
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def record_steps(
         return recorder.module_call(original, module, args, kwargs)
 
     with ExitStack() as stack:
-        stack.enter_context(patched(torch.nn.Module, "__call__", call))
+        stack.enter_context(patched_here(torch.nn.Module, "__call__", call))
         stack.enter_context(recorder)
         output = sample.call(model)
     note(Step("", "", "output", recorder.sources.of((output,)), {}, None))

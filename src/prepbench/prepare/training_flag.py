@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from prepbench.document.model import SourceLine
-from prepbench.running.patching import patched
+from prepbench.patching import patched, undoing
 from prepbench.running.source_lines import is_user_code, source_of_frame
 
 Reads = dict[int, tuple[torch.nn.Module, SourceLine | None]]
@@ -24,12 +26,14 @@ class _WatchedFlag:
 
     def __init__(self) -> None:
         self.reads: Reads = {}
+        self._here = threading.get_ident()
 
     def __get__(self, module: Any, owner: Any = None) -> Any:
         if module is None:
             return self
         frame = sys._getframe(1)
-        if id(module) not in self.reads and is_user_code(frame.f_code):
+        here = threading.get_ident() == self._here
+        if here and id(module) not in self.reads and is_user_code(frame.f_code):
             self.reads[id(module)] = module, source_of_frame(frame)
         own = vars(module)
         return own["training"] if "training" in own else type(module).__getattr__(module, "training")
@@ -52,13 +56,11 @@ def in_other_mode(model: torch.nn.Module, *others: torch.nn.Module) -> Iterator[
     modules = [part for root in (model, *others) for part in root.modules()]
     flags = [(part, part.training) for part in modules if not isinstance(part, torch.jit.ScriptModule)]
     other = not model.training
-    try:
-        for part, _ in flags:
+    with undoing() as undo:
+        for part, flag in flags:
+            undo.add(functools.partial(setattr, part, "training", flag))
             part.training = other
         yield
-    finally:
-        for part, flag in flags:
-            part.training = flag
 
 
 def place_text(source: SourceLine | None) -> str:

@@ -11,9 +11,9 @@ import torch
 
 from prepbench.capture.modules.tracer import RobustTracer
 from prepbench.document.model import SourceLine
+from prepbench.patching import patched
 from prepbench.prepare.modules import Operator
 from prepbench.prepare.training_flag import place_text
-from prepbench.running.patching import patched
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import functools
-import logging
-import warnings
 from types import SimpleNamespace
+
+from prepbench.patching import logs_dropped_here, warnings_ignored_here
 
 
 @functools.cache
 def pt2e() -> SimpleNamespace:
     """The parts of torchao's PT2E that prepbench uses."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from torchao.quantization.pt2e import quantize_pt2e, utils
-            from torchao.quantization.pt2e.observer import ObserverBase, UniformQuantizationObserverBase
-            from torchao.quantization.pt2e.prepare import prepare
-            from torchao.quantization.pt2e.quantizer import (
-                QuantizationAnnotation,
-                QuantizationSpec,
-                Quantizer,
-                SharedQuantizationSpec,
-            )
-    finally:
-        logging.disable(previous)
+    with logs_dropped_here(), warnings_ignored_here():
+        from torchao.quantization.pt2e import quantize_pt2e, utils
+        from torchao.quantization.pt2e.observer import ObserverBase, UniformQuantizationObserverBase
+        from torchao.quantization.pt2e.prepare import prepare
+        from torchao.quantization.pt2e.quantizer import (
+            QuantizationAnnotation,
+            QuantizationSpec,
+            Quantizer,
+            SharedQuantizationSpec,
+        )
     return SimpleNamespace(
         ObserverBase=ObserverBase,
         UniformQuantizationObserverBase=UniformQuantizationObserverBase,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
+
+from prepbench.patching import warnings_ignored_here
 
 Program = torch.export.ExportedProgram
 
@@ -52,7 +52,6 @@ def decompose_blocks(program: Program) -> Program:
     """The program with each such operator taken apart, for targets whose compilers shall see through it."""
     if not any(node.target is OPERATOR for node in program.graph.nodes):
         return program
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch about its own internals
+    with warnings_ignored_here():  # torch about its own internals
         decomposed: Program = program.run_decompositions({OPERATOR: dequantize_blocks_reference})
     return decomposed

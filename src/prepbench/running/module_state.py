@@ -2,53 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from prepbench.patching import undoing
+
 
 @contextmanager
 def restored(root: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
-    """Undo what the block does to ``root`` and its submodules: attributes, buffers, ``requires_grad``.
+    """Undo what the block does to ``root`` and its submodules: attributes, buffers, ``requires_grad``, ``.data``.
 
     Plain lists, dicts and sets held by a module are restored too, for models that keep a cache between calls, and the
-    values of buffers that are counted up in place. Yields the buffers as they were, by name.
+    values of buffers that are counted up in place. What has not changed is not written to, because another thread may
+    be running the model. Yields the buffers as they were, by name.
     """
-    saved = [(module.__dict__, dict(module.__dict__)) for module in root.modules()]
-    containers = [
-        (value, value.copy())
-        for _, attributes in saved
-        for value in attributes.values()
-        if isinstance(value, dict | list | set)
-    ]
-    flags = [(tensor, tensor.requires_grad) for tensor in root.parameters()]
     buffers = dict(root.named_buffers())
-    values = [(buffer, buffer.detach().clone()) for buffer in buffers.values()]
-    try:
+    with undoing() as undo:
+        for buffer in buffers.values():
+            undo.add(_value_kept(buffer))
+        for parameter in root.parameters():
+            undo.add(_parameter_kept(parameter))
+        for module in root.modules():
+            for value in vars(module).values():
+                if isinstance(value, dict | list | set):
+                    undo.add(_content_kept(value))
+            undo.add(_attributes_kept(vars(module)))
         yield buffers
-    finally:
-        for live, attributes in saved:
-            live.clear()
-            live.update(attributes)
-        for container, content in containers:
-            _refill(container, content)
-        for parameter, flag in flags:
-            if parameter.requires_grad != flag:
-                parameter.requires_grad_(flag)
-        with torch.no_grad():
-            for buffer, value in values:
-                # batch norm writes its statistics without raising their version
+
+
+def _attributes_kept(live: dict[str, Any]) -> Callable[[], None]:
+    before = dict(live)
+
+    def put_back() -> None:
+        # never empty in between: another thread may be reading, and an interrupt would leave it so
+        live.update({name: value for name, value in before.items() if live.get(name, live) is not value})
+        for name in [name for name in live if name not in before]:
+            del live[name]
+        _reorder(live, list(before))
+
+    return put_back
+
+
+def _reorder(live: dict[Any, Any], wanted: list[Any]) -> None:
+    """Bring keys into an order; those that stand right already are not touched."""
+    right = 0
+    for name, other in zip(list(live), wanted, strict=True):
+        if name is not other and name != other:
+            break
+        right += 1
+    for name in wanted[right:]:
+        live[name] = live.pop(name)
+
+
+def _content_kept(container: Any) -> Callable[[], None]:
+    before = container.copy()
+
+    def put_back() -> None:
+        if isinstance(container, list):
+            if not _same_items(container, before):
+                container[:] = before
+        elif isinstance(container, dict):
+            if list(container) != list(before) or not _same_items(container.values(), before.values()):
+                _refill(container, before)
+        elif container != before:
+            container.clear()
+            container.update(before)
+
+    return put_back
+
+
+def _same_items(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _refill(live: dict[Any, Any], before: dict[Any, Any]) -> None:
+    live.update(before)
+    for name in [name for name in live if name not in before]:
+        del live[name]
+    _reorder(live, list(before))
+
+
+def _parameter_kept(parameter: torch.nn.Parameter) -> Callable[[], None]:
+    flag, data = parameter.requires_grad, parameter.data
+
+    def put_back() -> None:
+        if not _is_same_memory(parameter.data, data):
+            parameter.data = data
+        if parameter.requires_grad != flag:
+            parameter.requires_grad_(flag)
+
+    return put_back
+
+
+def _is_same_memory(now: torch.Tensor, before: torch.Tensor) -> bool:
+    if (now.device, now.dtype, now.layout) != (before.device, before.dtype, before.layout):
+        return False
+    plain = type(before) is torch.Tensor and before.layout is torch.strided and before.device.type != "meta"
+    return now.is_set_to(before) if plain else now.shape == before.shape
+
+
+def _value_kept(buffer: torch.Tensor) -> Callable[[], None]:
+    value = buffer.detach().clone()
+
+    def put_back() -> None:
+        # batch norm writes its statistics without raising their version
+        if not same_bits(buffer, value):
+            with torch.no_grad():
                 buffer.copy_(value)
 
+    return put_back
 
-def _refill(container: Any, content: Any) -> None:
-    if isinstance(container, list):
-        container[:] = content
-        return
-    container.clear()
-    container.update(content)
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype hold the same numbers, NaN at the same places included."""
+    if one.device.type == "meta":
+        return True
+    try:
+        return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())
+    except RuntimeError:  # dtypes that torch stores but cannot compare
+        return False
 
 
 def replaced_buffers(root: torch.nn.Module, before: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
+from prepbench.patching import output_here, warnings_ignored_here
 from prepbench.running.unchanged import detached_copy, own_copy, unchanged
 
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
@@ -29,13 +28,8 @@ def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) ->
 
 @contextmanager
 def without_output() -> Iterator[None]:
-    """Inside the block, what the model prints is dropped."""
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
+    """Inside the block, what the model prints in this thread is dropped."""
+    with output_here(io.StringIO()), warnings_ignored_here():
         yield
 
 

@@ -12,8 +12,8 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.tensors import memory_of, version_of
 from prepbench.inputs import Sample
+from prepbench.patching import patched
 from prepbench.running.object_nodes import count_registered, opened, register_nodes
-from prepbench.running.patching import patched
 from prepbench.running.unchanged import own_copy, unchanged
 
 _NUMBERS = (bool, int, float, complex, str, type(None))

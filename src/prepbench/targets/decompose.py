@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from prepbench._torch_compat.operators import OpOverload
 from prepbench._torch_compat.programs import with_graph
+from prepbench.patching import warnings_ignored_here
 from prepbench.targets.masks import choose_known
 
 Program = torch.export.ExportedProgram
@@ -56,8 +56,7 @@ def _replace(node: fx.Node, form: Callable[..., Any]) -> None:
         has_form = result is not NotImplemented
         return result if has_form else given[0]
 
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # torch about its own internals
+    with warnings_ignored_here(), torch.no_grad():  # torch about its own internals
         steps = make_fx(run, tracing_mode="symbolic", pre_dispatch=True)(*values)
     if not has_form:
         return

@@ -16,8 +16,8 @@ from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.sample_sizes import SampleSizes
 from prepbench.inputs import Sample, named_leaves
+from prepbench.patching import patched
 from prepbench.running.outcomes import Outcome, outcome, outcomes_differ
-from prepbench.running.patching import patched
 from prepbench.running.unchanged import unchanged
 
 Program = torch.export.ExportedProgram

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from prepbench._torch_compat.fake_tensors import LOGGERS
 from prepbench._torch_compat.modes import vmap_module
 from prepbench._torch_compat.number_analysis import SQRT
 from prepbench._torch_compat.symbolic_fx import wrapped_functions
-from prepbench.running.patching import patched, patched_item
+from prepbench.patching import logs_dropped_here, patched, patched_item
 
 _MATH = {
     "sqrt": SQRT,
@@ -60,8 +59,7 @@ def intercepted(run: Run) -> Iterator[None]:
         # torch logs what fails on tensors without data; it is reported as a failure instead
         for namespace, name, function in wrapped:
             stack.enter_context(patched_item(namespace, name, function))
-        for name in LOGGERS:
-            stack.enter_context(patched(logging.getLogger(name), "disabled", True))
+        stack.enter_context(logs_dropped_here(*LOGGERS))
         yield
 
 

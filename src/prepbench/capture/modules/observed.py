@@ -21,10 +21,10 @@ from prepbench.capture.sizes.resizing import varied
 from prepbench.capture.sizes.rules import Known, learn_rule
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample
+from prepbench.patching import only_here, patched_here, patched_item
 from prepbench.running.module_state import restored
 from prepbench.running.nested_values import Mapper, collect, is_value, map_values
 from prepbench.running.object_nodes import closed, opened
-from prepbench.running.patching import patched, patched_item
 
 Sizes = tuple[int, ...]
 
@@ -231,10 +231,10 @@ def _observe(root: torch.nn.Module, sample: Sample) -> tuple[dict[str, list[Call
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(restored(root))
-        stack.enter_context(patched(torch.nn.Module, "__call__", call))
+        stack.enter_context(patched_here(torch.nn.Module, "__call__", call))
         for namespace, name, function in wrapped_functions():
             if isinstance(function, types.FunctionType):
-                stack.enter_context(patched_item(namespace, name, wrapped(function)))
+                stack.enter_context(patched_item(namespace, name, only_here(function, wrapped(function))))
         try:
             own = sample.map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
             own.call(root)

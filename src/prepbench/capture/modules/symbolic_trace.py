@@ -18,9 +18,9 @@ from torch import fx
 from prepbench._torch_compat.symbolic_fx import taking_tuple
 from prepbench.capture.modules.regions import Regions
 from prepbench.capture.modules.trace_result import IsLeaf, ModuleVisit, TraceResult
+from prepbench.patching import patched_here
 from prepbench.running.module_state import restored
 from prepbench.running.nested_values import map_values
-from prepbench.running.patching import patched
 from prepbench.running.source_lines import is_user_code, source_of_frame
 
 _MISSING = inspect.Parameter.empty
@@ -43,7 +43,7 @@ def trace_symbolically(
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(restored(module))
-        stack.enter_context(patched(torch.nn.Module, "__setattr__", _keeping_buffers(tracer)))
+        stack.enter_context(patched_here(torch.nn.Module, "__setattr__", _keeping_buffers(tracer)))
         own = set(vars(module))
         try:
             if module is root and is_leaf(module, ""):

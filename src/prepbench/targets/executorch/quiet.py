@@ -6,11 +6,13 @@ import contextlib
 import io
 import logging
 import os
+import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator
 from typing import IO
+
+from prepbench.patching import logs_dropped_here, output_here, undoing, warnings_ignored_here
 
 _LOCK = threading.RLock()
 
@@ -35,17 +37,12 @@ def quiet() -> Iterator[Heard]:
     The package also configures the root logger when it is imported; its handlers and level are put back.
     """
     root = logging.getLogger()
-    with _LOCK, tempfile.TemporaryFile() as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        handlers, level, disabled = list(root.handlers), root.level, logging.root.manager.disable
-        logging.disable(logging.ERROR)
-        try:
-            with contextlib.redirect_stderr(io.StringIO()) as text, _descriptor_2(file):
-                yield Heard(file, text)
-        finally:
-            logging.disable(disabled)
-            root.handlers[:] = handlers
-            root.setLevel(level)
+    handlers, level, text = list(root.handlers), root.level, io.StringIO()
+    with _LOCK, tempfile.TemporaryFile() as file, warnings_ignored_here(), logs_dropped_here(), undoing() as undo:
+        undo.add(lambda: root.setLevel(level))
+        undo.add(lambda: root.handlers.__setitem__(slice(None), handlers))
+        with output_here(sys.stdout, text), _descriptor_2(file):
+            yield Heard(file, text)
 
 
 @contextlib.contextmanager

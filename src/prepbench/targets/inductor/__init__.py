@@ -9,7 +9,6 @@ import logging
 import shutil
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 
 from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler, inductor_options
 from prepbench.errors import MissingPackageError, TargetError, sentence
+from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.targets.base import Lowering, Runtime, Target
@@ -25,7 +25,6 @@ from prepbench.targets.inductor.package import Package
 from prepbench.targets.inductor.passes import fit_to_inductor
 
 FILE = "model.pt2"
-_COMPILING = threading.RLock()
 
 
 class AheadOfTime(Runtime):
@@ -126,12 +125,6 @@ def _options() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Inductor warns about its own internals. One compilation at a time, because what is switched off is shared."""
-    with _COMPILING, warnings.catch_warnings():
-        previous = logging.root.manager.disable
-        logging.disable(logging.WARNING)
-        warnings.simplefilter("ignore")
-        try:
-            yield
-        finally:
-            logging.disable(previous)
+    """Inductor warns about its own internals."""
+    with logs_dropped_here(below=logging.ERROR), warnings_ignored_here():
+        yield

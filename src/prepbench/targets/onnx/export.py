@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import logging
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 
 from prepbench._torch_compat.programs import without_guards
 from prepbench.errors import TargetError, sentence
+from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
 from prepbench.targets.onnx.finish import forget_origin, type_by_zero_point
@@ -167,11 +167,5 @@ def _name_dimensions(model: Any, names: dict[str, str]) -> None:
 @contextlib.contextmanager
 def _quiet() -> Any:
     """The exporter prints and warns about its own internals."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(previous)
+    with logs_dropped_here(below=logging.ERROR), warnings_ignored_here(), output_here(io.StringIO()):
+        yield

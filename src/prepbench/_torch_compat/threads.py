@@ -1,0 +1,94 @@
+"""What torch replaces or switches for all threads while it traces, made to act in the tracing thread only."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import answered_here, only_here, patched, patched_item
+
+_OURS = threading.RLock()
+
+
+def locks(with_dynamo: bool) -> list[Any]:
+    """What to acquire, in this order, so that one thread at a time traces.
+
+    Dynamo's own lock comes first, because ``torch.compile`` holds it when it calls a backend, and the backend traces.
+    ``with_dynamo`` says that what follows may use dynamo, which takes seconds to load.
+    """
+    if with_dynamo:
+        with needed_for("waiting for dynamo in other threads"):
+            for name in ("torch._dynamo.convert_frame", "torch.export._trace"):
+                importlib.import_module(name)
+    dynamo = getattr(sys.modules.get("torch._dynamo.convert_frame"), "compile_lock", None)
+    return [_OURS] if dynamo is None else [dynamo, _OURS]
+
+
+@contextmanager
+def torch_traces_here() -> Iterator[None]:
+    """Inside the block, what torch does for its tracing does not reach other threads.
+
+    FX replaces ``Module.__call__``, ``Module.__getattr__`` and wrapped functions; export replaces ``max``, ``min`` and
+    ``math.pow``; both set flags by which models and torch's own compiled functions choose their way.
+    """
+    with ExitStack() as stack:
+        for entered in (*_fx_patches(), *_flags(), *_builtins_of_export()):
+            stack.enter_context(entered)
+        yield
+
+
+def _fx_patches() -> list[AbstractContextManager[None]]:
+    with needed_for("tracing in one thread only"):
+        from torch.fx._symbolic_trace import _Patcher
+
+        patch, patch_method = _Patcher.patch, _Patcher.patch_method
+
+    def patch_here(
+        self: Any, space: dict[str, Any], name: str, new: Callable[..., Any], deduplicate: bool = True
+    ) -> None:
+        original = space[name] if name in space else getattr(builtins, name)
+        patch(self, space, name, only_here(original, new), deduplicate)
+
+    def patch_method_here(self: Any, cls: type, name: str, new: Callable[..., Any], deduplicate: bool = True) -> None:
+        patch_method(self, cls, name, only_here(getattr(cls, name), new), deduplicate)
+
+    return [patched(_Patcher, "patch", patch_here), patched(_Patcher, "patch_method", patch_method_here)]
+
+
+def _flags() -> list[AbstractContextManager[None]]:
+    from torch.fx import _symbolic_trace
+
+    functions = [getattr(torch.compiler, name, None) for name in ("is_compiling", "is_exporting")]
+    functions += [getattr(_symbolic_trace, name, None) for name in ("is_fx_tracing", "is_fx_symbolic_tracing")]
+    return [answered_here(function) for function in functions if function is not None]
+
+
+_REPLACED_BY_EXPORT = ((builtins, "max"), (builtins, "min"), (math, "pow"))
+
+
+def _builtins_of_export() -> list[AbstractContextManager[None]]:
+    name = "_override_builtin_ops"
+    users = ("torch._export.non_strict_utils", "torch.export._trace")
+    spaces = [vars(sys.modules[user]) for user in users if user in sys.modules]
+    return [patched_item(space, name, _overriding(space[name])) for space in spaces if name in space]
+
+
+def _overriding(original: Callable[[], AbstractContextManager[None]]) -> Callable[[], AbstractContextManager[None]]:
+    @contextmanager
+    def override() -> Iterator[None]:
+        before = [getattr(owner, name) for owner, name in _REPLACED_BY_EXPORT]
+        with original(), ExitStack() as stack:
+            for (owner, name), function in zip(_REPLACED_BY_EXPORT, before, strict=True):
+                stack.enter_context(patched(owner, name, only_here(function, getattr(owner, name))))
+            yield
+
+    return override

@@ -1,0 +1,140 @@
+"""Ctrl-C, held back while something is replaced or restored and acted on at the next safe point.
+
+Python raises ``KeyboardInterrupt`` between any two steps of the main thread, also in the middle of a ``finally``. Code
+that has to put something back therefore runs inside :func:`held`, where an interrupt is only noted. :func:`safe_point`
+raises what was noted, and so does the end of the block. Other threads are never interrupted by Python.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_PATIENCE = 3
+"""Who presses Ctrl-C this often is not made to wait for a safe point."""
+
+
+class _State:
+    """What the main thread knows about interrupts."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.noted = 0
+        self.restoring = 0
+        self.open = False
+        self.previous: Callable[[int, Any], Any] | None = None
+        self.told: Callable[[], None] | None = None
+
+
+_state = _State()
+
+
+def _is_main() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def _on_interrupt(number: int, frame: Any) -> None:
+    _state.noted += 1
+    if _state.open or (_state.noted >= _PATIENCE and not _state.restoring):
+        _raise(frame)
+    if _state.told is not None and _state.noted == 1:
+        # a handler runs between any two steps, perhaps inside the very code that shows progress
+        threading.Thread(target=contextvars.copy_context().run, args=(_state.told,), daemon=True).start()
+
+
+def _raise(frame: Any = None) -> None:
+    """Do what Python would have done at once: for the usual handler, raise ``KeyboardInterrupt``."""
+    _state.noted, _state.open = 0, False
+    handler = _state.previous or signal.default_int_handler
+    handler(signal.SIGINT, frame)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Inside the block, Ctrl-C is noted; it is raised by :func:`safe_point`, or when the outermost block ends.
+
+    The third Ctrl-C is raised at once. A handler that ignores interrupts, or ends the process, stays as it is.
+
+    Example:
+        >>> with held():
+        ...     safe_point()
+    """
+    if not _is_main():
+        yield
+        return
+    previous = signal.getsignal(signal.SIGINT)
+    outermost = previous is not _on_interrupt and callable(previous)
+    was_open, before = _state.open, _state.previous
+    if outermost:
+        _state.previous = previous  # type: ignore[assignment]
+        signal.signal(signal.SIGINT, _on_interrupt)
+    _state.open = False
+    _state.depth += 1
+    try:
+        yield
+    finally:
+        _state.depth -= 1
+        _state.open = was_open
+        if outermost:
+            pending, _state.noted, _state.previous = _state.noted, 0, before
+            # from here on interrupts go where they went before
+            signal.signal(signal.SIGINT, previous)
+            if pending:
+                previous(signal.SIGINT, None)  # type: ignore[operator, misc]
+
+
+def safe_point() -> None:
+    """Raise an interrupt that was noted; called where nothing is half done."""
+    if _state.noted and _is_main():
+        _raise()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Inside the block, which is part of a :func:`held` one, Ctrl-C is raised at once: nothing of ours is half done."""
+    if not _is_main() or not _state.depth:
+        yield
+        return
+    safe_point()
+    before = _state.open
+    try:
+        _state.open = True
+        yield
+    finally:
+        _state.open = before
+
+
+@contextmanager
+def restoring() -> Iterator[None]:
+    """Inside the block not even the third Ctrl-C is raised; it must be short."""
+    if not _is_main():
+        yield
+        return
+    with held():
+        _state.restoring += 1
+        try:
+            yield
+        finally:
+            _state.restoring -= 1
+
+
+def is_pending() -> bool:
+    """Whether an interrupt waits for a safe point."""
+    return bool(_state.noted)
+
+
+@contextmanager
+def told_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, ``tell`` is called when an interrupt is noted, so that people see that it was heard."""
+    before = _state.told
+    try:
+        if _is_main():
+            _state.told = tell
+        yield
+    finally:
+        if _is_main():
+            _state.told = before

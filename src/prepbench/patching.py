@@ -1,0 +1,211 @@
+"""The one place that replaces parts of Python, torch and modules for a time, and puts them back in every case."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from prepbench import interrupts
+
+_ABSENT = object()
+
+
+class Undo:
+    """Steps that put things back: registered before something is changed, and run last first.
+
+    Every step runs, whatever the others raise; the first exception is raised at the end.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], Any]] = []
+
+    def add(self, step: Callable[[], Any]) -> None:
+        """Have ``step`` run at the end; it must do no harm if the change was never made."""
+        self._steps.append(step)
+
+    def run(self) -> None:
+        """Put everything back."""
+        first: BaseException | None = None
+        while self._steps:
+            try:
+                self._run_all()
+            except Exception as error:
+                self._steps.pop()
+                first = first or error
+            except BaseException as error:  # from outside, such as a time limit: the step runs once more
+                first = error
+        if first is not None:
+            raise first
+
+    def _run_all(self) -> None:
+        while self._steps:
+            self._steps[-1]()
+            self._steps.pop()
+
+
+@contextmanager
+def undoing() -> Iterator[Undo]:
+    """Inside the block things may be changed whose undoing is registered first; interrupts wait for safe points."""
+    undo = Undo()
+    with interrupts.held():
+        try:
+            yield undo
+        finally:
+            with interrupts.restoring():
+                undo.run()
+
+
+@contextmanager
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """``owner.name`` is ``value`` inside the block; an inherited attribute is inherited again afterwards.
+
+    For objects that no other thread uses, and for values that look after other threads themselves.
+    """
+    before = vars(owner).get(name, _ABSENT)
+    with undoing() as undo:
+        undo.add(lambda: _put_back(owner, name, before))
+        setattr(owner, name, value)
+        yield
+
+
+@contextmanager
+def patched_here(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Calls of ``owner.name`` from this thread run ``function`` inside the block; other threads get the original."""
+    with patched(owner, name, only_here(getattr(owner, name), function)):
+        yield
+
+
+@contextmanager
+def patched_item(owner: dict[str, Any], name: str, value: Any) -> Iterator[None]:
+    """``owner[name]`` is ``value`` inside the block."""
+    before = owner.get(name, _ABSENT)
+
+    def put_back() -> None:
+        if before is _ABSENT:
+            owner.pop(name, None)
+        else:
+            owner[name] = before
+
+    with undoing() as undo:
+        undo.add(put_back)
+        owner[name] = value
+        yield
+
+
+def _put_back(owner: Any, name: str, before: Any) -> None:
+    if before is not _ABSENT:
+        setattr(owner, name, before)
+    elif name in vars(owner):
+        delattr(owner, name)
+
+
+def only_here(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs ``function`` in the thread that calls this, and ``original`` in all others."""
+    here, ident = threading.get_ident(), threading.get_ident
+
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        return (function if ident() == here else original)(*args, **kwargs)
+
+    return functools.update_wrapper(dispatch, function)
+
+
+@contextmanager
+def answered_here(function: types.FunctionType) -> Iterator[None]:
+    """A function without parameters that says whether something is going on answers ``False`` to other threads.
+
+    For functions that read a flag of their module, under whatever name they were imported: their code is replaced.
+    """
+    here, space = threading.get_ident(), function.__globals__
+    before, name = function.__code__, f"_{function.__name__}_by_prepbench"
+    original = types.FunctionType(before, space, function.__name__)
+    with patched_item(space, name, lambda: threading.get_ident() == here and original()), undoing() as undo:
+        undo.add(lambda: setattr(function, "__code__", before))
+        function.__code__ = _calling(name)
+        yield
+
+
+@functools.cache
+def _calling(name: str) -> types.CodeType:
+    made: dict[str, Any] = {}
+    exec(f"def function():\n    return {name}()\n", made)
+    code: types.CodeType = made["function"].__code__
+    return code
+
+
+class _Stream:
+    """What one thread writes goes to a stream of its own; other threads write where they would anyway."""
+
+    def __init__(self, original: Any, own: Any) -> None:
+        self._original, self._own, self._here = original, own, threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own if threading.get_ident() == self._here else self._original, name)
+
+
+@contextmanager
+def output_here(output: Any, errors: Any = None) -> Iterator[None]:
+    """What this thread prints inside the block goes to these streams (both to the first if only one is given)."""
+    errors = output if errors is None else errors
+    with patched(sys, "stdout", _Stream(sys.stdout, output)), patched(sys, "stderr", _Stream(sys.stderr, errors)):
+        yield
+
+
+class _Here:
+    """Stands for the pattern in a filter of warnings: matches everything that this thread warns about, for a time."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+    def match(self, text: str) -> bool:
+        return threading.get_ident() == self.thread
+
+
+@contextmanager
+def warnings_ignored_here(category: type[Warning] = Warning) -> Iterator[None]:
+    """This thread's warnings are dropped inside the block.
+
+    ``warnings.catch_warnings`` changes the filters of all threads, and two of them that overlap leave them changed.
+    """
+    here = _Here()
+    entry: Any = ("ignore", here, category, None, 0)
+
+    def put_back() -> None:
+        # a block of catch_warnings in another thread may bring the filter back, which must not match then
+        here.thread = 0
+        if entry in warnings.filters:
+            warnings.filters.remove(entry)  # type: ignore[attr-defined]
+        _forget_shown()
+
+    with undoing() as undo:
+        undo.add(put_back)
+        warnings.filters.insert(0, entry)  # type: ignore[attr-defined]
+        _forget_shown()
+        yield
+
+
+@contextmanager
+def logs_dropped_here(*names: str, below: int = logging.CRITICAL) -> Iterator[None]:
+    """This thread's log records below a level are dropped inside the block: those of the named loggers, or all."""
+    original = logging.Logger.callHandlers
+
+    def call(self: logging.Logger, record: logging.LogRecord) -> None:
+        dropped = not names or any(self.name == name or self.name.startswith(f"{name}.") for name in names)
+        if not dropped or record.levelno >= below:
+            original(self, record)
+
+    with patched_here(logging.Logger, "callHandlers", call):
+        yield
+
+
+def _forget_shown() -> None:
+    # as catch_warnings does: what was shown once may be shown again, because the filters have changed
+    changed = getattr(warnings, "_filters_mutated", None)
+    if changed is not None:
+        changed()

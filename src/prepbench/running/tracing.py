@@ -1,0 +1,52 @@
+"""``tracing()``: the one way to trace, export, patch or lower, because torch can do that in one thread at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from prepbench._torch_compat.threads import locks, torch_traces_here
+from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
+from prepbench.patching import undoing
+
+WAITING = "waiting for another compile"
+_POLL = 0.1
+
+_depth = threading.local()
+
+
+@contextmanager
+def tracing(progress: ProgressCallback = report_nothing, *, with_dynamo: bool = True) -> Iterator[None]:
+    """Only one thread at a time is inside such a block; it may enter it again.
+
+    Who waits reports "waiting for another compile" as progress and can be cancelled. Inside, Ctrl-C takes effect at
+    the next :func:`prepbench.jobs.check_cancelled`, and what torch replaces for its tracing acts in this thread only.
+
+    Args:
+        progress: told when this thread has to wait.
+        with_dynamo: false where only ``torch.fx`` traces, and loading dynamo would take longer than that.
+
+    Example:
+        >>> with tracing():
+        ...     graph = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
+    """
+    outermost = not getattr(_depth, "value", 0)
+    with undoing() as undo:
+        check_cancelled()
+        for lock in locks(with_dynamo):
+            _wait(lock, progress)
+            undo.add(lock.release)
+        undo.add(lambda: setattr(_depth, "value", _depth.value - 1))
+        _depth.value = getattr(_depth, "value", 0) + 1
+        with torch_traces_here() if outermost else nullcontext():
+            yield
+
+
+def _wait(lock: Any, progress: ProgressCallback) -> None:
+    if lock.acquire(blocking=False):
+        return
+    progress(Progress(WAITING, message="Another compile is running; this one starts when it ends."))
+    while not lock.acquire(timeout=_POLL):
+        check_cancelled(WAITING)

@@ -1,0 +1,130 @@
+"""``tracing()``: one thread at a time, which others neither notice nor wait for in vain."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback
+from prepbench.running.tracing import WAITING, tracing
+
+
+def identities() -> dict[str, Any]:
+    """What tracing replaces for a time, here or in torch."""
+    return {
+        "builtins": {name: getattr(builtins, name) for name in ("len", "max", "min", "print")},
+        "math": dict(vars(math)),
+        "module": {name: vars(nn.Module).get(name) for name in ("__call__", "__getattr__", "__setattr__", "to")},
+        "flags": (torch.compiler.is_compiling(), torch.compiler.is_exporting(), fx._symbolic_trace.is_fx_tracing()),
+        "code": [torch.compiler.is_exporting.__code__, fx._symbolic_trace.is_fx_tracing.__code__],
+        "patcher": dict(vars(fx._symbolic_trace._Patcher)),
+    }
+
+
+def test_one_thread_at_a_time_and_the_other_says_that_it_waits() -> None:
+    inside, seen = threading.Event(), []
+    release = threading.Event()
+
+    def first(step: ProgressCallback) -> None:
+        with tracing(step), tracing(step):
+            inside.set()
+            assert release.wait(30)
+            seen.append("first")
+
+    def second(step: ProgressCallback) -> None:
+        with tracing(step):
+            seen.append("second")
+
+    one = Job(first)
+    assert inside.wait(30)
+    waits: list[Progress] = []
+
+    def note(progress: Progress) -> None:
+        waits.append(progress)
+        release.set()
+
+    two = Job(second, note)
+    one.result(30), two.result(30)
+    assert seen == ["first", "second"]
+    assert [progress.stage for progress in waits] == [WAITING]
+
+
+def test_who_waits_can_be_cancelled() -> None:
+    heard = threading.Event()
+    with tracing():
+
+        def wait(step: ProgressCallback) -> None:
+            with tracing(step):
+                raise AssertionError("entered")
+
+        job = Job(wait, lambda progress: heard.set())
+        assert heard.wait(30)
+        job.cancel()
+        with pytest.raises(Cancelled, match=WAITING):
+            job.result(10)
+
+
+class _Asks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states.append(torch.compiler.is_exporting())
+        other.append(_elsewhere(torch.compiler.is_exporting))
+        other.append(_elsewhere(lambda: fx._symbolic_trace.is_fx_tracing()))
+        other.append(_elsewhere(lambda: builtins.max([1, 2])) != 2)
+        other.append(not torch.equal(_elsewhere(lambda: _layer(_input)), _expected))
+        return x + max(x.shape[0], 1)
+
+
+states: list[bool] = []
+other: list[bool] = []
+_layer, _input = nn.Sequential(nn.Linear(4, 2), nn.ReLU()), torch.ones(3, 4)
+_expected = _layer(_input)
+
+
+def _elsewhere(function: Callable[[], Any]) -> Any:
+    found = []
+
+    def run() -> None:
+        with torch.no_grad():
+            found.append(function())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0] if found else None
+
+
+def test_other_threads_notice_nothing_of_an_export() -> None:
+    before = identities()
+    states.clear(), other.clear()
+    with tracing():
+        torch.export.export(_Asks(), (torch.ones(3),))
+    assert states[0] is True
+    assert not any(other), other
+    assert identities() == before
+
+
+def test_other_threads_call_modules_while_fx_traces() -> None:
+    before = identities()
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found.append(_elsewhere(lambda: _layer(_input)))
+            return self.layer(x).relu()
+
+    found: list[Any] = []
+    with tracing(with_dynamo=False):
+        graph = fx.symbolic_trace(Model())
+    assert torch.equal(found[0], _expected)
+    assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_module", "call_method", "output"]
+    assert identities() == before

@@ -1,0 +1,112 @@
+"""Ctrl-C: noted inside held blocks, raised at safe points, and at once where nothing is half done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from prepbench import interrupts
+from prepbench.interrupts import held, interruptible, restoring, safe_point
+
+
+def _press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def _usual_handler() -> object:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the handler was not put back"
+    signal.signal(signal.SIGINT, before)
+
+
+def test_waits_for_the_next_safe_point() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt), held():  # noqa: PT012
+        _press()
+        steps.append("after the interrupt")
+        safe_point()
+        steps.append("after the safe point")
+    assert steps == ["after the interrupt"]
+    assert not interrupts.is_pending()
+
+
+def test_is_raised_when_the_outermost_block_ends() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        with held():
+            with held():
+                _press()
+            steps.append("after the inner block")
+        steps.append("after the outer block")
+    assert steps == ["after the inner block"]
+
+
+def test_the_third_is_raised_at_once_but_not_while_something_is_put_back() -> None:
+    pressed = 0
+    with pytest.raises(KeyboardInterrupt), held():  # noqa: PT012
+        while True:
+            _press()
+            pressed += 1
+    assert pressed == 2  # the third did not return
+    steps = []
+    with pytest.raises(KeyboardInterrupt), restoring():  # noqa: PT012
+        for _ in range(5):
+            _press()
+            steps.append("put back")
+    assert len(steps) == 5
+
+
+def test_is_raised_at_once_where_nothing_is_half_done() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt), held(), interruptible():  # noqa: PT012
+        _press()
+        steps.append("after")
+    assert not steps
+    with pytest.raises(KeyboardInterrupt), held(), interruptible(), held():  # noqa: PT012
+        _press()
+        steps.append("held again")
+    assert steps == ["held again"]
+
+
+def test_a_handler_of_the_users_is_called_later() -> None:
+    called = []
+    signal.signal(signal.SIGINT, lambda number, frame: called.append(number))
+    with held():
+        _press()
+        assert not called
+    assert called == [signal.SIGINT]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_who_ignores_interrupts_goes_on_ignoring_them() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with held():
+        _press()
+        assert not interrupts.is_pending()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_another_thread_is_left_alone() -> None:
+    seen = []
+
+    def work() -> None:
+        with held(), interruptible(), restoring():
+            safe_point()
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
+
+
+def test_says_that_it_was_heard() -> None:
+    heard = threading.Event()
+    with pytest.raises(KeyboardInterrupt), held(), interrupts.told_of_interrupts(heard.set):  # noqa: PT012
+        _press()
+        assert heard.wait(10)

@@ -1,0 +1,156 @@
+"""Replacements: for one thread only, undone in every case."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import math
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from prepbench.patching import (
+    Undo,
+    answered_here,
+    logs_dropped_here,
+    output_here,
+    patched,
+    patched_here,
+    patched_item,
+    warnings_ignored_here,
+)
+
+
+def _elsewhere(function: Callable[[], Any]) -> Any:
+    """What another thread gets."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+class Refusing:
+    """An object of which one attribute cannot be set."""
+
+    value = 1
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        raise RuntimeError("set, and then raised")
+
+
+def test_an_attribute_and_an_item_come_back() -> None:
+    class Owner:
+        inherited = 1
+
+    class Child(Owner):
+        pass
+
+    space = {"a": 1}
+    with (  # noqa: PT012
+        pytest.raises(KeyError),
+        patched(Child, "inherited", 2),
+        patched_item(space, "a", 2),
+        patched_item(space, "b", 3),
+    ):
+        assert (Child.inherited, space) == (2, {"a": 2, "b": 3})
+        raise KeyError
+    assert Child.inherited == 1
+    assert "inherited" not in vars(Child)
+    assert space == {"a": 1}
+
+
+def test_what_fails_halfway_is_undone() -> None:
+    owner = Refusing()
+    with pytest.raises(RuntimeError, match="set, and then"), patched(owner, "value", 2):
+        pass
+    assert vars(owner) == {}
+
+
+def test_every_step_of_undoing_runs() -> None:
+    done, undo = [], Undo()
+
+    def fail() -> None:
+        done.append("failed")
+        raise ValueError("first")
+
+    undo.add(lambda: done.append("last"))
+    undo.add(fail)
+    undo.add(lambda: done.append("first"))
+    with pytest.raises(ValueError, match="first"):
+        undo.run()
+    assert done == ["first", "failed", "last"]
+
+
+def test_another_thread_calls_the_original() -> None:
+    original = math.sqrt
+    with patched_here(math, "sqrt", lambda value: "replaced"):
+        assert math.sqrt(4) == "replaced"
+        assert _elsewhere(lambda: math.sqrt(4)) == 2.0
+    assert math.sqrt is original
+
+
+def test_a_replacement_has_its_own_signature() -> None:
+    def replacement(value: int, /) -> int:
+        """Its docstring."""
+        return value
+
+    with patched_here(math, "floor", replacement):
+        assert inspect.signature(math.floor) == inspect.signature(replacement)
+        assert math.floor.__doc__ == "Its docstring."
+
+
+_flag = True
+
+
+def _is_going_on() -> bool:
+    return _flag
+
+
+def test_a_flag_is_off_for_other_threads() -> None:
+    known, code = _is_going_on, _is_going_on.__code__
+    with answered_here(_is_going_on):
+        assert known() is True
+        assert _elsewhere(known) is False
+    assert _elsewhere(known) is True
+    assert _is_going_on.__code__ is code
+    assert not [name for name in globals() if "prepbench" in name and not isinstance(globals()[name], types.ModuleType)]
+
+
+def test_other_threads_print(capsys: pytest.CaptureFixture[str]) -> None:
+    own = io.StringIO()
+    with output_here(own):
+        sys.stdout.write("here\n")
+        sys.stderr.write("error\n")
+        _elsewhere(lambda: sys.stdout.write("elsewhere\n"))
+    assert own.getvalue() == "here\nerror\n"
+    assert capsys.readouterr().out == "elsewhere\n"
+
+
+def test_other_threads_warn() -> None:
+    before = list(warnings.filters)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with warnings_ignored_here():
+            warnings.warn("here", stacklevel=1)
+            _elsewhere(lambda: warnings.warn("elsewhere", stacklevel=1))
+        warnings.warn("afterwards", stacklevel=1)
+    assert [str(entry.message) for entry in seen] == ["elsewhere", "afterwards"]
+    assert list(warnings.filters) == before
+
+
+def test_other_threads_log(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("patching.test")
+    with logs_dropped_here("patching", below=logging.ERROR):
+        logger.warning("here")
+        logger.error("serious")
+        logging.getLogger("other").warning("another logger")
+        _elsewhere(lambda: logger.warning("elsewhere"))
+    assert [record.message for record in caplog.records] == ["serious", "another logger", "elsewhere"]
