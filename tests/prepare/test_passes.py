@@ -18,10 +18,7 @@ from prepbench.prepare import (
     remove_identity_,
     run_passes,
 )
-
-
-def x(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+from tests.prepare.models import x
 
 
 class Net(nn.Module):

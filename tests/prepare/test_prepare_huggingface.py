@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from prepbench.prepare import prepare_model
-from tests.zoo.huggingface import ARCHITECTURES, build
+from tests.zoo.huggingface import ARCHITECTURES, build, without_log_lines
 
 pytest.importorskip("transformers")
 
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    names = ("transformers", "torch.utils._pytree")
-    before = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    yield
-    for name, level in before.items():
-        logging.getLogger(name).setLevel(level)
+    with without_log_lines():
+        yield
 
 
 # parts of these decide on data; they stay whole, and the rest is prepared

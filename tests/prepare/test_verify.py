@@ -1,0 +1,35 @@
+"""The comparison with the original finds a difference and names its node."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from prepbench.errors import PreparationError
+from prepbench.prepare import prepare_model
+from tests.prepare.models import x
+
+
+def test_an_inequality_names_the_first_node_that_differs() -> None:
+    class Lies(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x):
+            return F.relu(self.inner(x) + 1)
+
+    class Inner(nn.Module):
+        def forward(self, x):
+            # another value while it is traced, which is what every hidden state amounts to
+            scale = 2.0 if isinstance(x, torch._subclasses.FakeTensor) else 3.0
+            return torch.sigmoid(x) * scale
+
+    with pytest.raises(PreparationError) as error:
+        prepare_model(Lies(), inputs=[x(2, 2)])
+    assert "inner.module_mul" in str(error.value)
+    assert "torch.sigmoid(x) * scale" in str(error.value)
+    assert "inputs[0]" in str(error.value)
+    assert "modules_to_exclude=[model.get_submodule('inner')]" in str(error.value)
