@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.running.outcomes import difference, run
-from tests.zoo.huggingface import ARCHITECTURES, LEAVES, build
+from tests.zoo.huggingface import ARCHITECTURES, LEAVES, build, without_log_lines
 
 pytest.importorskip("transformers")
 
@@ -30,13 +29,8 @@ CAPTURED = (
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    names = ("transformers", "torch.utils._pytree")
-    before = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    yield
-    for name, level in before.items():
-        logging.getLogger(name).setLevel(level)
+    with without_log_lines():
+        yield
 
 
 def test_the_list_covers_thirty_architectures() -> None:
