@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import fx, nn
 
+from prepbench.prepare.arguments import parts
 from prepbench.prepare.modules import ByMode
 from prepbench.prepare.operations import function_name
 
@@ -112,20 +113,17 @@ def layer_for(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if layer is None:
         return None
     settings = _settings(layer, args, kwargs)
-    if settings is None or any(_is_computed(value) for value in settings.values()):
+    if settings is None:
         return None
+    if layer.follows_training and not _is_flag(settings.pop("training", None)):
+        return None  # without an argument F.dropout is always on, whatever the mode
     if plain != name and name.endswith("_"):
-        if "inplace" not in layer.names:
-            return None
         settings["inplace"] = True
     if name.endswith(_WITH_INDICES):
         settings["return_indices"] = True
-    if layer.follows_training:
-        # without an argument F.dropout is always on, whatever the mode
-        training = settings.pop("training", None)
-        if not isinstance(training, ByMode) or (training.train, training.evaluate) != (True, False):
-            return None
-    if any(isinstance(value, ByMode) for value in settings.values()):
+    if "inplace" in settings and "inplace" not in layer.names:
+        return None
+    if any(isinstance(part, fx.Node | ByMode) for part in parts(settings)):
         return None
     if plain in ("softmax", "log_softmax", "softmin") and settings.get("dim") is None:
         return None
@@ -150,7 +148,6 @@ def _settings(layer: Layer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
     return {**settings, **rest}
 
 
-def _is_computed(value: Any) -> bool:
-    found: list[fx.Node] = []
-    fx.node.map_arg(value, found.append)
-    return bool(found)
+def _is_flag(setting: Any) -> bool:
+    """Whether a setting is ``self.training`` itself."""
+    return isinstance(setting, ByMode) and (setting.train, setting.evaluate) == (True, False)

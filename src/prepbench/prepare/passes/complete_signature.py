@@ -57,35 +57,32 @@ def _add(
     parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     if not set(have) <= {p.name for p in parameters}:
         return []  # **kwargs were given by name; their order is that of the samples
-    added: list[str] = []
+    missing = [parameter for parameter in parameters if parameter.name not in have]
+    for parameter in missing:
+        value = known.setdefault(parameter.name, parameter.default)
+        with model.graph.inserting_before(next(iter(model.graph.nodes))):
+            node = model.graph.placeholder(parameter.name, default_value=_default(value))
+        node.meta = {"val": value, "source": None, "fqn": ""}
+        have[parameter.name] = node
+    ordered = [have[parameter.name] for parameter in parameters]
+    for node in reversed(ordered):
+        next(iter(model.graph.nodes)).prepend(node)
+    _give_defaults({parameter.name: have[parameter.name] for parameter in parameters}, known)
+    return [parameter.name for parameter in missing]
+
+
+def _give_defaults(placeholders: dict[str, fx.Node], known: dict[str, Any]) -> None:
+    """Known values are defaults, and so is ``None`` after them, where Python wants a default."""
     optional = False
-    first = next(iter(model.graph.nodes))
-    ordered: list[fx.Node] = []
-    for parameter in parameters:
-        node = have.get(parameter.name)
-        if node is None:
-            value = known.get(parameter.name, parameter.default)
-            known[parameter.name] = value
-            shown = value if isinstance(value, _PLAIN) else None
-            with model.graph.inserting_before(first):
-                node = model.graph.placeholder(parameter.name, default_value=shown)
-            node.meta = {"val": value, "source": None, "fqn": ""}
-            added.append(parameter.name)
-            optional = True
-        elif parameter.name in known and not node.args:
-            node.args = (known[parameter.name],) if isinstance(known[parameter.name], _PLAIN) else (None,)
-            optional = True
-        elif optional and not node.args:
-            node.args = (None,)  # Python wants a default after a parameter with a default
-        ordered.append(node)
-    last = None
-    for node in ordered:
-        if last is not None:
-            last.append(node)
-        else:
-            next(iter(model.graph.nodes)).prepend(node)
-        last = node
-    return added
+    for name, node in placeholders.items():
+        if not node.args and (optional or name in known):
+            node.args = (_default(known.get(name)),)
+        optional = optional or name in known
+
+
+def _default(value: Any) -> Any:
+    """A value as the default of a parameter; ``None`` stands for what cannot be written into the signature."""
+    return value if isinstance(value, _PLAIN) else None
 
 
 @dataclass(frozen=True)

@@ -20,29 +20,24 @@ def decompose_activations_(model: PreparedModel) -> list[Change]:
         module = called(model, node)
         if type(module) not in (nn.SiLU, nn.Hardswish) or not isinstance(node.args[0], fx.Node):
             continue
-        kind = type(module).__name__
+        kind, was, scope = type(module).__name__, str(node.target), str(node.target).rpartition(".")[0]
         gate = nn.Sigmoid() if kind == "SiLU" else nn.Hardsigmoid()
-        was = str(node.target)
-        scope = was.rpartition(".")[0]
         product: nn.Module = modules.CLASSES["Multiply"]()
-        first = names.add(scope, "sigmoid" if kind == "SiLU" else "hardsigmoid", gate.train(model.training))
+        first = names.add(scope, type(gate).__name__.lower(), gate.train(model.training))
         second = names.add(scope, "mul", product.train(model.training))
-        with model.graph.inserting_before(node):
-            gated = model.graph.call_module(first, (node.args[0],))
-            result = model.graph.call_module(second, (node.args[0], gated))
-        gated.meta, result.meta = {**node.meta, "fqn": first, "origin": None}, {**node.meta, "fqn": second}
-        node.replace_all_uses_with(result)
-        model.graph.erase_node(node)
+        result = _gated(model, node, first, second)
         remove_module(model, was)
-        changes.append(
-            Change(
-                "activation decomposed",
-                result.name,
-                second,
-                "Multiply",
-                was,
-                f"{kind} is x * {first}(x) now",
-                result.meta.get("source"),
-            )
-        )
+        why, source = f"{kind} is x * {first}(x) now", result.meta.get("source")
+        changes.append(Change("activation decomposed", result.name, second, "Multiply", was, why, source))
     return changes
+
+
+def _gated(model: PreparedModel, node: fx.Node, gate: str, product: str) -> fx.Node:
+    """Put ``product(x, gate(x))`` in the place of ``node``."""
+    with model.graph.inserting_before(node):
+        gated = model.graph.call_module(gate, (node.args[0],))
+        result = model.graph.call_module(product, (node.args[0], gated))
+    gated.meta, result.meta = {**node.meta, "fqn": gate, "origin": None}, {**node.meta, "fqn": product}
+    node.replace_all_uses_with(result)
+    model.graph.erase_node(node)
+    return result

@@ -39,19 +39,10 @@ def fold_batch_norm_(model: PreparedModel) -> list[Change]:
         folded = _folded(layer, norm, before)
         if folded is None or not has_own_parameters(model, str(before.target)):
             continue
-        replace_module(model, str(before.target), folded)
-        name = str(node.target)
-        changes.append(
-            Change(
-                "batch norm folded",
-                before.name,
-                str(before.target),
-                type(layer).__name__,
-                name,
-                f"{name} scales and shifts the output of {before.target}, which its weights do now",
-                node.meta.get("source"),
-            )
-        )
+        name, target = str(node.target), str(before.target)
+        replace_module(model, target, folded)
+        why, source = f"the weights of {target} now do what {name} did", node.meta.get("source")
+        changes.append(Change("batch norm folded", before.name, target, type(layer).__name__, name, why, source))
         node.replace_all_uses_with(before)
         model.graph.erase_node(node)
         remove_module(model, name)

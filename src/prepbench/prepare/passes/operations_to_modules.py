@@ -36,17 +36,8 @@ def operations_to_modules_(model: PreparedModel) -> list[Change]:
         name = names.add(owner_of(node), _name(node), module)
         was = operation_text(node)
         new = call_module(model, node, name, tuple(inputs))
-        changes.append(
-            Change(
-                "operation to module",
-                new.name,
-                name,
-                type(module).__name__,
-                was,
-                "each operation is a module of its own",
-                new.meta.get("source"),
-            )
-        )
+        kind, why = type(module).__name__, "each operation is a module of its own"
+        changes.append(Change("operation to module", new.name, name, kind, was, why, new.meta.get("source")))
     return changes
 
 

@@ -34,17 +34,8 @@ def unroll_reused_(model: PreparedModel) -> list[Change]:
         stateful = any(part._parameters or part._buffers for part in made.modules())
         why = "called again; shares parameters and buffers with " if stateful else "called again; independent of "
         node = call_module(model, node, name, node.args, dict(node.kwargs))
-        changes.append(
-            Change(
-                "reused module",
-                node.name,
-                name,
-                type(module).__name__,
-                target,
-                why + target,
-                node.meta.get("source"),
-            )
-        )
+        kind, source = type(module).__name__, node.meta.get("source")
+        changes.append(Change("reused module", node.name, name, kind, target, why + target, source))
     return changes
 
 
