@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -14,12 +16,16 @@ from hypothesis import strategies as st
 
 from prepbench.errors import SettingsError
 from prepbench.settings import (
+    CompileOptions,
     DeploymentSettings,
     EagerDeployment,
+    ExecuTorchDeployment,
     InductorDeployment,
     LayerQuantizationSettings,
     OnnxRuntimeDeployment,
+    OpenVinoDeployment,
     QuantizationSettings,
+    TensorRtDeployment,
 )
 
 CLASSES = [
@@ -29,6 +35,7 @@ CLASSES = [
     InductorDeployment,
     EagerDeployment,
 ]
+ALL_CLASSES = [*CLASSES, CompileOptions, OpenVinoDeployment, TensorRtDeployment, ExecuTorchDeployment]
 
 
 @pytest.mark.parametrize("cls", CLASSES)
@@ -42,6 +49,18 @@ def test_quantization_settings_survive_json(bits: int, weights_only: bool, per_c
         weights_num_bits=bits, prefer_weights_only_quantization=weights_only, per_channel=per_channel
     )
     assert QuantizationSettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+@pytest.mark.parametrize("cls", ALL_CLASSES)
+def test_every_field_is_documented_with_its_default(cls: Any) -> None:
+    documented = inspect.cleandoc(cls.__doc__)
+    for field in dataclasses.fields(cls):
+        found = re.search(rf"^    {field.name}: (.*?)(?=^    \w|^\S|\Z)", documented, re.MULTILINE | re.DOTALL)
+        assert found, f"{cls.__name__}.{field.name}"
+        default = "none" if field.default == () else str(field.default)
+        stated = re.search(r"Default\s+`*\"?(-?\w+(?:\.\d+)?)", found[1])
+        assert stated, f"{cls.__name__}.{field.name}"
+        assert stated[1] == default.removesuffix(".0"), f"{cls.__name__}.{field.name}"
 
 
 @pytest.mark.parametrize("cls", CLASSES)

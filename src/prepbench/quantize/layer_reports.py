@@ -14,7 +14,7 @@ from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import LayerReport
-from prepbench.settings import ExplainedLayer
+from prepbench.settings import ExplainedLayer, is_within
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class LayerReporter:
         if layer.settings is None:
             return f"skipped by rule {layer.rule!r}"
         for fqn, reason in self.leaves.items():
-            if layer.fqn == fqn or fqn == "" or layer.fqn.startswith(fqn + "."):
+            if is_within(layer.fqn, fqn):
                 return f"inside leaf-wrapped {fqn or 'model'} ({reason})"
         operators = operators_of(self.graph.graph, layer.fqn)
         if not operators:

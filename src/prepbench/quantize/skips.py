@@ -8,7 +8,7 @@ from torch import fx
 
 from prepbench.errors import SettingsError
 from prepbench.quantize.layer_nodes import layer_nodes
-from prepbench.settings import ExplainedLayer
+from prepbench.settings import ExplainedLayer, is_within
 
 
 def skipped_downstream(graph: fx.Graph, explained: Sequence[ExplainedLayer]) -> dict[str, str]:
@@ -31,7 +31,7 @@ def skipped_downstream(graph: fx.Graph, explained: Sequence[ExplainedLayer]) -> 
             continue
         reached, stops = _reach(by_layer.get(row.fqn, []), owner, row.until)
         for name in row.until:
-            if not any(_is_within(fqn, name) for fqn in stops):
+            if not any(is_within(fqn, name) for fqn in stops):
                 raise SettingsError(
                     f"layer_quantization_settings[{row.rule!r}].skip_quantization_until names {name!r}, which the "
                     f"output of {row.fqn!r} does not reach. It reaches "
@@ -55,14 +55,10 @@ def _reach(starts: Sequence[fx.Node], owner: dict[fx.Node, str], until: Sequence
             continue
         seen.add(node)
         fqn = owner.get(node)
-        if fqn is not None and any(_is_within(fqn, name) for name in until):
+        if fqn is not None and any(is_within(fqn, name) for name in until):
             stops.add(fqn)
             continue
         if fqn is not None:
             passed.add(fqn)
         rest += node.users
     return passed, stops
-
-
-def _is_within(fqn: str, ancestor: str) -> bool:
-    return fqn == ancestor or fqn.startswith(f"{ancestor}.")

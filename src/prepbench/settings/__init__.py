@@ -8,12 +8,13 @@ from prepbench.settings.deployment import InductorDeployment as InductorDeployme
 from prepbench.settings.deployment import OnnxRuntimeDeployment as OnnxRuntimeDeployment
 from prepbench.settings.deployment import OpenVinoDeployment as OpenVinoDeployment
 from prepbench.settings.deployment import TensorRtDeployment as TensorRtDeployment
+from prepbench.settings.explain import ExplainedLayer as ExplainedLayer
+from prepbench.settings.explain import explain_settings as explain_settings
+from prepbench.settings.quantizable import quantizable_layers as quantizable_layers
 from prepbench.settings.quantization import LayerQuantizationSettings as LayerQuantizationSettings
 from prepbench.settings.quantization import QuantizationSettings as QuantizationSettings
-from prepbench.settings.resolve import ExplainedLayer as ExplainedLayer
-from prepbench.settings.resolve import LayerRules as LayerRules
-from prepbench.settings.resolve import explain_settings as explain_settings
-from prepbench.settings.resolve import quantizable_layers as quantizable_layers
+from prepbench.settings.rules import LayerRules as LayerRules
+from prepbench.settings.rules import is_within as is_within
 
 __all__ = [
     "CompileOptions",
@@ -29,5 +30,6 @@ __all__ = [
     "QuantizationSettings",
     "TensorRtDeployment",
     "explain_settings",
+    "is_within",
     "quantizable_layers",
 ]

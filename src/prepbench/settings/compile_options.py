@@ -1,4 +1,4 @@
-"""How a compile goes about it: the algorithms around quantization, and when a layer is given up."""
+"""The algorithms around quantization, and when a layer stays in float."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ class CompileOptions(Settings):
     """The algorithms that a compile applies; each can be switched on and off.
 
     Attributes:
-        fold_batch_norm: fold batch norms into the convolutions and linear layers before them.
+        fold_batch_norm: fold batch norms into the convolutions and linear layers before them. Default True.
         cross_layer_equalization: scale the channels of neighbouring layers so that their weights have like ranges;
-            helps where one scale must do for a whole weight (``per_channel=False``).
+            helps where one scale serves a whole weight (``per_channel=False``). Default False.
         smooth_quant: move outlier channels of activations into the weights of the linear layers that read them.
-        smooth_quant_strength: how much of them, 0 to 1.
-        bias_correction: subtract from each bias what quantization adds to the mean of the layer's output.
-        percentile: how much of the activations the observer ``"percentile"`` keeps within range, in percent.
-        keep_ruined_layers_in_float: give up quantizing layers whose quality falls below a floor.
-        layer_sqnr_floor: that floor for the output of one layer, in dB.
-        model_sqnr_floor: that floor for the outputs of the whole model, in dB: layers take their most exact candidate,
-            and then are given up, as few as reach it. It is measured on calibration samples, which must lie 1 dB above
-            it, because other samples differ.
+            Default False.
+        smooth_quant_strength: how far they are moved, from 0 (not at all) to 1 (all of their range). Default 0.5.
+        bias_correction: subtract from each bias what quantization adds to the mean of the layer's output. Default
+            True.
+        percentile: how much of the activations the observer ``"percentile"`` keeps in range, in percent, from 50 to
+            100. Default 99.99.
+        keep_ruined_layers_in_float: leave a layer in float where quantization would bring its output, or the output of
+            the model, below a floor. Default True.
+        layer_sqnr_floor: the floor for the output of one layer: an SQNR in dB, from -300 to 300. Default 10.
+        model_sqnr_floor: the floor for the outputs of the whole model: an SQNR in dB, from -300 to 300. Below it,
+            layers take their most exact candidate and then go back to float, as few of them as reach the floor. It is
+            measured on calibration samples. They must lie 1 dB above the floor, because other samples differ. Default
+            20.
 
     Example:
         >>> CompileOptions(smooth_quant=True).bias_correction

@@ -1,4 +1,4 @@
-"""Where a compiled model shall run."""
+"""Where a compiled model runs: one class of settings for each target."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class OnnxRuntimeDeployment(DeploymentSettings):
     """Run as an ONNX file in ONNX Runtime (CPU).
 
     Attributes:
-        intra_op_threads: threads that one operator may use; ``None`` lets ONNX Runtime take one for each core.
+        intra_op_threads: threads that one operator may use, 1 or more. Default ``None``: ONNX Runtime takes one for
+            each core.
     """
 
     intra_op_threads: int | None = None
@@ -32,11 +33,12 @@ class OpenVinoDeployment(DeploymentSettings):
     """Run in OpenVINO (CPU).
 
     Attributes:
-        inference_threads: threads that one inference may use; ``None`` lets OpenVINO choose.
+        inference_threads: threads that one inference may use, 1 or more. Default ``None``: OpenVINO chooses.
         performance_hint: ``"LATENCY"`` for one call at a time, ``"THROUGHPUT"`` for calls from several threads.
-        inference_precision: what is not quantized computes in ``"f32"``, ``"bf16"`` or ``"f16"``. ``None`` takes
-            float32 unless the activations and weights of all layers are quantized: then what is left is what OpenVINO
-            chooses for the CPU, bfloat16 where that has instructions for it.
+            Default ``"LATENCY"``.
+        inference_precision: the precision of what is not quantized: ``"f32"``, ``"bf16"`` or ``"f16"``. Default
+            ``None``: float32; where the activations and weights of all layers are quantized, OpenVINO chooses for the
+            rest, and takes bfloat16 where the CPU has instructions for it.
     """
 
     inference_threads: int | None = None
@@ -52,7 +54,7 @@ class OpenVinoDeployment(DeploymentSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRtDeployment(DeploymentSettings):
-    """An ONNX file with explicit symmetric quantization, the form from which TensorRT builds its engines.
+    """Run in TensorRT (GPU), from an ONNX file with explicit symmetric quantization.
 
     Where TensorRT and a GPU are there, the engine is built and run; elsewhere the same file runs in ONNX Runtime.
     """
@@ -60,11 +62,12 @@ class TensorRtDeployment(DeploymentSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ExecuTorchDeployment(DeploymentSettings):
-    """An ExecuTorch program (``.pte``) whose operators are delegated to XNNPACK: phones and small CPUs.
+    """Run as an ExecuTorch program (``.pte``) on phones and small CPUs; XNNPACK computes its operators.
 
     Attributes:
-        max_size_factor: dynamic sizes may grow to this many times those of the tracing inputs; memory is planned for
-            the largest. ``None`` takes the largest power of two, 64 at most, with which the plan stays below 256 MiB.
+        max_size_factor: dynamic sizes may grow to this many times those of the tracing inputs, 1 or more; memory is
+            planned for the largest. Default ``None``: the largest power of two, 64 at most, with which the plan stays
+            below 256 MiB.
     """
 
     max_size_factor: int | None = None
@@ -75,7 +78,7 @@ class ExecuTorchDeployment(DeploymentSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class InductorDeployment(DeploymentSettings):
-    """Compile with PyTorch's Inductor (CPU), with constants folded into the code; needs a C++ compiler."""
+    """Compile to C++ with PyTorch's Inductor (CPU). Constants are folded into the code. Needs a C++ compiler."""
 
 
 @dataclass(frozen=True, kw_only=True)

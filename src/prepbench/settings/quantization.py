@@ -28,21 +28,25 @@ class QuantizationSettings(Settings):
     """How layers are quantized unless a layer's own settings say otherwise.
 
     Attributes:
-        weights_num_bits: bits of the weights, 8 or 4; a list names candidates, of which each layer takes the smallest
-            that its sensitivity allows.
-        activations_num_bits: bits of the activations that enter and leave a layer: 8 or 16.
-        prefer_weights_only_quantization: quantize weights and leave activations in float.
-        quantization_sensitivity_threshold: how much noise quantizing a layer may add to the layer's output, as a ratio
-            of power (1/SQNR: 0.01 is 20 dB); a layer above it stays in float. 0 quantizes nothing; None sets no limit
-            but the floors of :class:`prepbench.CompileOptions`.
-        weights_only_quantization_block_size: for layers quantized in their weights only, how many inputs share a scale;
-            0 is one scale for each output channel. A list names candidates.
-        weights_utilize_full_int_range: use -128 (or -8) as well, which symmetric weights could leave out.
-        weights_symmetric: weights have no zero point. Asymmetric ones need ``prefer_weights_only_quantization``.
-        activations_symmetric: activations have no zero point.
-        observer: how ranges are learned: ``"minmax"`` keeps every value in range, ``"percentile"`` all but the
-            outermost (``CompileOptions.percentile``), ``"mse"`` takes the range with the least squared error.
-        per_channel: one scale for each output channel of a weight; otherwise one for the whole tensor.
+        weights_num_bits: bits of the weights, 8 or 4. A list names candidates: each layer takes the smallest that its
+            sensitivity allows. Default 8.
+        activations_num_bits: bits of the activations that enter and leave a layer, 8 or 16. Default 8.
+        prefer_weights_only_quantization: quantize weights and leave activations in float. Default False.
+        quantization_sensitivity_threshold: how much noise quantization may add to a layer's output: a ratio of noise to
+            signal power, 0 or more (0.01 is an SQNR of 20 dB). A layer above it stays in float; 0 quantizes nothing.
+            Default None: only the floors of :class:`prepbench.CompileOptions` apply.
+        weights_only_quantization_block_size: for layers quantized in their weights only, how many inputs share a scale:
+            16, 32, 64, 128 or 256, or 0 for one scale for each output channel. A list names candidates. Default 0.
+        weights_utilize_full_int_range: let symmetric weights use the lowest integer, -128 (or -8), as well. Default
+            True.
+        weights_symmetric: weights have no zero point. False needs ``prefer_weights_only_quantization``. Default True.
+        activations_symmetric: activations have no zero point. Default False.
+        observer: how the range of activations is learned: ``"minmax"`` keeps every value in range, ``"percentile"`` all
+            but the outermost (``CompileOptions.percentile``), ``"mse"`` takes the range with the least squared error.
+            With ``"mse"``, and with fewer than 8 bits, weights take the range with the least squared error, too.
+            Default ``"minmax"``.
+        per_channel: each output channel of a weight has a scale of its own; False gives the whole weight one scale.
+            Default True.
 
     Example:
         >>> settings = QuantizationSettings(weights_num_bits=[8, 4], quantization_sensitivity_threshold=0.01)
@@ -72,7 +76,7 @@ class QuantizationSettings(Settings):
         if not self.weights_symmetric and not self.prefer_weights_only_quantization:
             raise SettingsError(
                 f"{type(self).__name__}: weights_symmetric=False needs prefer_weights_only_quantization=True: integer "
-                "kernels multiply by weights without a zero point."
+                "kernels multiply by weights without a zero point. Set both, or leave weights_symmetric=True."
             )
 
     def candidates(self) -> Iterator[QuantizationSettings]:
@@ -90,11 +94,20 @@ class LayerQuantizationSettings(Settings):
     """Overrides for the layers that a key of ``layer_quantization_settings`` matches; ``None`` keeps the global value.
 
     Attributes:
-        skip_quantization: leave the layer in float.
-        skip_quantization_until: leave the layer in float, and what its output reaches, until these layers (FQNs), which
-            are quantized again.
-        skip_quantization_downstream: leave the layer in float, and all layers that its output reaches.
-        weights_num_bits: see :class:`QuantizationSettings`; so for the others.
+        skip_quantization: leave the layer in float. Default False.
+        skip_quantization_until: FQNs of layers. Leave the layer in float, and the layers that its output reaches before
+            these, which are quantized again. Default none.
+        skip_quantization_downstream: leave the layer in float, and all layers that its output reaches. Default False.
+        weights_num_bits: 8, 4, or a list of them; see :class:`QuantizationSettings`. Default None.
+        activations_num_bits: 8 or 16. Default None.
+        prefer_weights_only_quantization: True or False. Default None.
+        quantization_sensitivity_threshold: a ratio of noise to signal power, 0 or more. Default None.
+        weights_only_quantization_block_size: 0, 16, 32, 64, 128, 256, or a list of them. Default None.
+        weights_utilize_full_int_range: True or False. Default None.
+        weights_symmetric: True or False. Default None.
+        activations_symmetric: True or False. Default None.
+        observer: ``"minmax"``, ``"percentile"`` or ``"mse"``. Default None.
+        per_channel: True or False. Default None.
 
     Example:
         >>> LayerQuantizationSettings(skip_quantization=True).applied_to(QuantizationSettings()) is None
@@ -129,13 +142,13 @@ class LayerQuantizationSettings(Settings):
         names = (until,) if isinstance(until, str) else tuple(until)
         if not all(isinstance(name, str) for name in names):
             raise SettingsError(
-                f"LayerQuantizationSettings.skip_quantization_until must be names of layers, got {until!r}."
+                f"LayerQuantizationSettings.skip_quantization_until must be a list of FQNs of layers, got {until!r}."
             )
         object.__setattr__(self, "skip_quantization_until", names)
         if self.skips and (stated := self._overrides()):
             raise SettingsError(
                 f"LayerQuantizationSettings contradicts itself: {', '.join(stated)} would change nothing in a layer "
-                "that is not quantized. Leave it out, or leave out the skipping."
+                "that is not quantized. Leave that out, or do not skip the layer."
             )
 
     @property

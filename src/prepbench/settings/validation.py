@@ -1,4 +1,4 @@
-"""Shared by all settings: checked fields, and JSON in and out."""
+"""What all settings share: fields that check themselves, and JSON in and out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_range(owner: object, field: str, low: float, high: float) -> None:
 
 
 def check_candidates(owner: object, field: str, allowed: tuple[int, ...], optional: bool = False) -> None:
-    """Raise ``SettingsError`` unless the field is one of ``allowed`` or a list of them, which becomes a tuple."""
+    """Raise ``SettingsError`` unless the field is one of ``allowed`` or a list of them. A list becomes a tuple."""
     value = getattr(owner, field)
     if optional and value is None:
         return
@@ -60,5 +60,5 @@ def check_candidates(owner: object, field: str, allowed: tuple[int, ...], option
             f"{type(owner).__name__}.{field} must be {choices}, or a list of these as candidates, got {value!r}."
         )
     if len(set(listed)) < len(listed):
-        raise SettingsError(f"{type(owner).__name__}.{field} names a candidate twice: {value!r}.")
+        raise SettingsError(f"{type(owner).__name__}.{field} names a candidate twice: {value!r}. Name each once.")
     object.__setattr__(owner, field, value if isinstance(value, int) else listed)

@@ -1,0 +1,141 @@
+"""The decision for each layer: which rule decides, and what applies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from prepbench._display import view
+from prepbench.errors import SettingsError
+from prepbench.settings.quantizable import quantizable_layers
+from prepbench.settings.quantization import QuantizationSettings
+from prepbench.settings.rules import LayerRules, check_rule, matching_rules
+
+
+@dataclass(frozen=True)
+class ExplainedLayer:
+    """The decision for one layer.
+
+    Attributes:
+        fqn: the layer.
+        type: its class name.
+        rule: the key of ``layer_quantization_settings`` that decided, or ``"global"``.
+        settings: what applies, or None if the layer stays in float.
+        overruled: other keys that match the layer, which ``rule`` outranks.
+        until: FQNs of the layers that are quantized again, where this layer skips those behind it until them.
+        downstream: whether all layers that its output reaches are skipped with it.
+    """
+
+    fqn: str
+    type: str
+    rule: str
+    settings: QuantizationSettings | None
+    overruled: tuple[str, ...] = ()
+    until: tuple[str, ...] = ()
+    downstream: bool = False
+
+    @property
+    def summary(self) -> str:
+        """What applies, in a few words."""
+        if self.settings is None:
+            return "float"
+        bits = self.settings.weights_num_bits
+        weights = f"int{bits}" if isinstance(bits, int) else " or ".join(f"int{number}" for number in bits)
+        if self.settings.prefer_weights_only_quantization:
+            return f"{weights} weights"
+        return f"{weights} weights, int{self.settings.activations_num_bits} activations"
+
+
+class Explanation(list[ExplainedLayer]):
+    """The decisions for all layers; a list that shows itself as a table."""
+
+    def table(self) -> Any:
+        """A pandas ``DataFrame`` with a row for each layer."""
+        return view("views.tables", "explanation_table", self)
+
+    def _repr_html_(self) -> str:
+        html: str = self.table().to_html()
+        return html
+
+    def __repr__(self) -> str:
+        if not self:
+            return "No layer can be quantized: none has a weight matrix."
+        rows = [(row.fqn or "(the model)", row.summary, row.rule, ", ".join(row.overruled)) for row in self]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        return "\n".join(
+            f"{fqn:<{widths[0]}}  {summary:<{widths[1]}}  rule {rule!r}"
+            + (f", which outranks {overruled}" if overruled else "")
+            for fqn, summary, rule, overruled in rows
+        )
+
+
+def explain_settings(
+    model: nn.Module, settings: QuantizationSettings, layer_quantization_settings: LayerRules | None = None
+) -> Explanation:
+    """Say for each quantizable layer which rule decides and what applies.
+
+    A key of ``layer_quantization_settings`` is the FQN of a layer or of a module around it, a glob over FQNs
+    (``"encoder.*.attention"``), a regular expression with prefix ``re:`` (it must match the whole FQN), or a module's
+    class name. Where several keys match a layer, the first of these decides:
+
+    1. the FQN of the layer, or of the nearest module around it;
+    2. the last glob or regular expression that matches;
+    3. the class name of the layer, then that of the nearest module around it;
+    4. the global settings.
+
+    Args:
+        model: the model that the keys name modules of.
+        settings: the global settings.
+        layer_quantization_settings: overrides by key; None for none.
+
+    Raises:
+        SettingsError: a key that matches no module of the model, or a value of another type; two keys that name the
+            same module and say different things; or a global setting that changes nothing in any layer.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        >>> rules = {"0": LayerQuantizationSettings(skip_quantization=True)}
+        >>> [layer.rule for layer in explain_settings(net, QuantizationSettings(), rules)]
+        ['0', 'global']
+    """
+    rules = dict(layer_quantization_settings or {})
+    modules = dict(model.named_modules(remove_duplicate=False))  # a shared layer answers to each of its names
+    for key, value in rules.items():
+        check_rule(key, value, modules)
+    rows = Explanation(_explained(fqn, modules, rules, settings) for fqn in quantizable_layers(model))
+    _check_use(rows, settings)
+    return rows
+
+
+def _explained(
+    fqn: str, modules: Mapping[str, nn.Module], rules: LayerRules, settings: QuantizationSettings
+) -> ExplainedLayer:
+    kind = type(modules[fqn]).__name__
+    matching = matching_rules(fqn, modules, rules)
+    if not matching:
+        return ExplainedLayer(fqn, kind, "global", settings)
+    key, *overruled = matching
+    rule = rules[key]
+    try:
+        applied = rule.applied_to(settings)
+    except SettingsError as error:
+        raise SettingsError(
+            f"layer_quantization_settings[{key!r}] together with quantization_settings: {error}"
+        ) from error
+    until = tuple(rule.skip_quantization_until)
+    return ExplainedLayer(fqn, kind, key, applied, tuple(overruled), until, rule.skip_quantization_downstream)
+
+
+def _check_use(rows: Iterable[ExplainedLayer], settings: QuantizationSettings) -> None:
+    """Refuse a global block size that applies to no layer."""
+    if settings.weights_only_quantization_block_size == 0:
+        return
+    if not any(row.settings is not None and row.settings.prefer_weights_only_quantization for row in rows):
+        raise SettingsError(
+            "QuantizationSettings.weights_only_quantization_block_size="
+            f"{settings.weights_only_quantization_block_size!r} changes nothing, because no layer is quantized in its "
+            "weights only. Add prefer_weights_only_quantization=True, for the model or for layers."
+        )
