@@ -149,7 +149,7 @@ def test_leaves_run_in_pytorch_between_parts_in_onnx_runtime() -> None:
     samples = [torch.randn(2, 4), torch.randn(3, 4)]
     model = with_leaf()
     compiled = pb.compile_model(model, tracing_inputs=samples, fullgraph=False)
-    assert [text.partition(":")[0] for text in compiled.report.in_torch] == ["1"]
+    assert [text.partition(":")[0] for text in compiled.report.fallbacks] == ["1"]
     x = torch.randn(7, 4)
     assert torch.allclose(compiled(x), model(x), atol=1e-5)
     assert torch.allclose(compiled(-x), model(-x), atol=1e-5)

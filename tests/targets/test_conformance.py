@@ -104,7 +104,7 @@ def test_a_network_of_the_zoo(name: str, target: pb.DeploymentSettings, tmp_path
     except TargetError as error:
         assert "fullgraph=False" in str(error), error  # noqa: PT017 (a target may lack an operator, if it says which)
         compiled = pb.compile_model(model, **arguments, fullgraph=False)
-        assert compiled.report.in_torch
+        assert compiled.report.fallbacks
     program = compiled._origin.lowering.program.module(check_guards=False)
     samples = normalize_samples(model, [*case.samples, *case.unseen])
     with torch.no_grad():
@@ -124,7 +124,7 @@ def test_a_network_of_the_zoo(name: str, target: pb.DeploymentSettings, tmp_path
     again = samples[0].call(loaded)
     first = samples[0].call(compiled)
     assert all(torch.equal(a, b) for a, b in zip(leaves_of(first), leaves_of(again), strict=True))
-    if not compiled.report.in_torch and not isinstance(target, pb.TensorRtDeployment):
+    if not compiled.report.fallbacks and not isinstance(target, pb.TensorRtDeployment):
         import onnx
 
         onnx.checker.check_model(str(compiled.export(tmp_path / "model.onnx")))

@@ -343,7 +343,7 @@ def test_leaves_run_between_parts() -> None:
         deployment_settings=pb.ExecuTorchDeployment(),
         fullgraph=False,
     )
-    assert [text.partition(":")[0] for text in compiled.report.in_torch] == ["1"]
+    assert [text.partition(":")[0] for text in compiled.report.fallbacks] == ["1"]
     assert torch.allclose(compiled(noise(3, 4)), model(noise(3, 4)), atol=1e-5)
 
 

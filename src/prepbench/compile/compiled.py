@@ -29,7 +29,7 @@ from prepbench.settings import (
     QuantizationSettings,
 )
 from prepbench.targets import Lowering, Runtime, target_named
-from prepbench.targets.partition import is_in_parts, load_parts
+from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def load_compiled(folder: str | Path) -> CompiledModel:
             f"{folder}: the manifest is damaged ({type(error).__name__}: {error}). Save the model again."
         ) from error
     target.check_available()
-    runtime = load_parts(target, folder, settings) if is_in_parts(folder) else target.load(folder, settings)
+    runtime = load_partitioned(target, folder, settings) if is_partitioned(folder) else target.load(folder, settings)
     return CompiledModel(runtime, calls, settings, report)
 
 

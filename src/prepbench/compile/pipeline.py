@@ -199,7 +199,7 @@ def _compile(request: Request, stages: Stages) -> CompiledModel:
         program = quantized.program
     with stages("lower"):
         lowered = lowering(program, captured, request.calls, stages.progress)
-        runtime, in_torch = lower(request, lowered)
+        runtime, fallbacks = lower(request, lowered)
         check_lowered(runtime, program, target.name, flat_samples(captured.samples[:2], request.calls))
     report = CompileReport(
         target.name,
@@ -210,7 +210,7 @@ def _compile(request: Request, stages: Stages) -> CompiledModel:
         tuple(leaf.fqn for leaf in captured.leaves),
         name=request.name,
         model_sqnr=quantized.model_sqnr if quantized else None,
-        in_torch=in_torch,
+        fallbacks=fallbacks,
     )
     document = document_of_program(
         program, captured.model, captured.leaves, request.name, size_names=captured.size_names

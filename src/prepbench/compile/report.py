@@ -21,7 +21,7 @@ class CompileReport:
         float_bytes: bytes of the original's parameters and buffers.
         size_bytes: bytes of the compiled model on disk; None when it cannot be saved.
         leaves: FQNs of the leaf-wrapped modules.
-        in_torch: what runs in PyTorch between parts on the target, with the module that it is in.
+        fallbacks: what the target does not support and PyTorch runs, with the module that it is in.
         name: of the graph.
         model_sqnr: SQNR of the model's outputs on calibration samples in dB, quantized against float, before lowering;
             None when nothing was quantized or measured.
@@ -37,7 +37,7 @@ class CompileReport:
     float_bytes: int = 0
     size_bytes: int | None = None
     leaves: tuple[str, ...] = field(default=())
-    in_torch: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
     name: str = ""
     model_sqnr: float | None = None
     dry_run: bool = False
@@ -57,7 +57,7 @@ class CompileReport:
     def from_dict(cls, data: Mapping[str, Any]) -> CompileReport:
         """Read what :meth:`to_dict` wrote."""
         layers = tuple(_layer(row) for row in data["layers"])
-        lists = {name: tuple(data.get(name, ())) for name in ("leaves", "in_torch", "unsupported")}
+        lists = {name: tuple(data.get(name, ())) for name in ("leaves", "fallbacks", "unsupported")}
         return cls(**{**data, **lists, "layers": layers})
 
     def _repr_html_(self) -> str:
@@ -69,7 +69,7 @@ class CompileReport:
     def __repr__(self) -> str:
         lines = [self._headline()]
         lines += [f"  leaf-wrapped: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
-        lines += [f"  runs in PyTorch: {text}" for text in self.in_torch]
+        lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
         lines += [f"  {row.fqn}: {row.summary}" for row in self.layers if not row.quantized]
         lines += [f"  {row.fqn}: {row.note}" for row in self.layers if row.quantized and row.note]
         return "\n".join(lines)

@@ -21,7 +21,7 @@ from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import ProgressCallback
 from prepbench.quantize import LayerReport, calibrate, choose_weight_schemes, convert, insert_observers
 from prepbench.targets import Lowering, Runtime, Target
-from prepbench.targets.partition import lower_in_parts
+from prepbench.targets.partition import lower_partitioned
 from prepbench.targets.programs import is_repeatable
 
 Program = torch.export.ExportedProgram
@@ -109,30 +109,30 @@ def lower(request: Request, lowered: Lowering) -> tuple[Runtime, tuple[str, ...]
         The runtime, and what runs in PyTorch between parts.
 
     Raises:
-        TargetError: the target cannot take the graph; names the operators that it lacks.
+        TargetError: the target cannot lower the graph; names the operators that it does not support.
     """
     target, program = request.target, lowered.program
     try:
         target.check_leaves(lowered.leaves)
         return target.lower(lowered, request.settings), ()
     except TargetError as error:
-        in_torch = _lacking(target, program)
-        if not in_torch:
+        fallback = _unsupported(target, program)
+        if not fallback:
             raise
-        places = ", ".join(operator_places(in_torch))
+        places = ", ".join(operator_places(fallback))
         if request.fullgraph:
             raise TargetError(
-                f"{error} {target.name} lacks: {places}. With fullgraph=False these run in PyTorch, and the rest on "
-                f"{target.name}."
+                f"{error} {target.display_name} does not support: {places}. With fullgraph=False these run in "
+                f"PyTorch, and the rest on {target.display_name}."
             ) from error
-    return lower_in_parts(target, lowered, request.settings, in_torch), tuple(operator_places(in_torch))
+    return lower_partitioned(target, lowered, request.settings, fallback), tuple(operator_places(fallback))
 
 
-def _lacking(target: Target, program: Program) -> list[fx.Node]:
-    """The nodes of ``program`` that the target has no form for, which may have looked at them decomposed."""
-    lacking = list(target.unsupported_nodes(program))
-    names = {name for node in lacking for name in _origins(node)}
-    operators = {node.target for node in lacking}
+def _unsupported(target: Target, program: Program) -> list[fx.Node]:
+    """The nodes of ``program`` that the target does not support; it may have looked at them after decomposition."""
+    unsupported = list(target.unsupported_nodes(program))
+    names = {name for node in unsupported for name in _origins(node)}
+    operators = {node.target for node in unsupported}
     return [
         node
         for node in program.graph.nodes

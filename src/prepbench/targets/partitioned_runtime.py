@@ -1,0 +1,97 @@
+"""A model in partitions, of which a target runs some and PyTorch the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prepbench.settings import DeploymentSettings
+from prepbench.targets.base import Runtime, Target
+from prepbench.targets.eager import EagerTarget
+
+# the target of partitions that fall back to PyTorch
+FALLBACK: Target = EagerTarget()
+
+_FILE = "parts.json"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition of the graph: what it reads, what it computes, and what runs it.
+
+    Attributes:
+        inputs: names of the values that it reads.
+        outputs: names of the values that others read from it.
+        on_target: whether the target runs it; otherwise PyTorch does.
+        runtime: the lowered partition.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    on_target: bool
+    runtime: Runtime
+
+
+class PartitionedRuntime(Runtime):
+    """Runs partitions one after the other and passes their tensors on.
+
+    Args:
+        inputs: names of the model's inputs.
+        outputs: names of the values that the model returns.
+        partitions: in the order in which they run.
+    """
+
+    def __init__(self, inputs: Sequence[str], outputs: Sequence[str], partitions: Sequence[Partition]) -> None:
+        self._inputs, self._outputs, self._partitions = tuple(inputs), tuple(outputs), tuple(partitions)
+        reads = [set(partition.inputs) for partition in partitions]
+        # for each partition the values that nothing reads after it, so that their memory is freed at once
+        self._last_used = [
+            (set(partition.outputs) | set(partition.inputs)) - set(outputs) - set().union(*reads[i + 1 :])
+            for i, partition in enumerate(partitions)
+        ]
+
+    def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        values: dict[str, Any] = dict(zip(self._inputs, leaves, strict=True))
+        for partition, last_used in zip(self._partitions, self._last_used, strict=True):
+            results = partition.runtime.run([values[name] for name in partition.inputs])
+            values.update(zip(partition.outputs, results, strict=True))
+            for name in last_used:
+                del values[name]
+        return [values[name] for name in self._outputs]
+
+    def save(self, folder: Path) -> None:
+        rows = []
+        for index, partition in enumerate(self._partitions):
+            place = _place(folder, index)
+            place.mkdir()
+            partition.runtime.save(place)
+            rows.append({"inputs": partition.inputs, "outputs": partition.outputs, "on_target": partition.on_target})
+        content = {"inputs": self._inputs, "outputs": self._outputs, "parts": rows}
+        (folder / _FILE).write_text(json.dumps(content, indent=1))
+
+
+def is_partitioned(folder: Path) -> bool:
+    """Whether the model saved in this folder is in partitions."""
+    return (folder / _FILE).exists()
+
+
+def load_partitioned(target: Target, folder: Path, settings: DeploymentSettings) -> Runtime:
+    """Read what :meth:`PartitionedRuntime.save` wrote."""
+    content = json.loads((folder / _FILE).read_text())
+    partitions = [
+        Partition(
+            tuple(row["inputs"]),
+            tuple(row["outputs"]),
+            row["on_target"],
+            (target if row["on_target"] else FALLBACK).load(_place(folder, index), settings),
+        )
+        for index, row in enumerate(content["parts"])
+    ]
+    return PartitionedRuntime(content["inputs"], content["outputs"], partitions)
+
+
+def _place(folder: Path, index: int) -> Path:
+    return folder / f"part_{index}"
