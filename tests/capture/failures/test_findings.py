@@ -1,4 +1,4 @@
-"""What a capture takes for granted is told: nothing silent, and no noise on models that take nothing for granted."""
+"""A capture lists what it assumes: nothing is silent, and models that assume nothing give no noise."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Attempts:
         self._operators = LeafOperators(model, self._records.outputs)
 
     def full_graph(self, strict: bool = False) -> Program | None:
-        """The program without any leaf, if one of the ways to export gives a right one; ``error`` is why not."""
+        """The program without any leaf, if one way to export gives a correct one. Otherwise ``error`` says why not."""
         for way in (True, False) if strict else (False, True):
             try:
                 return self._checked(strict=way)
@@ -106,7 +106,7 @@ class Attempts:
         raise first
 
     def find_failures(self) -> list[Failure]:
-        """Every module that cannot be exported, in one pass; the model itself if no part of it is to blame."""
+        """Every module that cannot be exported, found in one pass; the model itself if no part of it fails."""
         inside: dict[str, Exception] = {}
         found = self._find(isinstance(self.error, WrongProgram), inside)
         if not found and self.error is not None:
@@ -137,11 +137,12 @@ class Attempts:
                 program.graph_module.meta["prepbench_keep_alive"] = self._operators.keep_alive
                 return program, list(self._leaves.values())
         raise CaptureError(
-            f"{type(self.model).__name__} can be neither exported nor kept as one operator: {error}"
+            f"{type(self.model).__name__} can be neither exported nor kept as one operator: {error} "
+            "Capture its submodules one by one to find the part that stops it."
         ) from error
 
     def _add_leaves(self, error: Exception) -> bool:
-        """Turn the modules that fail now into leaves, or else the whole model; false when it is one already."""
+        """Turn the modules that fail now into leaves, or the whole model; false if it is one already."""
         if "" in self._leaves:
             return False
         found = self._find(isinstance(error, WrongProgram))
@@ -155,7 +156,7 @@ class Attempts:
         return True
 
     def _around_shared_memory(self) -> dict[str, Exception]:
-        """The callers of leaves whose tensors share memory: the graph may be wrong because one is written into."""
+        """The modules that call leaves whose tensors share memory: writing into one can make the graph wrong."""
         return {
             self._records.caller(fqn): SharedMemory(
                 f"{fqn} cannot be exported and {shared}, which is written into in-place outside of it. One operator "

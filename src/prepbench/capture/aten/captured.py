@@ -54,7 +54,7 @@ class Captured(HasDiagram):
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What the graph takes for granted: fixed flags and values, randomness, state that changes."""
+        """What the graph assumes: fixed flags and values, randomness, state that changes."""
         return findings_of_program(self.model, self.program, self.samples)
 
     @property

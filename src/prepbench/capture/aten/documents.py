@@ -40,37 +40,15 @@ def document_of_program(
         leaves: the modules that are one operator in the program, with the reasons.
         title: shown as the model's name instead of its class.
         size_names: readable names for the program's symbolic sizes.
-        findings: what the program takes for granted.
+        findings: what the program assumes.
     """
-    failures = tuple(leaves)
-    leaf_names = {failure.fqn for failure in failures}
-    inputs = set(program.graph_signature.user_inputs)
-    hidden = {
-        node.name
-        for node in program.graph.nodes
-        if (node.op == "placeholder" and node.name not in inputs)
-        or (node.op == "get_attr" and isinstance(getattr(program.graph_module, str(node.target), 0), torch.nn.Module))
-    }
+    hidden = _hidden(program)
     nodes = tuple(
         _aten_node(node, hidden, size_names or {}) for node in _in_order(program.graph) if node.name not in hidden
     )
     calls = {f":{node.name}": _calls_in_stack(node) for node in program.graph.nodes}
-    numbers: dict[str, set[int]] = defaultdict(set)
-    for made in calls.values():
-        for fqn, number in made.items():
-            numbers[fqn].add(number)
-    called = {part for node in nodes for part in prefixes(node.fqn)} | {""}
-    modules = tuple(
-        Module(
-            fqn,
-            type(module).__name__,
-            "leaf" if fqn in leaf_names else "traced" if fqn in called else "unvisited",
-            count_parameters(module),
-            len(numbers[fqn]) if fqn else 1,
-            next((failure for failure in failures if failure.fqn == fqn), None),
-        )
-        for fqn, module in model.named_modules(remove_duplicate=False)
-    )
+    failures = tuple(leaves)
+    modules = _modules(model, {failure.fqn: failure for failure in failures}, nodes, calls.values())
     graph = Graph("graph:", "", nodes)
     document = GraphCollectionDocument(
         title or type(model).__name__, "aten", (graph,), modules, failures, tuple(findings), frames=code_frames(nodes)
@@ -78,8 +56,40 @@ def document_of_program(
     return grouped(document, calls)
 
 
+def _hidden(program: torch.export.ExportedProgram) -> set[str]:
+    """The names of nodes that only hold parameters, buffers or subgraphs."""
+    inputs = set(program.graph_signature.user_inputs)
+    return {
+        node.name
+        for node in program.graph.nodes
+        if (node.op == "placeholder" and node.name not in inputs)
+        or (node.op == "get_attr" and isinstance(getattr(program.graph_module, str(node.target), 0), torch.nn.Module))
+    }
+
+
+def _modules(
+    model: torch.nn.Module, leaves: Mapping[str, Failure], nodes: Iterable[Node], calls: Iterable[Mapping[str, int]]
+) -> tuple[Module, ...]:
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for made in calls:
+        for fqn, number in made.items():
+            numbers[fqn].add(number)
+    called = {part for node in nodes for part in prefixes(node.fqn)} | {""}
+    return tuple(
+        Module(
+            fqn,
+            type(module).__name__,
+            "leaf" if fqn in leaves else "traced" if fqn in called else "unvisited",
+            count_parameters(module),
+            len(numbers[fqn]) if fqn else 1,
+            leaves.get(fqn),
+        )
+        for fqn, module in model.named_modules(remove_duplicate=False)
+    )
+
+
 def _calls_in_stack(node: fx.Node) -> dict[str, int]:
-    """The same from an exported stack, whose keys number repeated calls (``@1``, ``@2``)."""
+    """Which call of each module around it made a node; an exported stack numbers repeated calls (``@1``, ``@2``)."""
     stack = _stack(node).items()
     numbers = ((_clean(path), re.search(r"@(\d+)$", str(key))) for key, (path, _) in stack)
     return {fqn: int(number[1]) if number else 0 for fqn, number in numbers if fqn}
@@ -105,7 +115,7 @@ def _aten_node(node: fx.Node, hidden: set[str], size_names: Mapping[str, str]) -
 
 
 def _stack(node: fx.Node) -> dict[str, Any]:
-    """The modules around a node; what quantization puts in belongs to the operation that it is for."""
+    """The modules around a node. What quantization inserts belongs to the operation that it is for."""
     while _is_inserted(node) and node.users:
         node = next(iter(node.users))
     stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
@@ -113,7 +123,7 @@ def _stack(node: fx.Node) -> dict[str, Any]:
 
 
 def _in_order(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes as they run, with what quantization put in right before the operation that it is for."""
+    """The nodes as they run, with what quantization inserted right before the operation that it is for."""
     waiting = {node for node in graph.nodes if _is_inserted(node) and node.users}
     order: list[fx.Node] = []
 

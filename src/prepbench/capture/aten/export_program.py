@@ -1,4 +1,4 @@
-"""One attempt to export a model, with the checks that make its result trustworthy."""
+"""One attempt to export a model, and the checks of its result."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _explicit_keywords(model: torch.nn.Module, sample: Sample) -> Iterator[None]
 
 def _refuse(name: str, size: int) -> None:
     raise SpecialisedSize(
-        f"{name} is specialized to {size} here, so the graph would take no other size, though it is a dynamic axis."
+        f"{name} is specialized to {size} here, so the graph would take no other size, but the axis is dynamic."
     )
 
 

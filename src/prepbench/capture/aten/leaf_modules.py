@@ -41,11 +41,11 @@ def failures_collected(
     found: dict[str, Exception],
     inside: dict[str, Exception],
 ) -> Iterator[None]:
-    """Inside the block, a submodule whose forward raises is noted in ``found`` and replaced by its operator.
+    """Inside the block, a submodule whose forward raises goes to ``found``, and its operator takes its place.
 
-    One that cannot be an operator is noted in ``inside``, and the module that called it is replaced.
+    One that cannot be an operator goes to ``inside``, and the module that called it is replaced.
 
-    The innermost module that raises is noted; its callers go on with fake outputs, so one pass finds all failures.
+    Only the innermost module that raises counts. Its callers go on with fake outputs, so one pass finds all failures.
     """
     leaves = set(known)
     with ExitStack() as stack:

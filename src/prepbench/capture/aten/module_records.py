@@ -46,7 +46,7 @@ class ModuleRecords:
                 continue
 
     def _add(self, recorded: Iterable[dict[str, list[RecordedCall]]], *, only_new: bool = False) -> None:
-        """Add calls; with ``only_new`` those whose arguments no earlier call had in kind."""
+        """Add calls; with ``only_new`` only those with other kinds of arguments than all earlier calls."""
         assert self._calls is not None
         known = {fqn: {kinds_of(call.inputs) for call in seen} for fqn, seen in self._calls.items()}
         for calls in recorded:
@@ -63,7 +63,7 @@ class ModuleRecords:
         return self._learned[fqn]
 
     def shared(self, fqn: str) -> str:
-        """Which tensors the module gives back that share memory with others, in words; empty if none do."""
+        """In words, which tensors the module returns that share memory with others; empty if none do."""
         try:
             return self.outputs(fqn).shared
         except LeafOutputsError:

@@ -140,7 +140,7 @@ class _Pair:
 
 def _conditions(program: Program, axis: Axis) -> tuple[SizeCondition, ...]:
     conditions: SizeConditions | None = program.graph_module.meta.get(CONDITIONS)
-    noted = conditions.told() if conditions is not None else []
+    noted = conditions.in_words() if conditions is not None else []
     name = size_key(f"{axis.path}.shape[{axis.dim}]")
     return tuple(condition for condition in noted if name in map(size_key, condition.sizes))
 

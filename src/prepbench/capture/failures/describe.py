@@ -112,5 +112,5 @@ def _reason_of(error: BaseException, message: str, code: str) -> Reason:
 
 
 def _wraps_another(error: BaseException) -> bool:
-    """Whether the cause tells more than the error: torch wraps what the user's code raised."""
+    """Whether the cause says more than the error, as where torch wraps what the user's code raised."""
     return error.__cause__ is not None and type(error).__module__.startswith("torch")

@@ -1,4 +1,4 @@
-"""What a successful capture takes for granted: training flags, constants, randomness, state that changes."""
+"""What a successful capture assumes: training flags, constants, randomness, state that changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Program = torch.export.ExportedProgram
 
 
 def findings_of_program(model: torch.nn.Module, program: Program, samples: Sequence[Sample]) -> tuple[Finding, ...]:
-    """Everything that an exported program takes for granted, in a fixed order; runs the model once."""
+    """Everything that an exported program assumes, in a fixed order. Runs the model once."""
     return tuple(
         dict.fromkeys(
             (
@@ -44,7 +44,7 @@ def findings_of_program(model: torch.nn.Module, program: Program, samples: Seque
 
 
 def findings_of_trace(model: Any, samples: Sequence[Sample] | None) -> tuple[Finding, ...]:
-    """The same for module graphs, as far as it shows without a program."""
+    """What module graphs assume: the findings that need no program."""
     if not isinstance(model, torch.nn.Module):
         return ()
     found = [*_training_flags(model)]

@@ -18,7 +18,7 @@ from prepbench.running.unchanged import own_copy, unchanged
 
 
 def graph_breaks(model: torch.nn.Module, sample: Sample) -> list[Failure]:
-    """All breaks on the way that ``sample`` takes, in the order in which they are met.
+    """All breaks on the path that ``sample`` takes, in order.
 
     The model runs for real on a copy of the sample; its state and the random numbers are as before afterwards.
     """

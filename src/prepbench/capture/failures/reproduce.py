@@ -1,4 +1,4 @@
-"""A failing submodule with its inputs as a script that stands alone: ``failure.reproduce("bug.py")``.
+"""A failing submodule with its inputs as a standalone script: ``failure.reproduce("bug.py")``.
 
 The script holds the source of the user's classes, the module's attributes and weights, and the inputs that the module
 received; nothing is pickled. Classes of installed packages are imported.
@@ -49,9 +49,12 @@ class _Reproduction:
         return _nothing, ()
 
     def write(self, path: Path) -> Path:
-        """Write the script, and the tensors beside it if there are large ones; nothing at all on an error."""
+        """Write the script, and large tensors to a file beside it. Writes nothing if an error occurs."""
         if not isinstance(self._model, torch.nn.Module):
-            raise CaptureError("Only failures of modules can be reproduced in a script, not those of functions.")
+            raise CaptureError(
+                "Only failures of modules can be reproduced in a script, not those of functions. Put the function into "
+                "the forward of a module and capture that."
+            )
         module = self._model.get_submodule(self._fqn)
         script = Script()
         received = received_inputs(self._model, module, self._samples) if self._samples else []

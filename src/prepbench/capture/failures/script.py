@@ -51,7 +51,7 @@ class Script:
     # -- values
 
     def value(self, value: Any, where: str) -> str:
-        """An expression for ``value``; statements that it needs are added before."""
+        """An expression for ``value``. The statements that it needs are added to the script."""
         if value is None or (isinstance(value, bool | int | str | bytes | complex) and type(value) in _LITERALS):
             return repr(value)
         if isinstance(value, float):
@@ -112,7 +112,9 @@ class Script:
 
     def _module(self, module: torch.nn.Module, where: str) -> str:
         if isinstance(module, torch.jit.ScriptModule):
-            raise CaptureError(f"{where} is a scripted module, which a script of Python cannot hold.")
+            raise CaptureError(
+                f"{where} is a scripted module (torch.jit), which Python source cannot hold. Use its original module."
+            )
         kind = self.named(type(module), where)
         name = self._new(module)
         self.lines.append(f"{name} = new_module({kind}, training={module.training})")
@@ -142,7 +144,10 @@ class Script:
             return self._names[id(tensor)]
         plain = tensor.detach()
         if plain.layout is not torch.strided or (plain.is_complex() and plain.numel() > INLINE):
-            raise CaptureError(f"{where} is a {plain.layout} {plain.dtype} tensor, which a script cannot hold.")
+            raise CaptureError(
+                f"{where} is a {plain.layout} {plain.dtype} tensor, which a script cannot hold. "
+                "Give the module a dense tensor of real numbers to reproduce this failure in a file."
+            )
         if plain.device.type == "meta":
             value = f"torch.empty({list(plain.shape)}, dtype={plain.dtype}, device='meta')"
         elif plain.numel() <= INLINE:
@@ -167,7 +172,10 @@ class Script:
             if home in (None, "builtins"):
                 return str(name)
             if "<locals>" in name:
-                raise CaptureError(f"{where} is {home}.{name}, which is made at run time and cannot be imported.")
+                raise CaptureError(
+                    f"{where} is {home}.{name}, which is made at run time and cannot be imported. "
+                    "Define it at the top of a file."
+                )
             if not home.startswith("torch.") or home.startswith("torch._"):
                 self.imports.setdefault(f"import {home}", None)
             return f"{home}.{name}"
@@ -184,7 +192,7 @@ class Script:
     def _global(self, name: str, value: Any, where: str) -> None:
         if isinstance(value, types.ModuleType):
             if is_users_module(value):
-                raise CaptureError(f"{where} is a module of your own: put what is needed into one file first.")
+                raise CaptureError(f"{where} is a Python module of your own: put what is needed into one file first.")
             self.imports.setdefault(f"import {value.__name__} as {name}", None)
             return
         if getattr(value, "__module__", None) == "__future__" or name in self.sources:

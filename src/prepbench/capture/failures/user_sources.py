@@ -19,12 +19,12 @@ from prepbench.running.source_lines import is_user_code
 
 
 def is_users(thing: Any) -> bool:
-    """Whether the thing is defined in a file that no other machine has installed."""
+    """Whether the class or function is defined in a file of the user's, not in an installed package."""
     return bool(_files(thing))
 
 
 def _files(thing: Any) -> list[str]:
-    """The user's files that may define the thing, best first."""
+    """The user's files that may define the class or function, best first."""
     code = _code(thing)
     if code is not None and is_user_code(code):
         return [] if _is_installed(code.co_filename) else [code.co_filename]
@@ -82,7 +82,10 @@ def _definition(thing: Any, where: str) -> tuple[list[str], Any]:
             found = [n for n in found if _first_line(n) <= line <= (n.end_lineno or n.lineno)]
         if found:
             return lines, found[-1]
-    raise CaptureError(f"The source of {thing.__qualname__} ({where}) is not available, so no script can hold it.")
+    raise CaptureError(
+        f"The source of {thing.__qualname__} ({where}) is not available, so no script can hold it. "
+        "Define it in a file or a notebook cell."
+    )
 
 
 def _first_line(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:

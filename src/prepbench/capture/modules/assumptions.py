@@ -1,4 +1,4 @@
-"""What a graph takes for granted about the sizes of its inputs, in words, and checked when it runs."""
+"""What a graph assumes about the sizes of its inputs: in words, and as a check when it runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def size_names(sizes: dict[Any, InputSize]) -> dict[Any, str]:
 
 
 def _shown_by_samples(assumption: Assumption, sizes: dict[Any, InputSize]) -> bool:
-    """Whether it holds for all inputs in which those sizes are equal that are equal in every sample."""
+    """Whether it follows from sizes being equal that are equal in every sample."""
     first: dict[tuple[int, ...], Any] = {}
     equal = {symbol: first.setdefault(sizes[symbol].sizes, symbol) for symbol in _in_order(assumption, sizes)}
     return len(set(equal.values())) < len(equal) and assumption.expression.xreplace(equal) == True  # noqa: E712
@@ -47,7 +47,7 @@ def _line(assumption: Assumption, sizes: dict[Any, InputSize]) -> str:
 
 @dataclass(frozen=True)
 class SizeCheck:
-    """A forward pre-hook that refuses inputs for which the graph would compute something else than the model."""
+    """A forward pre-hook that refuses inputs of sizes for which the graph and the model differ."""
 
     names: tuple[str, ...]
     places: tuple[tuple[Any, int, int], ...]

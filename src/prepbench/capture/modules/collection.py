@@ -122,7 +122,8 @@ class GraphCollection(HasDiagram):
         for fqn in self.graphs:
             if self._target(fqn) is key:
                 return self.graphs[fqn]
-        raise KeyError(key)
+        name = type(key).__name__
+        raise KeyError(f"This {name} has no graph of its own; there are graphs of {sorted(self.graphs)}.")
 
     def _target(self, fqn: str) -> Target:
         assert self.model is not None
@@ -150,14 +151,14 @@ class GraphCollection(HasDiagram):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the graphs take for granted: fixed flags and values, attributes that change."""
+        """What the graphs assume: fixed flags and values, attributes that change."""
         if self._findings is None:
             self._findings = findings_of_trace(self.model, self._samples)
         return self._findings
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the graphs take for granted about input sizes, one line each, e.g. a loop unrolled for one length."""
+        """What the graphs assume about input sizes, one line each, e.g. a loop unrolled for one length."""
         return tuple(line for trace in self._traces.values() for line in readable(trace))
 
     def calls(self, fqn: str) -> int:
@@ -177,7 +178,7 @@ class GraphCollection(HasDiagram):
         if self._traces[fqn].error is not None:
             others = [name for name in self.graphs if name != fqn]
             raise CaptureError(
-                f"{fqn or type(target).__name__} has no graph, its forward could not be traced: "
+                f"{fqn or type(target).__name__} has no graph, because its forward could not be traced: "
                 f"{self._traces[fqn].error}. Its submodules have graphs: {others}."
             )
         return runnable(target, self._traces[fqn])
@@ -223,7 +224,7 @@ _STATUSES = ("traced", "leaf", "failed", "unvisited")
 
 
 class _Observations:
-    """What the submodules do on the samples, found out once and only if something needs it."""
+    """What the submodules do on the samples. The model runs for it at most once, and only if something needs it."""
 
     def __init__(self, model: Target, samples: list[Sample] | None) -> None:
         self._model, self._samples = model, samples

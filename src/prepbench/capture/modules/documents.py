@@ -51,7 +51,7 @@ def document_of_collection(
         model: the module or function that was traced.
         traces: its graphs by the name of the traced module.
         failures: why modules could not be traced.
-        findings: what the graphs take for granted.
+        findings: what the graphs assume.
         visits: which modules were called while tracing.
     """
     graphs = tuple(_graph(fqn, trace.graph, _size_names(trace), model) for fqn, trace in traces.items())
@@ -151,7 +151,7 @@ def _node(node: fx.Node, graph: str, fqn: str, names: Mapping[str, str], model: 
 
 
 def _is_operation(fqn: str, model: Any) -> bool:
-    """Whether the module is a layer, which always is a single node: that says nothing about the user's model."""
+    """Whether the module is a layer, which is always a single node, so its status is not "leaf"."""
     if not isinstance(model, torch.nn.Module):
         return False
     kind = type(model.get_submodule(fqn))

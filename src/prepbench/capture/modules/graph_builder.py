@@ -1,4 +1,4 @@
-"""The graph under construction: which node made which value, and how to take back the nodes of a call that failed."""
+"""The graph that is being built: which node made which value, and how to remove the nodes of a call that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is replaced in torch and Python during tracing by value, so that calls which hide from torch are seen."""
+"""Replacements in torch and Python while tracing by value, which see the calls that a function mode does not."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ _FOLLOWED = ((builtins, "len"), *((math, name) for name in _MATH))
 
 
 class _Followed:
-    """A function on sizes that a model imported by name: the one that follows sizes while tracing replaces it."""
+    """Replaces a function on sizes that a model imported by name; calls the one that keeps sizes symbolic."""
 
     def __init__(self, home: Any, name: str) -> None:
         self._home, self._name = home, name

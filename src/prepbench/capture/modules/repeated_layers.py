@@ -1,4 +1,4 @@
-"""Layers of ``torch.nn`` that are alike give outputs that are alike: models repeat blocks, tracing need not."""
+"""Outputs of repeated layers, computed once: equal layers give outputs of equal sizes."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _asks_isinstance(frame: FrameType) -> bool:
 
 
 class _Tracer(fx.Tracer):
-    """FX's tracer with failures confined to the innermost module."""
+    """FX's tracer, in which a module that cannot be traced becomes one call."""
 
     # a buffer that is counted up must be counted at every call, not while tracing
     proxy_buffer_attributes = True

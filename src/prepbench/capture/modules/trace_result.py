@@ -1,4 +1,4 @@
-"""What tracing one module gives, whichever way it was traced."""
+"""The result of tracing one module, symbolically or by value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONVERSION = re.compile(r"\b(?:int|float|sqrt|ceil|floor|trunc)\(")
 
 @dataclass(frozen=True)
 class Assumption:
-    """What a graph takes for granted about its input sizes.
+    """What a graph assumes about its input sizes.
 
     Attributes:
         expression: a sympy condition.

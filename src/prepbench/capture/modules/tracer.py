@@ -22,7 +22,7 @@ Target = torch.nn.Module | Callable[..., Any]
 
 
 class RobustTracer:
-    """Traces modules into FX graphs without ever giving up on the whole for one part.
+    """Traces modules into FX graphs; a part that cannot be traced does not stop the rest.
 
     Without inputs, tracing is symbolic. With ``inputs=`` the forward runs on tensors without data, so that Python
     control flow on shapes, ``len``, iteration, item assignment and output classes resolve. Either way, the innermost

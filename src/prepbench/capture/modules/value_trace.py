@@ -44,27 +44,18 @@ def trace_values(
     """
     best: TraceResult | None = None
     sizes_matter = False
-    bases = base_samples(root, samples)
-    # the fast way first; torch's Python kernels are slow but fix fewer sizes, and so may another sample; as a last
-    # resort models that know a way of their own for torch.export may take it
-    ways = [Way(bases[0]), *(Way(base, kernels=True) for base in bases), Way(bases[0], kernels=True, exporting=True)]
-    queue = deque([*ways, Way(bases[0], kernels=True, strict=True)])
+    queue = _ways(base_samples(root, samples))
     while queue:
         way = queue.popleft()
-        if best is not None and not _may_help(way, best):
+        if best is not None and not _may_help(way, best, sizes_matter):
             continue
-        if best is not None and not sizes_matter and not way.exporting:
-            continue  # what was lost was not lost to a size, so neither sample nor kernels matter
         try:
             trace = ValueRun(root, is_leaf, observed, prefix).trace(samples, way)
         except NotObserved:
             observed = observe()
             trace = ValueRun(root, is_leaf, observed, prefix).trace(samples, way)
         sizes_matter |= bool(trace.fixed or trace.contradicted or trace.error) or any(map(_about_sizes, trace.errors))
-        if trace.converted and not way.conversions:
-            queue.appendleft(replace(way, conversions=True))
-        elif way.conversions and not way.kernels and trace.avoidable:
-            queue.appendleft(replace(way, kernels=True))
+        queue.extendleft(_next_ways(way, trace))
         if best is None or trace.losses < best.losses:
             if best is not None and way.strict:
                 trace.keep_errors_of(best)
@@ -76,13 +67,37 @@ def trace_values(
     return best
 
 
+def _ways(bases: Sequence[int]) -> deque[Way]:
+    """The ways to trace with these base samples, fastest first.
+
+    Torch's Python kernels are slow but fix fewer sizes, and so may another sample. Models that know a way of their own
+    for ``torch.export`` may take it as a last resort, before sizes that decide make leaves.
+    """
+    first = bases[0]
+    with_kernels = [Way(base, kernels=True) for base in bases]
+    return deque([
+        Way(first), *with_kernels, Way(first, kernels=True, exporting=True), Way(first, kernels=True, strict=True)
+    ])  # fmt: skip
+
+
+def _next_ways(way: Way, trace: TraceResult) -> list[Way]:
+    """What to try right after this result."""
+    if trace.converted and not way.conversions:
+        return [replace(way, conversions=True)]
+    if way.conversions and not way.kernels and trace.avoidable:
+        return [replace(way, kernels=True)]
+    return []
+
+
 def _about_sizes(error: Exception) -> bool:
     """Whether torch failed at a symbolic size, which its Python kernels may take."""
     return isinstance(error, UntracedTensor) or "sym" in str(error).lower()
 
 
-def _may_help(way: Way, best: TraceResult) -> bool:
+def _may_help(way: Way, best: TraceResult, sizes_matter: bool) -> bool:
     """Whether tracing this way may keep what the best trace so far lost."""
+    if not sizes_matter and not way.exporting:
+        return False  # nothing was lost to a size, so neither the sample nor the kernels matter
     if way.conversions:
         return True
     if way.strict:

@@ -42,7 +42,7 @@ class SizeConditions:
 
     def __init__(self) -> None:
         self._noted: list[tuple[Any, dict[Any, str], SourceLine | None]] = []
-        self._told: list[SizeCondition] | None = None
+        self._conditions: list[SizeCondition] | None = None
 
     def __deepcopy__(self, memo: Any) -> SizeConditions:
         return self
@@ -51,13 +51,13 @@ class SizeConditions:
         """Remember a sympy condition that tracing has just assumed."""
         self._noted.append((expression, names, source_of_frame(sys._getframe(1))))
 
-    def told(self) -> list[SizeCondition]:
+    def in_words(self) -> list[SizeCondition]:
         """The conditions that not every size fulfils, each once, in the order in which they were asked."""
-        if self._told is None:
-            self._told = self._in_words()
-        return self._told
+        if self._conditions is None:
+            self._conditions = self._described()
+        return self._conditions
 
-    def _in_words(self) -> list[SizeCondition]:
+    def _described(self) -> list[SizeCondition]:
         found: dict[str, SizeCondition] = {}
         open_ones = [noted for noted in self._noted if not is_always_true(noted[0])]
         divisors: dict[Any, int] = {}
@@ -77,7 +77,9 @@ class SizeConditions:
 
 
 def is_always_true(expression: Any, smallest: int = 2, multiples_of: Mapping[Any, int] = MappingProxyType({})) -> bool:
-    """Whether a condition holds at all sizes that are tried, from ``smallest``: no solver simplifies all roundings.
+    """Whether a condition holds at many sizes from ``smallest`` on.
+
+    Sizes are tried because solvers cannot simplify every rounding.
 
     Args:
         multiples_of: for some symbols a number that divides them.
@@ -98,7 +100,7 @@ def is_always_true(expression: Any, smallest: int = 2, multiples_of: Mapping[Any
 
 
 def condition_in_words(expression: Any, names: dict[Any, str]) -> str:
-    """A sympy condition on sizes as a person says it.
+    """A sympy condition on sizes in plain words.
 
     Example:
         >>> import sympy
@@ -164,7 +166,7 @@ _ROUND = 1680
 
 
 def _divisor(expression: Any, symbol: Any) -> int | None:
-    """The number that the condition wants to divide a size, found by trying which sizes it allows."""
+    """The number that must divide a size to fulfil the condition, found by trying sizes."""
     others = {other: _ROUND for other in expression.free_symbols if other != symbol}
     allowed = [size for size in range(1, 257) if value_at(expression, {**others, symbol: size}) == True]  # noqa: E712
     steps = {later - earlier for earlier, later in itertools.pairwise(allowed)}

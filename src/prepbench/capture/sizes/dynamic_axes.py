@@ -71,7 +71,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class DynamicAxes:
-    """Every dim of every tensor argument, and which of them are dynamic. A value: changes make a new one.
+    """Every dim of every tensor argument, and which of them are dynamic. Methods that change it return a new value.
 
     Example:
         >>> axes = DynamicAxes.infer([torch.ones(1, 3), torch.ones(2, 3)], torch.nn.Linear(3, 4))

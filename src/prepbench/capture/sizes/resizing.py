@@ -88,7 +88,7 @@ def base_sample(function: Callable[..., Any], samples: Sequence[Sample], axes: D
 
 
 def varied(function: Callable[..., Any], samples: Sequence[Sample], axes: DynamicAxes) -> list[Sample]:
-    """Further samples in which each symbol varies by itself, to tell rules over sizes apart. They may not all run."""
+    """Further samples in which one symbol varies, so that a size is traced back to one axis. Some may not run."""
     groups = linked_axes(axes)
     first = base_sample(function, samples, axes)
     made = [resized(function, first, {symbol: step}, groups) for symbol in groups for step in (1, 3)]

@@ -1,4 +1,4 @@
-"""Which samples agree with what a graph is about to assume about sizes."""
+"""Finding samples whose sizes contradict what a graph is about to assume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def value_at(expression: Any, sizes: dict[Any, Any]) -> Any:
 
 
 class SizesDecide(RuntimeError):
-    """The model takes one way for the sizes of one sample and another way for those of another."""
+    """The model takes one path for the sizes of one sample and another path for those of another."""
 
 
 class SampleSizes:
