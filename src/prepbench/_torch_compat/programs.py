@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,3 +118,26 @@ def _changed(program: torch.export.ExportedProgram, **parts: Any) -> torch.expor
             getattr(result, name)
         setattr(result, name, value)
     return result
+
+
+def program_to_json(program: torch.export.ExportedProgram) -> dict[str, Any]:
+    """The graph, signature and sizes of a program as torch serializes them, without its tensors."""
+    with needed_for("saving exported programs"):
+        from torch._export.serde.serialize import serialize
+
+    artifact = serialize(program, serialize_state_dict=False, serialize_constants=False, serialize_example_inputs=False)
+    content: dict[str, Any] = json.loads(artifact.exported_program)
+    return content
+
+
+def program_from_json(
+    content: dict[str, Any], state: dict[str, torch.Tensor], constants: dict[str, torch.Tensor]
+) -> torch.export.ExportedProgram:
+    """What :func:`program_to_json` made, with its tensors. The content must have been checked: torch trusts it."""
+    with needed_for("loading exported programs"):
+        from torch._export.serde import schema
+        from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_dataclass
+
+    return ExportedProgramDeserializer().deserialize(
+        _dict_to_dataclass(schema.ExportedProgram, content), state, constants
+    )

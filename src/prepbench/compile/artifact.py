@@ -5,89 +5,127 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
+import re
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from prepbench.errors import ArtifactError
+from prepbench.errors import ArtifactError, sentence
+from prepbench.storage import write_file
+from prepbench.storage import write_folder as write_whole_folder
 
 MANIFEST = "manifest.json"
 FORMAT = "prepbench compiled model"
-VERSION = "1.0"
+VERSION = "2.0"
+MANIFEST_LIMIT = 64 * 2**20
+"""Bytes of the largest manifest that is read: that of a model of 100,000 layers is smaller."""
+
+_AGAIN = "Save the model again."
 
 
 def write_folder(folder: Path, manifest: dict[str, Any], write_files: Callable[[Path], None]) -> None:
-    """Write the folder beside its place first, then move it there; an empty folder or an earlier compiled model is
-    replaced.
+    """Write the folder as a whole; an empty folder or an earlier compiled model is replaced.
 
     Raises:
         ArtifactError: the folder holds something else.
+        StorageError: the disk is full or read-only; an earlier model is still there.
     """
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / MANIFEST).exists())):
         raise ArtifactError(f"{folder} exists and is no compiled model, so it is left alone. Choose another folder.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        write_files(temporary)
-        files = {
-            path.relative_to(temporary).as_posix(): _digest(path)
-            for path in sorted(temporary.rglob("*"))
-            if path.is_file()
-        }
+
+    def fill(place: Path) -> None:
+        write_files(place)
+        files = {name: {"bytes": size, "sha256": _digest(place / name)} for name, size in _entries(place)}
         content = {"format": FORMAT, "version": VERSION, **manifest, "files": files}
-        (temporary / MANIFEST).write_text(json.dumps(content, indent=1))
-        os.chmod(temporary, 0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        write_file(place / MANIFEST, json.dumps(content, indent=1))
+
+    write_whole_folder(folder, fill)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Check the folder and return its manifest.
+    """Check the folder and return its manifest: it holds the files that the manifest lists, unchanged, and no others.
 
     Raises:
-        ArtifactError: no manifest, a newer major version, a missing or changed file.
+        ArtifactError: no manifest, another major version, a missing, changed or further file, or one that is no
+            regular file.
     """
-    path = Path(folder) / MANIFEST
+    folder = Path(folder)
+    manifest = _parsed(folder / MANIFEST, folder)
+    listed = _listed(manifest, folder / MANIFEST)
+    found = dict(_entries(folder))
+    found.pop(MANIFEST, None)
+    for name in sorted(found.keys() - listed.keys()):
+        raise ArtifactError(
+            f"{folder} holds {name!r}, which its manifest does not list. Remove it, or copy the folder again."
+        )
+    for name, (size, digest) in listed.items():
+        if name not in found:
+            raise ArtifactError(
+                f"{folder} is incomplete: {name} is missing. Copy the whole folder, or save the model again."
+            )
+        if found[name] != size or _digest(folder / name) != digest:
+            raise ArtifactError(f"{folder / name} is damaged: it changed since it was saved. {_AGAIN}")
+    return manifest
+
+
+def _parsed(path: Path, folder: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(path.read_text())
-    except FileNotFoundError as error:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ArtifactError(f"{path} is no regular file. {_AGAIN}")
+        if status.st_size > MANIFEST_LIMIT:
+            raise ArtifactError(f"{path} has {status.st_size} bytes, more than any manifest. {_AGAIN}")
+        manifest = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ArtifactError(
             f"{folder} holds no {MANIFEST}: it is no compiled model. CompiledModel.save(folder) writes one."
         ) from error
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path} cannot be read: {error}. Save the model again.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path} cannot be read: {sentence(error)} {_AGAIN}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise ArtifactError(
-            f"{path} does not describe a compiled model (format {FORMAT!r} expected). Save the model again."
-        )
-    version = str(manifest.get("version"))
+        raise ArtifactError(f"{path} does not describe a compiled model (format {FORMAT!r} expected). {_AGAIN}")
+    version = str(manifest.get("version"))[:40]
     if version.partition(".")[0] != VERSION.partition(".")[0]:
         raise ArtifactError(
             f"{path} is of version {version}; this prepbench reads {VERSION}. Load it with the prepbench that "
             "wrote it, or compile again."
         )
-    for name, digest in dict(manifest.get("files", {})).items():
-        file = Path(folder) / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ArtifactError(f"{path} names {name!r}, which is outside the folder. Save the model again.")
-        if not file.exists():
-            raise ArtifactError(
-                f"{folder} is incomplete: {name} is missing. Copy the whole folder, or save the model again."
-            )
-        if _digest(file) != digest:
-            raise ArtifactError(f"{file} is damaged: its contents changed since it was saved. Save the model again.")
     return manifest
+
+
+def _listed(manifest: dict[str, Any], path: Path) -> dict[str, tuple[int, str]]:
+    """Size and digest of each file that the manifest lists."""
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not files:
+        raise ArtifactError(f"{path}: `files` must list the files of the model. {_AGAIN}")
+    for name, row in files.items():
+        place = PurePosixPath(name)
+        if not name or place.is_absolute() or ".." in place.parts or str(place) != name or "\\" in name:
+            raise ArtifactError(f"{path} names {name!r}, which is no place inside the folder. {_AGAIN}")
+        known = isinstance(row, dict) and set(row) == {"bytes", "sha256"} and type(row["bytes"]) is int
+        if not known or not re.fullmatch("[0-9a-f]{64}", str(row["sha256"])):
+            raise ArtifactError(f"{path}: the entry of {name!r} must give its bytes and sha256. {_AGAIN}")
+    return {name: (row["bytes"], row["sha256"]) for name, row in files.items()}
+
+
+def _entries(folder: Path, inside: str = "") -> Iterator[tuple[str, int]]:
+    """Relative name and size of each file; anything but regular files and folders is an error."""
+    with os.scandir(folder / inside) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            name = f"{inside}/{entry.name}" if inside else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                yield from _entries(folder, name)
+            elif entry.is_file(follow_symlinks=False):
+                yield name, entry.stat(follow_symlinks=False).st_size
+            else:
+                raise ArtifactError(f"{folder / name} is no regular file, which no saved model holds. Remove it.")
 
 
 def folder_bytes(folder: Path) -> int:
     """Bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    return sum(size for _, size in _entries(Path(folder)))
 
 
 def _digest(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from prepbench.settings import (
     LayerQuantizationSettings,
     QuantizationSettings,
 )
+from prepbench.storage import temporary_folder
 from prepbench.targets import Lowering, Runtime, target_named
 from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
 
@@ -264,8 +264,11 @@ def load_compiled(folder: str | Path) -> CompiledModel:
     return CompiledModel(runtime, calls, settings, report)
 
 
-def measured_size(runtime: Runtime) -> int:
-    """Bytes that a runtime takes on disk."""
-    with tempfile.TemporaryDirectory() as folder:
-        runtime.save(Path(folder))
-        return folder_bytes(Path(folder))
+def measured_size(runtime: Runtime) -> int | None:
+    """Bytes that a runtime takes on disk; None when it cannot be saved."""
+    with temporary_folder("size") as folder:
+        try:
+            runtime.save(folder)
+        except ArtifactError:
+            return None
+        return folder_bytes(folder)

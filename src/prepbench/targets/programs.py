@@ -1,48 +1,146 @@
-"""Saving and loading exported programs without pickle."""
+"""Exported programs as files, and what they keep from call to call."""
 
 from __future__ import annotations
 
-import zipfile
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, register_quantized_operators, schema_of
-from prepbench._torch_compat.programs import without_example_inputs
-from prepbench.errors import ArtifactError
+from prepbench._torch_compat.programs import program_from_json, program_to_json, without_example_inputs
+from prepbench.errors import ArtifactError, sentence
+from prepbench.storage import write_file
+from prepbench.targets.program_check import check_program, stripped
 
-FILE = "program.pt2"
+GRAPH, WEIGHTS = "program.json", "program.safetensors"
 
 
 def save_program(program: torch.export.ExportedProgram, folder: Path) -> None:
-    """Write ``program`` to ``folder/program.pt2``: a JSON graph and raw weights."""
-    torch.export.save(without_example_inputs(program), folder / FILE)
-    _refuse_pickles(folder / FILE)
-
-
-def load_program(folder: Path) -> torch.export.ExportedProgram:
-    """Read what :func:`save_program` wrote.
+    """Write ``program`` as JSON and safetensors: ``program.json`` and ``program.safetensors``.
 
     Raises:
-        ArtifactError: the archive holds a pickle, which prepbench neither writes nor reads.
+        ArtifactError: it has something that JSON cannot hold.
+        StorageError: the disk is full or read-only.
     """
-    _refuse_pickles(folder / FILE)
+    import safetensors.torch
+
+    tables = {"state": program.state_dict, "constants": program.constants}
+    data: dict[str, torch.Tensor] = {}
+    places: dict[Any, str] = {}
+    index = {name: _described(table, data, places) for name, table in tables.items()}
+    try:
+        graph = stripped(program_to_json(without_example_inputs(program)))
+    except Exception as error:
+        raise ArtifactError(
+            f"The program cannot be saved, because torch has no form for a part of it in a file: {sentence(error)} "
+            "Use the model in the process that compiled it, or choose another target."
+        ) from error
+    graph["guards_code"] = []  # what a call must be like is checked by the call's own specification
+    check_program(graph, allow_code=True)
+    write_file(folder / WEIGHTS, safetensors.torch.save(data))
+    write_file(folder / GRAPH, json.dumps({"program": graph, **index}))
+
+
+def load_program(folder: Path, *, allow_code: bool = False) -> torch.export.ExportedProgram:
+    """Read what :func:`save_program` wrote.
+
+    Args:
+        folder: with both files.
+        allow_code: also accept operators that others registered in this process.
+
+    Raises:
+        ArtifactError: the files hold anything else; nothing of them was run.
+    """
+    content, data = _read(folder)
+    check_program(content["program"], allow_code=allow_code)
     register_quantized_operators()
-    return torch.export.load(folder / FILE)
+    try:
+        tables = [_restored(content[name], data) for name in ("state", "constants")]
+        return program_from_json(content["program"], *tables)
+    except ArtifactError:
+        raise
+    except Exception as error:
+        raise _damaged(folder / GRAPH, error) from error
 
 
-def _refuse_pickles(path: Path) -> None:
-    """No member may be in a format that torch would unpickle."""
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if member.file_size and member.filename.endswith((".pt", ".pkl", ".pickle")):
-                raise ArtifactError(
-                    f"{path} holds {member.filename}, which would have to be unpickled. Compile and save the "
-                    "model again."
-                )
-            if member.filename.endswith("_config.json") and b'"use_pickle": true' in archive.read(member):
-                raise ArtifactError(f"{path}: {member.filename} asks for pickle. Compile and save the model again.")
+def _described(
+    table: dict[str, Any], data: dict[str, torch.Tensor], places: dict[Any, str]
+) -> dict[str, dict[str, Any]]:
+    """Which tensor each name stands for; one that several names share is written once."""
+    described = {}
+    for name, tensor in table.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ArtifactError(
+                f"{name} is a {type(tensor).__name__}, which cannot be saved without pickle. Pass it as an input, or "
+                "make it a tensor."
+            )
+        plain = tensor.detach()
+        identity = (
+            plain.untyped_storage().data_ptr(),
+            plain.storage_offset(),
+            plain.shape,
+            plain.stride(),
+            plain.dtype,
+        )
+        key = places.setdefault(identity if plain.numel() else (name, len(places)), f"t{len(places)}")
+        data.setdefault(key, plain.cpu().contiguous())
+        described[name] = {
+            "tensor": key,
+            "parameter": isinstance(tensor, torch.nn.Parameter),
+            "requires_grad": tensor.requires_grad,
+            "stride": None if plain.is_contiguous() or not _is_dense(plain) else list(plain.stride()),
+        }
+    return described
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its strides are a permutation of contiguous ones, such as channels last."""
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], -tensor.shape[dim]))
+    return tensor.permute(order).is_contiguous()
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    import safetensors.torch
+
+    path = folder / GRAPH
+    try:
+        content = json.loads(path.read_bytes())
+        path = folder / WEIGHTS
+        data = safetensors.torch.load_file(path)
+    except Exception as error:  # safetensors has an exception type of its own
+        raise _damaged(path, error) from error
+    if not isinstance(content, dict) or set(content) != {"program", "state", "constants"}:
+        raise _damaged(folder / GRAPH, ValueError("it is not of the form that prepbench writes"))
+    return content, data
+
+
+def _restored(table: Any, data: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    restored = {}
+    for name, row in table.items():
+        tensor = data[row["tensor"]]
+        if row["stride"] is not None:
+            tensor = _with_stride(tensor, row["stride"])
+        if row["parameter"]:
+            tensor = torch.nn.Parameter(tensor, requires_grad=bool(row["requires_grad"]))
+        restored[name] = tensor
+    return restored
+
+
+def _with_stride(tensor: torch.Tensor, stride: list[int]) -> torch.Tensor:
+    if len(stride) != tensor.dim() or not all(type(step) is int and step > 0 for step in stride):
+        raise ValueError(f"strides {stride} do not fit the shape {tuple(tensor.shape)}")
+    strided = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="meta")
+    if not _is_dense(strided):
+        raise ValueError(f"strides {stride} do not fit the shape {tuple(tensor.shape)}")
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+
+
+def _damaged(path: Path, error: Exception) -> ArtifactError:
+    return ArtifactError(f"{path} is damaged: {sentence(error)} Copy the folder again, or compile and save again.")
 
 
 def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
