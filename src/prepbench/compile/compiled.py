@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensors import check_tensors
 from prepbench.document.model import GraphCollectionDocument
-from prepbench.errors import ArtifactError, DocumentError, SettingsError, TargetError
+from prepbench.errors import (
+    ArtifactError,
+    DocumentError,
+    PrepbenchError,
+    SettingsError,
+    TargetError,
+    sentence,
+)
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.settings import (
@@ -240,13 +248,19 @@ class CompiledModel(nn.Module):
         return f"target={self.target}, quantized layers={quantized}, {size}"
 
 
-def load_compiled(folder: str | Path) -> CompiledModel:
+def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledModel:
     """Read a model that :meth:`CompiledModel.save` wrote; needs neither the original's class nor its code.
 
-    A model compiled by Inductor is machine code, which loading runs: load only what you trust.
+    Nothing in the folder is executed, whoever wrote it. Machine code is the exception that needs your consent.
+
+    Args:
+        folder: what ``save`` wrote.
+        allow_code: also load what is code: the package of a model compiled by Inductor, and programs that call
+            operators which somebody registered in this process. Set it for folders that you trust like a program.
 
     Raises:
-        ArtifactError: the folder is damaged, incomplete, or of a newer major version.
+        ArtifactError: the folder is damaged, incomplete, of another major version, or holds code and ``allow_code``
+            is false.
         MissingPackageError: its target's package is not installed.
     """
     folder = Path(folder)
@@ -255,12 +269,21 @@ def load_compiled(folder: str | Path) -> CompiledModel:
         target = target_named(manifest["target"])
         settings = target.settings_type.from_dict(manifest["deployment_settings"])
         calls, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
-    except (KeyError, TypeError, ValueError) as error:
+    except Exception as error:
         raise ArtifactError(
-            f"{folder}: the manifest is damaged ({type(error).__name__}: {error}). Save the model again."
+            f"{folder}: the manifest is damaged ({type(error).__name__}: {sentence(error)}). Save the model again."
         ) from error
     target.check_available()
-    runtime = load_partitioned(target, folder, settings) if is_partitioned(folder) else target.load(folder, settings)
+    load = partial(load_partitioned, target) if is_partitioned(folder) else target.load
+    try:
+        runtime = load(folder, settings, allow_code=allow_code)
+    except PrepbenchError:
+        raise
+    except Exception as error:  # of the runtime's own kinds
+        raise ArtifactError(
+            f"{folder}: {target.display_name} cannot read its files ({type(error).__name__}: {sentence(error)}) Copy "
+            "the folder again, or compile and save the model again."
+        ) from error
     return CompiledModel(runtime, calls, settings, report)
 
 

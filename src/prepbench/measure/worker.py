@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
     from prepbench.measure.transfer import load_sample
 
     torch.set_num_threads(int(threads))
-    model = load_compiled(Path(artifact))
+    model = load_compiled(Path(artifact), allow_code=True)
     sample = load_sample(Path(inputs))
     _reply(replies, {"ready": True})
     for line in sys.stdin:

@@ -103,8 +103,17 @@ class Target(ABC):
         """Turn a program into something that runs on the target."""
 
     @abstractmethod
-    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
-        """Read what :meth:`Runtime.save` wrote."""
+    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+        """Read what :meth:`Runtime.save` wrote, without running anything that the files bring along.
+
+        Args:
+            folder: may come from anybody.
+            settings: of the target.
+            allow_code: whether the caller trusts the files enough to run code in them.
+
+        Raises:
+            ArtifactError: the files are damaged, or hold code and ``allow_code`` is false.
+        """
 
 
 def _described(leaf: Failure) -> str:

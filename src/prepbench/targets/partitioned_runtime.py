@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prepbench.errors import ArtifactError, sentence
 from prepbench.settings import DeploymentSettings
+from prepbench.storage import write_file
 from prepbench.targets.base import Runtime, Target
 from prepbench.targets.eager import EagerTarget
 
@@ -70,7 +72,7 @@ class PartitionedRuntime(Runtime):
             partition.runtime.save(place)
             rows.append({"inputs": partition.inputs, "outputs": partition.outputs, "on_target": partition.on_target})
         content = {"inputs": self._inputs, "outputs": self._outputs, "parts": rows}
-        (folder / _FILE).write_text(json.dumps(content, indent=1))
+        write_file(folder / _FILE, json.dumps(content, indent=1))
 
 
 def is_partitioned(folder: Path) -> bool:
@@ -78,19 +80,47 @@ def is_partitioned(folder: Path) -> bool:
     return (folder / _FILE).exists()
 
 
-def load_partitioned(target: Target, folder: Path, settings: DeploymentSettings) -> Runtime:
-    """Read what :meth:`PartitionedRuntime.save` wrote."""
-    content = json.loads((folder / _FILE).read_text())
+def load_partitioned(
+    target: Target, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False
+) -> Runtime:
+    """Read what :meth:`PartitionedRuntime.save` wrote; see :meth:`Target.load`."""
+    content = _read(folder / _FILE)
     partitions = [
         Partition(
             tuple(row["inputs"]),
             tuple(row["outputs"]),
             row["on_target"],
-            (target if row["on_target"] else FALLBACK).load(_place(folder, index), settings),
+            (target if row["on_target"] else FALLBACK).load(_place(folder, index), settings, allow_code=allow_code),
         )
         for index, row in enumerate(content["parts"])
     ]
     return PartitionedRuntime(content["inputs"], content["outputs"], partitions)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The description of the partitions, in which each reads what the inputs or earlier partitions give.
+
+    Raises:
+        ArtifactError: it is damaged.
+    """
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        known = set(_names(content["inputs"]))
+        for index, row in enumerate(content["parts"]):
+            if type(row["on_target"]) is not bool or set(_names(row["inputs"])) - known:
+                raise ValueError(f"partition {index} reads what no earlier one computes")
+            known |= set(_names(row["outputs"]))
+        if set(_names(content["outputs"])) - known:
+            raise ValueError("no partition computes one of the results")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path} is damaged: {sentence(error)} Save the model again.") from error
+    return content
+
+
+def _names(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValueError("names of values are a list of texts")
+    return value
 
 
 def _place(folder: Path, index: int) -> Path:

@@ -44,5 +44,5 @@ class EagerTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         return EagerRuntime(lowering.program)
 
-    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
-        return EagerRuntime(load_program(folder))
+    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+        return EagerRuntime(load_program(folder, allow_code=allow_code))

@@ -14,9 +14,11 @@ import torch
 from prepbench.errors import InputError, TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
+from prepbench.storage import kept_folder
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.executorch.lower import to_pte, without_kernel
 from prepbench.targets.executorch.quiet import quiet
+from prepbench.targets.executorch.trial import check_loads
 from prepbench.targets.onnx.state import check_stateless
 
 FILE = "model.pte"
@@ -115,7 +117,7 @@ class ExecuTorchTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, ExecuTorchDeployment)
         check_stateless(lowering.program)
-        keep = tempfile.TemporaryDirectory(prefix="prepbench-executorch-")
+        keep = kept_folder("executorch")
         file = Path(keep.name) / FILE
         with quiet():
             file.write_bytes(to_pte(lowering.program, settings.max_size_factor))
@@ -128,5 +130,6 @@ class ExecuTorchTarget(Target):
                 raise TargetError(f"{error} It says: {heard.text()[:500]}") from error.__cause__
         return runtime
 
-    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+        check_loads(folder / FILE)
         return ExecuTorch(folder / FILE)

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler, inductor_options
-from prepbench.errors import MissingPackageError, TargetError, sentence
+from prepbench.errors import ArtifactError, MissingPackageError, TargetError, sentence
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, InductorDeployment
+from prepbench.storage import kept_folder
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.inductor.package import Package
 from prepbench.targets.inductor.passes import fit_to_inductor
@@ -97,7 +98,7 @@ class InductorTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         if lowering.leaves:
             return JustInTime(lowering)
-        keep = tempfile.TemporaryDirectory(prefix="prepbench-inductor-")
+        keep = kept_folder("inductor")
         file = Path(keep.name) / FILE
         program = fit_to_inductor(lowering.program)
         try:
@@ -110,7 +111,12 @@ class InductorTarget(Target):
             ) from error
         return AheadOfTime(file, keep)
 
-    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+        if not allow_code:
+            raise ArtifactError(
+                f"{folder / FILE} holds machine code that Inductor compiled, and loading it would run that code with "
+                "your rights. If you trust where it comes from, load it with load_compiled(path, allow_code=True)."
+            )
         return AheadOfTime(folder / FILE)
 
 

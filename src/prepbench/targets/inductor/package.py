@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 from prepbench._torch_compat.inductor import load_library
 from prepbench.errors import ArtifactError
+from prepbench.storage import kept_folder
 
 # bytes of a cache line, on which torch's own allocator puts tensors
 _LINE = 64
@@ -32,7 +32,7 @@ class Package:
     """
 
     def __init__(self, file: Path) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="prepbench-inductor-")
+        self._folder = kept_folder("inductor")
         library = _extract(file, Path(self._folder.name))
         self._runner = load_library(library)
         constants: dict[str, torch.Tensor] = self._runner.extract_constants_map(False)

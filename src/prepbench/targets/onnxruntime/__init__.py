@@ -15,8 +15,10 @@ import torch
 from prepbench.errors import TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
+from prepbench.storage import kept_folder
 from prepbench.targets.base import Lowering, Runtime
 from prepbench.targets.onnx.export import FILE, export_onnx
+from prepbench.targets.onnx.saved import check_saved
 from prepbench.targets.onnx.target import OnnxTarget
 
 
@@ -101,10 +103,11 @@ class OnnxRuntimeTarget(OnnxTarget):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
         self.check_program(lowering)
-        keep = tempfile.TemporaryDirectory(prefix="prepbench-onnx-")
+        keep = kept_folder("onnx")
         file = export_onnx(lowering, Path(keep.name), self.changes)
         return OnnxRuntime(file, settings, keep)
 
-    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
+        check_saved(folder / FILE)
         return OnnxRuntime(folder / FILE, settings)

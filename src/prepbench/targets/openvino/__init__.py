@@ -16,6 +16,7 @@ import torch
 from prepbench.errors import TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
+from prepbench.storage import kept_folder
 from prepbench.targets.base import Lowering, Runtime
 from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.requirements import unsupported_nodes
@@ -109,11 +110,11 @@ class OpenVinoTarget(OnnxTarget):
         self.check_program(lowering)
         check_dtypes(lowering)
         check_right(lowering.program)
-        keep = tempfile.TemporaryDirectory(prefix="prepbench-openvino-", ignore_cleanup_errors=True)
+        keep = kept_folder("openvino")
         _write_ir(lowering, Path(keep.name))
         return OpenVino(Path(keep.name), settings, keep)
 
-    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
         assert isinstance(settings, OpenVinoDeployment)
         return OpenVino(folder, settings)
 
@@ -122,7 +123,7 @@ def _write_ir(lowering: Lowering, folder: Path) -> None:
     """Write the program as IR, which keeps integers of 4 and 8 bits as they are and loads without ONNX."""
     import openvino
 
-    with tempfile.TemporaryDirectory(prefix="prepbench-onnx-", ignore_cleanup_errors=True) as onnx_folder:
+    with kept_folder("onnx") as onnx_folder:
         file = export_onnx(lowering, Path(onnx_folder), [use_signed_integers, hoist_quantizers])
         try:
             # not convert_model, which reports its use over the network

@@ -13,8 +13,10 @@ from pathlib import Path
 from prepbench.errors import TargetError, sentence
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment, TensorRtDeployment
+from prepbench.storage import kept_folder
 from prepbench.targets.base import Lowering, Runtime
 from prepbench.targets.onnx.export import FILE, export_onnx
+from prepbench.targets.onnx.saved import check_saved
 from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.onnxruntime import OnnxRuntime
 from prepbench.targets.tensorrt.engine import Engine, has_tensorrt
@@ -42,12 +44,13 @@ class TensorRtTarget(OnnxTarget):
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         self.check_program(lowering)
-        keep = tempfile.TemporaryDirectory(prefix="prepbench-tensorrt-")
+        keep = kept_folder("tensorrt")
         file = export_onnx(lowering, Path(keep.name), self.changes)
         check_file(file)
         return _runtime(file, keep)
 
-    def load(self, folder: Path, settings: DeploymentSettings) -> Runtime:
+    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+        check_saved(folder / FILE)
         return _runtime(folder / FILE, None)
 
 
