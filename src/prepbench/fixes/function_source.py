@@ -32,7 +32,7 @@ def place_of(node: ast.expr | ast.stmt) -> Place:
 
 
 def probe_call(place: Place, value: ast.expr) -> ast.expr:
-    """An expression that hands ``value`` to the probe of an instrumented function and gives what the probe returns."""
+    """An expression that passes ``value`` to the probe of an instrumented function and has the probe's result."""
     where = ast.Tuple([ast.Constant(number) for number in place], ast.Load())
     return ast.Call(ast.Name(PROBE, ast.Load()), [where, value], [])
 
@@ -69,7 +69,7 @@ class FunctionSource:
         """The source of a function or bound method.
 
         Raises:
-            CannotRewrite: there is no source, or the function would be another one without what is around it.
+            CannotRewrite: there is no source, or the function uses variables of a function around it.
         """
         function = _plain(forward)
         name = function.__qualname__

@@ -21,7 +21,7 @@ from prepbench.running.unchanged import own_copy, unchanged
 def places_to_change(
     kind: RewriteKind, source: FunctionSource, model: torch.nn.Module, fqn: str, samples: Sequence[Sample]
 ) -> set[Place]:
-    """Where a submodule's forward needs this kind of change, by what its instrumented copy meets."""
+    """Where a submodule's forward needs this kind of change, found by running an instrumented copy."""
     found: set[Place] = set()
 
     def probe(place: Place, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Proof of a rewrite: the original and the changed function give the same in every case of every place."""
+"""Proof of a rewrite: the original and the changed function give the same on both sides of every condition."""
 
 from __future__ import annotations
 

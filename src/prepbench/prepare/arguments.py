@@ -7,7 +7,7 @@ from typing import Any
 
 
 class OtherStructure(ValueError):
-    """Two values are not nested alike."""
+    """Two values have different nesting."""
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -31,9 +31,9 @@ def parts(value: Any) -> list[Any]:
 
 
 def mapped_together(one: Any, two: Any, function: Callable[[Any, Any], Any]) -> Any:
-    """``function`` applied to the parts of two values that are nested alike; the result is nested as ``one`` is.
+    """Apply ``function`` to the matching parts of two values with the same nesting.
 
-    ``function`` also receives what is a container in one of them only.
+    The result is nested as ``one`` is. Where only one of the two is a container, ``function`` gets it whole.
 
     Raises:
         OtherStructure: two containers have other lengths or keys.

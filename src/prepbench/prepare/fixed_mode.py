@@ -11,7 +11,7 @@ from prepbench.prepare.training_flag import place_text
 
 
 class FixedMode:
-    """Refuses to run a model in the mode that it was not prepared for, in which its code is another."""
+    """Refuses to run a model in the mode that it was not prepared for, because the original runs other code there."""
 
     def __init__(self, training: bool, source: SourceLine) -> None:
         self.training, self.source = training, source

@@ -21,11 +21,11 @@ from prepbench.running.nested_values import collect
 
 NUMBERS = "it gives sizes, not tensors"
 PART = "it takes one part of a result or of an input"
-INTERNAL = "it is an internal function of torch that the table of operations does not have"
+INTERNAL = "it is an internal function of torch, which has no module"
 CUSTOM = "it is a custom operator"
 FOREIGN = "it is a function of the user's"
 REGION = "it opens or closes a region of the forward"
-WRAPPED = "it was kept whole by torch.fx.wrap"
+WRAPPED = "torch.fx.wrap keeps it whole"
 
 
 def kept_operations(model: PreparedModel) -> list[Kept]:
@@ -75,7 +75,7 @@ def _not_torchs(node: fx.Node, function: Any) -> str:
     if node.target is builtins.getattr:
         return PART
     if node.op == "call_method":
-        return f"torch has no Tensor.{node.target} in the table of operations"
+        return f"Tensor.{node.target} has no module"
     if function in (enter_grad_mode, exit_grad_mode):
         return REGION
     if str(getattr(function, "__module__", "") or "torch").partition(".")[0] == "torch":
@@ -95,7 +95,7 @@ def _was_traced_by_value(node: fx.Node) -> bool:
 
 
 def _is_part(node: fx.Node) -> bool:
-    """Whether ``x[i]`` takes an element of a tuple or dict, or, where that is not known, may do so."""
+    """Whether ``x[i]`` takes an element of a tuple or dict, or may do so, where that is not known."""
     source, index = node.args[0], node.args[1]
     if not isinstance(source, fx.Node):
         return True
@@ -148,7 +148,7 @@ def _makes_tensor(node: fx.Node) -> bool:
 
 
 def operation_text(node: fx.Node) -> str:
-    """What a node calls, as people write it."""
+    """What a node calls, as in source code."""
     function = function_of(node)
     if node.op == "call_method" or node.target is builtins.getattr:
         return f"torch.Tensor.{function}"

@@ -1,4 +1,4 @@
-"""Calls that one of torch's own layers can make: ``F.elu(x, 0.5)`` becomes ``nn.ELU(alpha=0.5)``.
+"""Calls for which torch has a layer: ``F.elu(x, 0.5)`` becomes ``nn.ELU(alpha=0.5)``.
 
 A layer is used only if every argument of the call is one of its settings; anything else keeps the call as it is, in an
 :class:`~prepbench.prepare.modules.Operator`.
@@ -24,8 +24,8 @@ class Layer:
     Attributes:
         kind: the layer.
         names: names of the arguments after the input, in the order that all forms of the function share.
-        always: settings that the layer needs even if the call leaves them out, because its default is another one.
-        follows_training: the layer acts only in training; so the call's ``training`` must be the module's own flag.
+        always: settings to give even if the call leaves them out, because the layer has another default.
+        follows_training: the layer acts only in training, so the call's ``training`` must be ``self.training``.
     """
 
     kind: type[nn.Module]

@@ -32,16 +32,16 @@ class PreparedModel(fx.GraphModule):
     methods of the original model. Made by :func:`prepbench.prepare_model`.
 
     Attributes:
-        preparation_report: what was changed, what was left alone and why, and how far outputs are apart.
+        preparation_report: what was changed, what was left alone and why, and how much outputs differ.
     """
 
     preparation_report: PreparationReport
 
     @classmethod
     def of(cls, model: torch.nn.Module, trace: TraceResult) -> PreparedModel:
-        """The traced graph of ``model`` before any pass, which it takes over; call :meth:`recompile` after the passes.
+        """Make a module of a traced graph, before any pass. Call :meth:`recompile` after the passes.
 
-        ``model`` is not changed.
+        It takes over the graph. ``model`` is not changed.
         """
         graph = trace.graph
         root = _shells(model, graph)
@@ -73,7 +73,7 @@ class PreparedModel(fx.GraphModule):
         return made
 
     def add_check(self, check: Check) -> None:
-        """Have every call's arguments looked at before the graph runs; ``check`` raises what it refuses."""
+        """Call ``check`` with the arguments of every call before the graph runs; it raises if it refuses them."""
         self._checks: tuple[Check, ...] = (*self._checks, check)
 
     @property
@@ -116,7 +116,7 @@ class PreparedModel(fx.GraphModule):
         return made
 
     def strip(self) -> None:
-        """Forget what only tracing and the passes need; stacks of modules would mislead an export of this model."""
+        """Drop metadata that only tracing and the passes need, because it would mislead an export of this model."""
         for node in self.graph.nodes:
             node.meta.pop("val", None)
             for name in ("by_mode", "nn_module_stack"):
@@ -127,7 +127,7 @@ _MISSING = object()
 
 
 def _are_real(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether this is a call on data, and not one by which the model is traced or exported."""
+    """Whether this is a call on real data, and not a call made while the model is traced or exported."""
     leaves = pytree.tree_leaves((args, kwargs))
     return not any(isinstance(leaf, fx.Proxy) or (isinstance(leaf, torch.Tensor) and is_fake(leaf)) for leaf in leaves)
 
@@ -146,7 +146,7 @@ def _copy_of(graph: fx.Graph) -> fx.Graph:
 
 
 def _shells(root: torch.nn.Module, graph: fx.Graph) -> torch.nn.Module:
-    """A copy of the hierarchy that the graph goes through; leaves, parameters and the rest are the same objects."""
+    """A copy of the modules whose code the graph contains; layers, parameters and all else are the same objects."""
     above = {""}
     for node in graph.nodes:
         if node.op == "call_module":

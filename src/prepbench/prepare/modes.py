@@ -18,13 +18,14 @@ from prepbench.running.nested_values import Applied, Rebuild
 
 
 class _Differs(Exception):
-    """Two graphs are not the same up to settings."""
+    """Two graphs differ in more than settings."""
 
 
 def merge_modes(graph: fx.Graph, other: TraceResult, training: bool) -> fx.Node | None:
     """Make settings of ``graph`` that differ in ``other``, the graph of the other mode, follow the mode.
 
-    Returns the first node that is another operation there, and then changes nothing; ``None`` if there is none.
+    If some node is another operation in the other mode, nothing is changed and the first such node is returned.
+    Otherwise the result is ``None``.
     """
     merged: list[tuple[fx.Node, Any]] = []
     partner: dict[fx.Node, fx.Node] = {}
@@ -53,7 +54,7 @@ def merge_modes(graph: fx.Graph, other: TraceResult, training: bool) -> fx.Node 
 
 
 def _without_nodes(value: Any) -> Any:
-    """``value`` with ``None`` for each node: passes replace nodes."""
+    """``value`` with ``None`` in the place of each node, because passes replace nodes."""
     return fx.node.map_aggregate(value, lambda part: None if isinstance(part, fx.Node) else part)
 
 
@@ -67,7 +68,7 @@ def with_modes(value: Any, modes: Any) -> Any:
 
 
 def _same(one: Any, two: Any) -> bool:
-    """Whether two traces mean the same by their targets: what builds an output is made anew in each."""
+    """Whether two targets mean the same; each trace makes its own objects for building outputs."""
     if isinstance(one, Rebuild) and isinstance(two, Rebuild):
         return one.__name__ == two.__name__
     if isinstance(one, Applied) and isinstance(two, Applied):
@@ -110,8 +111,8 @@ class Modes:
     """What differs between the modes of a model on one sample.
 
     Attributes:
-        settings: by owner and name of an operation and its number there: its arguments with :class:`ByMode` in them.
-        differing: modules whose own code calls other operations, or the same ones on other tensors, by name.
+        settings: the arguments of an operation with :class:`ByMode` in them, by its owner, its name and its number.
+        differing: names of modules whose own code calls other operations, or the same ones on other tensors.
     """
 
     settings: dict[tuple[str, str, int], Any] = field(default_factory=dict)
@@ -149,7 +150,10 @@ def _by_caller(steps: Sequence[Step]) -> dict[str, list[Step]]:
 
 
 def apply_modes(graph: fx.Graph, modes: Modes) -> bool:
-    """Make the settings of a graph that was traced by value follow the mode; whether all of them were found."""
+    """Make the settings of a graph that was traced with samples follow the mode.
+
+    Returns whether all of them were found in the graph.
+    """
     count: Counter[tuple[str, str]] = Counter()
     rest = dict(modes.settings)
     for node in graph.nodes:

@@ -19,7 +19,7 @@ from prepbench.prepare.operations import TABLE, Operation, is_in_place
 
 
 class _Input:
-    """The place of one input of forward among the settings of a module."""
+    """Stands for one input of forward among the settings of a module."""
 
     _only: _Input | None = None
 
@@ -108,7 +108,7 @@ class Operator(torch.nn.Module):
     def extra_repr(self) -> str:
         args = list(self.args)
         if args and args[0] is INPUT:
-            # the first input is understood, unless nothing else is there to be said
+            # the first input goes without saying
             args = args[1:]
         texts = [*map(_text, args), *(f"{name}={_text(value)}" for name, value in self.kwargs.items())]
         if is_in_place(self.function):

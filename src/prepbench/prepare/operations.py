@@ -1,4 +1,4 @@
-"""The one table of operations: what has a module, what it is called, and what stays a call for which reason.
+"""The one table of operations: what has a module, what the module is called, and why others stay calls.
 
 An operation may come as a function of ``torch``, ``torch.nn.functional``, ``torch.linalg``, ``torch.fft`` or
 ``torch.special``, as a ``Tensor`` method, or as a Python operator. All of them lead to the same class in
@@ -64,7 +64,7 @@ _IN_PLACE_OPERATORS = {
 
 
 def function_name(function: Callable[..., Any] | str) -> str:
-    """The name of a function or method as torch writes it, without what marks operators and overloads.
+    """The name of a function or method as torch writes it, without underscores and overload names of operators.
 
     Example:
         >>> function_name(operator.iadd), function_name(torch.relu_), function_name(torch.Tensor.__getitem__)

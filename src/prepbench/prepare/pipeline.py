@@ -45,16 +45,16 @@ def prepare_model(
 ) -> PreparedModel:
     """A model in which each operation is a module of its own, and which computes what ``model`` computes.
 
-    Functions, ``Tensor`` methods and operators become modules that keep every argument; a module that is called several
-    times becomes as many modules. Layers, parameters and their names stay; ``model`` itself is not changed.
+    Functions, ``Tensor`` methods and operators become modules that keep every argument. A module that is called several
+    times becomes one module for each call. Layers, parameters and their names stay. ``model`` itself is not changed.
 
     Args:
-        model: prepared for the mode it is in; what follows ``self.training`` in it follows it afterwards too.
+        model: prepared for the mode it is in. What depends on ``self.training``, such as dropout, still does.
         modules_to_exclude: submodules that stay single calls.
         module_classes_to_exclude: classes whose instances stay single calls.
-        concrete_args: values by parameter name that become part of the graph, to decide branches on them.
-        inputs: sample inputs. With them, shapes and types are known, so that all of Python but decisions on tensor data
-            is followed; sizes that differ between samples stay free; and the result is compared with the original.
+        concrete_args: values by parameter name that become part of the graph, which decides branches on them.
+        inputs: sample inputs. With them, all Python code except decisions on tensor data can be traced, sizes that
+            differ between samples stay dynamic, and the result is compared with the original.
         extra_passes: further passes, such as :func:`prepbench.prepare.fold_batch_norm_`, in order.
 
     Returns:
@@ -108,7 +108,7 @@ def _prepared(
 def _compared(
     model: torch.nn.Module, prepared: PreparedModel, samples: list[Sample], shown: list[Sample], traced: Traced
 ) -> list[Compared]:
-    """The comparisons with the original; what the graph is found to be wrong for is refused from then on."""
+    """Compare with the original; modes and sizes for which the graph is wrong are refused from then on."""
     compared = list(verify(model, prepared, samples, shown))
     if traced.fixed_mode is None:
         found, wrong = compare_in_other_mode(model, prepared, shown[-1])
@@ -123,9 +123,7 @@ def _compared(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """No garbage collection inside: graphs are many small objects that live on, and looking through them takes longer
-    than making them.
-    """
+    """No garbage collection inside: it would look through the many small objects of a graph again and again."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -138,7 +136,7 @@ def _collector_paused() -> Iterator[None]:
 def _traced(
     model: torch.nn.Module, samples: list[Sample] | None, concrete_args: Any, modules: Any, classes: Any
 ) -> tuple[list[Sample], Traced]:
-    """The samples that were traced, with one of another batch size if that is possible, and the trace."""
+    """The samples that were traced, if possible with one of another batch size, and the trace."""
     with without_output():
         if samples is None:
             return [], trace(model, None, concrete_args, modules, classes)
@@ -183,7 +181,7 @@ def _run(prepared: PreparedModel, passes: Sequence[Pass]) -> list[Change]:
 
 
 def _with_fixed(samples: list[Sample], concrete_args: dict[str, Any] | None) -> list[Sample]:
-    """The samples with the fixed arguments that they leave out."""
+    """The samples with the values of ``concrete_args`` that they leave out."""
     fixed = concrete_args or {}
     return [replace(sample, kwargs={**fixed, **sample.kwargs}) for sample in samples] if fixed else samples
 

@@ -1,4 +1,4 @@
-"""What preparation did, what it left alone and why, and how far outputs are apart: plain data that shows itself."""
+"""What preparation did, what it left alone and why, and how much outputs differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Change:
     Attributes:
         kind: what was done, e.g. ``"operation to module"``.
         node: the graph's node, as it is called now.
-        module: fully qualified name of the module that does it now.
+        module: fully qualified name (FQN) of the module that does it now.
         module_type: its class.
         was: what it was before: a function such as ``"torch.nn.functional.relu"``, or another module's name.
         why: the reason.
@@ -57,9 +57,9 @@ class Compared:
     """One comparison of the prepared model with the original.
 
     Attributes:
-        inputs: on what, e.g. ``"inputs[0]"`` or ``"unseen sizes: x (3, 3, 32, 32)"``.
+        inputs: which inputs, e.g. ``"inputs[0]"`` or ``"unseen sizes: x (3, 3, 32, 32)"``.
         largest: the largest difference of outputs and buffers, relative to the largest value of the same tensor.
-        note: why nothing was compared, if so.
+        note: why nothing was compared; "" if it was.
     """
 
     inputs: str
@@ -76,7 +76,7 @@ class PreparationReport:
         changes: one entry for each thing that was changed, in the order of the passes.
         kept: what is still a function, a method or a whole module of the user's, with the reasons.
         compared: the comparisons with the original; empty without inputs.
-        notes: what the prepared model takes for granted.
+        notes: assumptions and limits of the prepared model.
 
     Example:
         >>> import torch
@@ -101,7 +101,7 @@ class PreparationReport:
 
     @property
     def renames(self) -> dict[str, str]:
-        """The module that does now what another one did: ``{new name: old name}``."""
+        """New names of modules that took over the work of others: ``{new name: old name}``."""
         return {change.module: change.was for change in self.changes if change.kind in _RENAMES and change.module}
 
     def table(self) -> Any:

@@ -52,7 +52,7 @@ def reads_of_training() -> Iterator[Reads]:
 
 @contextlib.contextmanager
 def in_other_mode(model: torch.nn.Module, *others: torch.nn.Module) -> Iterator[None]:
-    """Inside the block, all modules are in the mode that ``model`` is not in; ``train()`` is not called for it."""
+    """Inside the block, all modules are in the mode that ``model`` is not in. ``train()`` is not called."""
     modules = [part for root in (model, *others) for part in root.modules()]
     flags = [(part, part.training) for part in modules if not isinstance(part, torch.jit.ScriptModule)]
     other = not model.training

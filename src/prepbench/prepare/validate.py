@@ -30,7 +30,7 @@ _REMEDIES = {
     REUSED: "prepare_model makes an instance for each call",
     FUNCTION: "prepare_model makes a module of it",
     MISSING: "no module exists for it: wrap it in a module of your own, or exclude the module around it",
-    UNTRACED: "the code inside is not seen: pass inputs=, or change what the reason names",
+    UNTRACED: "pass inputs=, or change what the reason names; the code inside was not checked",
 }
 
 
@@ -57,14 +57,14 @@ class Violation:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """Everything that breaks the guidelines; true when there is nothing."""
+    """Everything that breaks the guidelines. The report is true if there is nothing."""
 
     model_type: str
     violations: tuple[Violation, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether the model keeps all guidelines."""
+        """Whether nothing breaks a guideline."""
         return not self.violations
 
     def table(self) -> Any:

@@ -31,11 +31,12 @@ def verify(
     Args:
         model: the original.
         prepared: the prepared model.
-        samples: the user's.
-        traced: those that were traced; sizes that differ between them are free.
+        samples: the user's samples.
+        traced: the samples that were traced; sizes that differ between them are dynamic.
 
     Raises:
-        PreparationError: they differ by more than 1e-5 of the largest value (float32); names the first node that does.
+        PreparationError: they differ by more than 1e-5 of the largest value (float32). The message names the first
+            node that differs.
     """
     return (*compare_on(model, prepared, samples), *_on_unseen_sizes(model, prepared, traced))
 
@@ -63,7 +64,7 @@ def compare_on(
 
 
 def compare_in_other_mode(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> tuple[Compared, bool]:
-    """Compare in the mode that the model is not in; the second result is whether the prepared model is wrong there."""
+    """Compare in the mode that the model is not in; the second result: is the prepared model wrong there?"""
     name = f"inputs[{sample.index}] in {'evaluation' if model.training else 'training'}"
     with in_other_mode(model, prepared):
         try:
@@ -75,7 +76,7 @@ def compare_in_other_mode(model: torch.nn.Module, prepared: PreparedModel, sampl
         try:
             (found,) = compare_on(model, prepared, [sample], name)
         except Exception:  # whatever it raises there, it does not do what the original does
-            return Compared(name, note="the graph is not that of the original there"), True
+            return Compared(name, note="the graph computes something else there"), True
     return found, False
 
 
@@ -118,7 +119,10 @@ def _message(prepared: PreparedModel, inputs: str, what: str, largest: float, fi
     text = f"The prepared {prepared.original_type.__name__} is not equal to the original on {inputs}: {what}"
     text += f" (largest relative difference {largest:.3g}, allowed {TOLERANCE:.0e})." if math.isfinite(largest) else "."
     if first is None:
-        return text + " No single operation differs, so state outside tensors (an attribute, a closure) is the reason."
+        return (
+            text
+            + " No single operation differs, so the reason is state outside tensors, such as an attribute or a closure."
+        )
     node, source = first.node, first.node.meta.get("source")
     owner = node.meta["origin"][0]
     name = str(node.target) if node.op == "call_module" else node.name

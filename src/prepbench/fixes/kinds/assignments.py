@@ -96,7 +96,7 @@ class _ReplaceNames(ast.NodeTransformer):
 def with_own_names(
     body: Iterable[ast.stmt], value: ast.expr, names: set[str], suffix: str
 ) -> tuple[list[ast.stmt], ast.expr]:
-    """Statements and their value with other names for what they assign; a name is the caller's until then."""
+    """Rename what statements assign. Until a name is assigned, it still means the value from before the branch."""
     rename = _Rename(names, suffix)
     return [rename.statement(statement) for statement in body], rename.visit(copy.deepcopy(value))
 

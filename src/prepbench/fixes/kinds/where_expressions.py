@@ -14,7 +14,7 @@ _Container = ast.Tuple | ast.Dict | ast.List
 
 
 def condition_parts(branch: ast.If | ast.IfExp) -> Iterator[tuple[ast.expr, _Replace]]:
-    """The parts of a condition below ``and``, ``or`` and ``not``, as tensors, and what puts others in their place."""
+    """The parts of a condition between ``and``, ``or`` and ``not``, as tensors, each with what replaces it."""
     yield from _parts(branch.test, lambda new: setattr(branch, "test", new))
 
 
@@ -50,7 +50,7 @@ def where(condition: ast.expr, yes: ast.expr, no: ast.expr) -> ast.expr:
     """``torch.where`` for two values, or for each part of two tuples or dicts.
 
     Raises:
-        CannotRewrite: the two values are not made alike.
+        CannotRewrite: the two values have different structures.
     """
     if isinstance(yes, ast.Tuple) and isinstance(no, ast.Tuple) and len(yes.elts) == len(no.elts):
         return ast.Tuple([where(condition, a, b) for a, b in zip(yes.elts, no.elts, strict=True)], ast.Load())

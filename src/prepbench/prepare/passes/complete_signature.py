@@ -25,7 +25,7 @@ def complete_signature_(
     Args:
         model: changed in place.
         signature: of the original's forward; nothing is added without it.
-        fixed: values by parameter name with which the model was traced and that are part of the graph now.
+        fixed: values by parameter name that were fixed while tracing and are part of the graph now.
     """
     placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
     values = {str(node.target): node.meta["val"] for node in placeholders if "val" in node.meta}
@@ -72,7 +72,7 @@ def _add(
 
 
 def _give_defaults(placeholders: dict[str, fx.Node], known: dict[str, Any]) -> None:
-    """Known values are defaults, and so is ``None`` after them, where Python wants a default."""
+    """Give parameters with a known value a default, and those after them ``None``, because Python needs one there."""
     optional = False
     for name, node in placeholders.items():
         if not node.args and (optional or name in known):
@@ -87,7 +87,7 @@ def _default(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class FixedArguments:
-    """Refuses other values of arguments than those that are part of the graph."""
+    """Refuses values of arguments other than those that are part of the graph."""
 
     names: tuple[str, ...]
     values: dict[str, Any]

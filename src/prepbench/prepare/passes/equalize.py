@@ -1,4 +1,4 @@
-"""Cross-layer equalisation: neighbouring layers get weights of like ranges, channel by channel."""
+"""Cross-layer equalisation: neighbouring layers get weights of similar range, channel by channel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROUNDS = 20
 
 
 def equalize_(model: PreparedModel) -> list[Change]:
-    """Scale the output channels of a layer down and the same input channels of the next layer up, so that ranges agree.
+    """Scale the output channels of a layer down and the same input channels of the next layer up, to balance ranges.
 
     Layers count as neighbours when nothing but ReLU, leaky ReLU, pooling, identity or dropout lies between them. The
     scale of channel i is ``sqrt(r1[i] / r2[i])`` for the largest absolute weights ``r1`` and ``r2`` of the two layers.

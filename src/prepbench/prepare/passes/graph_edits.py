@@ -21,13 +21,13 @@ class Names:
         self._count: Counter[str] = Counter()
 
     def add(self, scope: str, name: str, module: torch.nn.Module, first: int = 0) -> str:
-        """Put ``module`` under the module ``scope`` as ``module_<name>``, and say under which full name.
+        """Add ``module`` to the module ``scope`` as ``module_<name>``; returns its fully qualified name.
 
         Args:
-            scope: where it is used; lists and sequences are left to their owner, whose children they number.
+            scope: where it is used. Lists and sequences number their children, so their owner gets the module instead.
             name: what it does.
             module: the new module.
-            first: the number with which names begin; 0 is not written. From 1 on it counts within ``scope``.
+            first: the first number; 0 is not written. With 0 the whole model is counted, otherwise ``scope``.
         """
         owner = self._model.get_submodule(scope)
         while scope and isinstance(owner, _CONTAINERS):

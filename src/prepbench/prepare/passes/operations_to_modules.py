@@ -75,7 +75,7 @@ def _training(node: fx.Node) -> bool:
 
 
 def _joined(args: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of ``cat`` and its like: the tensors by place, the dim by name."""
+    """The arguments of ``cat`` and ``stack``: the tensors by position, the dim by name."""
     rest = dict(kwargs)
     given = list(args)
     if not given and "tensors" in rest:
@@ -106,7 +106,7 @@ def _template(value: Any, inputs: list[fx.Node]) -> Any:
 
 
 def _without_defaults(function: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments without those that have their default, which torch's Python functions all write down."""
+    """Keyword arguments without those that have their default value; torch's Python functions pass all of them."""
     defaults = _defaults(function) if callable(function) else {}
     return {
         name: value

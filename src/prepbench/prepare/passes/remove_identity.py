@@ -1,4 +1,4 @@
-"""Modules that pass their input on in evaluation are taken out of the graph."""
+"""Removes modules that return their input in evaluation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def remove_identity_(model: PreparedModel) -> list[Change]:
         if source is None or not _hookless(model.get_submodule(str(node.target))):
             continue
         name, kind = str(node.target), type(model.get_submodule(str(node.target))).__name__
-        why = "it passes its input on" if kind == "Identity" else "it passes its input on in evaluation"
+        why = "it returns its input" if kind == "Identity" else "it returns its input in evaluation"
         changes.append(Change("module removed", node.name, "", "", name, f"{kind}: {why}", node.meta.get("source")))
         node.replace_all_uses_with(source)
         model.graph.erase_node(node)

@@ -1,4 +1,4 @@
-"""A module that is called several times becomes as many modules."""
+"""A module that is called several times becomes one module for each call."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unroll_reused_(model: PreparedModel) -> list[Change]:
 
 
 def instance_of(module: torch.nn.Module) -> torch.nn.Module:
-    """Another module that does the same with the same state: parameters and buffers live in the same tables."""
+    """Another module of the same kind and state: it uses the same tables of parameters and buffers."""
     made: torch.nn.Module = object.__new__(type(module))
     for name, value in vars(module).items():
         if name == "_modules":
