@@ -14,7 +14,7 @@ from prepbench.fixes.function_source import FunctionSource, Place
 from prepbench.fixes.kinds.kind import RewriteKind
 from prepbench.inputs import Sample
 from prepbench.running.outcomes import without_output
-from prepbench.running.recorded_calls import replaced_forward
+from prepbench.running.replaced_forward import replaced_forward
 from prepbench.running.unchanged import own_copy, unchanged
 
 

@@ -1,53 +1,28 @@
-"""What every submodule receives and returns on the samples: one forward per sample, of which only metadata is kept."""
+"""What every submodule receives and returns while a model runs, recorded without the tensors' data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench._torch_compat.tensors import memory_of, version_of
+from prepbench._torch_compat.fake_tensors import on_device
+from prepbench._torch_compat.symbolic_fx import wrapped_functions
+from prepbench._torch_compat.tensors import version_of
 from prepbench.inputs import Sample
-from prepbench.patching import patched
+from prepbench.patching import only_here, patched_here, patched_item
+from prepbench.running.nested_values import map_values
 from prepbench.running.object_nodes import count_registered, opened, register_nodes
+from prepbench.running.replaced_forward import replaceable_modules, replaced_forward
+from prepbench.running.shared_memory import describe_shared_memory
 from prepbench.running.unchanged import own_copy, unchanged
 
 _NUMBERS = (bool, int, float, complex, str, type(None))
-
-
-@dataclass(frozen=True)
-class TensorLeaf:
-    """One tensor that was seen: metadata only.
-
-    ``layout`` is ``"contiguous"``, ``"channels_last"`` or ``"strided"``; ``changed`` says that the call wrote into it.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    stride: tuple[int, ...]
-    device: torch.device
-    layout: str = "contiguous"
-    changed: bool = False
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> TensorLeaf:
-        shape = tuple(int(size) for size in tensor.shape)
-        stride = tuple(tensor.stride()) if tensor.layout is torch.strided else ()
-        return cls(shape, tensor.dtype, stride, tensor.device, _layout(tensor))
-
-
-def _layout(tensor: torch.Tensor) -> str:
-    if tensor.layout is not torch.strided:
-        return str(tensor.layout)
-    if tensor.is_contiguous():
-        return "contiguous"
-    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-        return "channels_last"
-    return "strided"
 
 
 @dataclass(frozen=True)
@@ -58,15 +33,23 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Undescribed:
+    """A tensor of a kind that has no counterpart without data, such as a nested one."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
 class RecordedCall:
-    """One call of one submodule.
+    """One call of one module or function. Tensors are on the ``meta`` device; :func:`device_of` knows their own.
 
     Attributes:
-        inputs: the flattened ``(args, kwargs)``: a :class:`TensorLeaf` for a tensor, else the Python value.
+        inputs: the flattened ``(args, kwargs)``, as they were before the call.
         input_spec: the pytree of ``(args, kwargs)``.
-        outputs: the flattened result, in the same way; see :func:`flatten_result`.
+        outputs: the flattened result; see :func:`flatten_result`.
         output_spec: the pytree of the result.
         sample: index of the sample that made the call.
+        changed: positions of the inputs that the call wrote into.
         restructured: the call put other tensors into its own arguments (a cache that grew); the result is then the
             output and the arguments after the call.
         shared: which tensors of the call share memory, in words; empty if none do.
@@ -77,16 +60,31 @@ class RecordedCall:
     outputs: tuple[Any, ...]
     output_spec: pytree.TreeSpec
     sample: int = 0
+    changed: frozenset[int] = frozenset()
     restructured: bool = False
     shared: str = ""
 
+    def as_sample(self) -> Sample:
+        """What the call received, without data."""
+        args, kwargs = pytree.tree_unflatten(self.inputs, self.input_spec)
+        return Sample(args, kwargs, self.sample)
+
+
+@dataclass
+class RecordedRun:
+    """One run of a model.
+
+    Attributes:
+        calls: the calls that finished, by the fully qualified name of the module; the name of the model itself is "".
+        error: what the model raised, if it did.
+    """
+
+    calls: dict[str, list[RecordedCall]] = field(default_factory=dict)
+    error: Exception | None = None
+
 
 def record_calls(model: torch.nn.Module, samples: Iterable[Sample]) -> dict[str, list[RecordedCall]]:
-    """Run ``model`` once per sample and note what each submodule received and returned, by fully qualified name.
-
-    The model runs in its present mode under ``no_grad``; its buffers, attributes, the random state and the samples'
-    tensors are as before afterwards. A module that is registered under several names appears under the first. The name
-    of ``model`` itself is "".
+    """Run ``model`` once per sample and note what the forward of each submodule received and returned, by name.
 
     Raises:
         Exception: whatever the model raises on a sample.
@@ -94,90 +92,148 @@ def record_calls(model: torch.nn.Module, samples: Iterable[Sample]) -> dict[str,
     Example:
         >>> calls = record_calls(torch.nn.Sequential(torch.nn.Linear(4, 2)), [Sample((torch.ones(3, 4),))])
         >>> calls["0"][0].outputs[0].shape
-        (3, 2)
+        torch.Size([3, 2])
     """
-    chosen = list(samples)
-    known = count_registered()
-    calls = _record_all(model, chosen)
-    # classes that were met for the first time were not looked into before that
-    return calls if count_registered() == known else _record_all(model, chosen)
-
-
-def _record_all(model: torch.nn.Module, samples: Sequence[Sample]) -> dict[str, list[RecordedCall]]:
     calls: dict[str, list[RecordedCall]] = {}
     for sample in samples:
-        with unchanged(model), torch.no_grad(), ExitStack() as stack:
-            for fqn, module in replaceable_modules(model):
-                forward = _recording(module.forward, calls.setdefault(fqn, []), sample.index)
-                stack.enter_context(replaced_forward(model, fqn, forward))
+        run = record_run(model, sample)
+        if run.error is not None:
+            raise run.error
+        for fqn, seen in run.calls.items():
+            calls.setdefault(fqn, []).extend(seen)
+    return calls
+
+
+def record_run(model: torch.nn.Module, sample: Sample, *, as_called: bool = False) -> RecordedRun:
+    """Run ``model`` once and note what each submodule received and returned.
+
+    The model runs in its present mode under ``no_grad``; its buffers, attributes, the random state and the sample's
+    tensors are as before afterwards. A module that is registered under several names appears under the first.
+
+    Args:
+        as_called: note modules as their callers see them, hooks included, and also the calls of functions that
+            ``torch.fx.wrap`` was called for (see :func:`wrapped_name`). Else what each module's ``forward`` gets.
+    """
+    known = count_registered()
+    run = _record(model, sample, as_called)
+    # classes that were met for the first time were not looked into before that
+    return run if count_registered() == known else _record(model, sample, as_called)
+
+
+def _record(model: torch.nn.Module, sample: Sample, as_called: bool) -> RecordedRun:
+    run = RecordedRun()
+
+    def recorded(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        watched = _WatchedCall(args, kwargs)
+        output = function(*args, **kwargs)
+        run.calls.setdefault(name, []).append(watched.finished(output, sample.index))
+        return output
+
+    listening = _modules_and_functions if as_called else _forwards
+    try:
+        with unchanged(model), torch.no_grad(), listening(model, recorded):
             own_copy(sample).call(model)
-    return {fqn: seen for fqn, seen in calls.items() if seen}
+    except Exception as error:
+        run.error = error
+    return run
 
 
-def replaceable_modules(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """The modules whose forward Python can replace, by name: all but those inside scripted modules."""
-    modules = list(model.named_modules())
-    scripted = [fqn for fqn, module in modules if isinstance(module, torch.jit.ScriptModule)]
-    return [(fqn, module) for fqn, module in modules if not any(fqn.startswith(f"{outer}.") for outer in scripted)]
-
-
-class _StandIn(torch.nn.Module):
-    """Takes the place of a scripted module, whose forward runs outside Python and cannot be replaced on it."""
-
-    def __init__(self, original: torch.nn.Module, forward: Callable[..., Any]) -> None:
-        super().__init__()
-        self.__dict__["original"] = original
-        self.forward = forward
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["original"], name)
+_Recorder = Callable[[str, Callable[..., Any], Any, Any], Any]
 
 
 @contextmanager
-def replaced_forward(model: torch.nn.Module, fqn: str, forward: Callable[..., Any]) -> Iterator[None]:
-    """Inside the block, calls of the submodule ``fqn`` run ``forward``."""
-    module = model.get_submodule(fqn)
-    if not isinstance(module, torch.jit.ScriptModule):
-        with patched(module, "forward", forward):
-            yield
-        return
-    parent, _, name = fqn.rpartition(".")
-    children = model.get_submodule(parent)._modules
-    children[name] = _StandIn(module, forward)
-    try:
+def _forwards(model: torch.nn.Module, recorded: _Recorder) -> Iterator[None]:
+    """Inside the block, the forwards of all submodules go through ``recorded``."""
+
+    def listening(fqn: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def listen(*args: Any, **kwargs: Any) -> Any:
+            return recorded(fqn, forward, args, kwargs)
+
+        # code that inspects self.forward must still see the user's signature
+        listen.__wrapped__ = forward  # type: ignore[attr-defined]
+        return listen
+
+    with ExitStack() as stack:
+        for fqn, module in replaceable_modules(model):
+            stack.enter_context(replaced_forward(model, fqn, listening(fqn, module.forward)))
         yield
-    finally:
-        children[name] = module
 
 
-def _recording(forward: Callable[..., Any], calls: list[RecordedCall], sample: int) -> Callable[..., Any]:
-    def recorded(*args: Any, **kwargs: Any) -> Any:
+@contextmanager
+def _modules_and_functions(model: torch.nn.Module, recorded: _Recorder) -> Iterator[None]:
+    """Inside the block, calls of submodules, with their hooks, and of wrapped functions go through ``recorded``."""
+    names = {id(module): name for name, module in model.named_modules()}
+    original = torch.nn.Module.__call__
+
+    def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        name = names.get(id(module))
+        if name is None:
+            return original(module, *args, **kwargs)
+        return recorded(name, types.MethodType(original, module), args, kwargs)
+
+    def listening(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: recorded(wrapped_name(function), function, args, kwargs)
+
+    with ExitStack() as stack:
+        stack.enter_context(patched_here(torch.nn.Module, "__call__", call))
+        for namespace, name, function in wrapped_functions():
+            if isinstance(function, types.FunctionType):
+                stack.enter_context(patched_item(namespace, name, only_here(function, listening(function))))
+        yield
+
+
+def wrapped_name(function: Any) -> str:
+    """Under which name the calls of a function are recorded that ``torch.fx.wrap`` was called for."""
+    return f"<{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}>"
+
+
+class _WatchedCall:
+    """What a call received, until it has finished."""
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
         register_nodes((args, kwargs))
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        before, versions = [_leaf(leaf) for leaf in leaves], [_version(leaf) for leaf in leaves]
-        places = dict(pytree.tree_leaves_with_path(opened((args, kwargs))))
-        output = forward(*args, **kwargs)
-        restructured = _is_restructured(args, kwargs, leaves, spec)
-        inputs = tuple(
-            replace(seen, changed=True) if _version(leaf) != version else seen
-            for seen, leaf, version in zip(before, leaves, versions, strict=True)
-        )
-        flat, output_spec = flatten_result(output, (args, kwargs) if restructured else None)
-        outputs = [_leaf(leaf) for leaf in flat]
+        self._arguments = args, kwargs
+        self._leaves, self._spec = pytree.tree_flatten(self._arguments)
+        self._inputs = tuple(map(without_data, self._leaves))
+        self._versions = list(map(_version, self._leaves))
+        self._places = dict(pytree.tree_leaves_with_path(opened(self._arguments)))
+
+    def finished(self, output: Any, sample: int) -> RecordedCall:
+        """The whole call, after it returned ``output``."""
+        restructured = self._is_restructured()
+        flat, output_spec = flatten_result(output, self._arguments if restructured else None)
+        outputs = list(map(without_data, flat))
         if restructured:
-            kept = _left_where_they_were(places, (args, kwargs), leaves)
-            outputs[len(outputs) - len(kept) :] = [
-                seen if index is None else Given(index)
-                for seen, index in zip(outputs[len(outputs) - len(kept) :], kept, strict=True)
+            stayed = self._left_where_they_were()
+            start = len(outputs) - len(stayed)
+            outputs[start:] = [
+                seen if index is None else Given(index) for seen, index in zip(outputs[start:], stayed, strict=True)
             ]
         new = [leaf for leaf, seen in zip(flat, outputs, strict=True) if not isinstance(seen, Given)]
-        shared = _shared_memory(leaves, inputs, new)
-        calls.append(RecordedCall(inputs, spec, tuple(outputs), output_spec, sample, restructured, shared))
-        return output
+        changed = frozenset(
+            index
+            for index, (leaf, version) in enumerate(zip(self._leaves, self._versions, strict=True))
+            if _version(leaf) != version
+        )
+        shared = describe_shared_memory(self._leaves, changed, new)
+        return RecordedCall(
+            self._inputs, self._spec, tuple(outputs), output_spec, sample, changed, restructured, shared
+        )
 
-    # code that inspects self.forward must still see the user's signature
-    recorded.__wrapped__ = forward  # type: ignore[attr-defined]
-    return recorded
+    def _is_restructured(self) -> bool:
+        register_nodes(self._arguments)
+        after, spec_after = pytree.tree_flatten(self._arguments)
+        return spec_after != self._spec or any(
+            a is not b for a, b in zip(after, self._leaves, strict=True) if isinstance(b, torch.Tensor)
+        )
+
+    def _left_where_they_were(self) -> list[int | None]:
+        """For each leaf of the arguments now the input that it is, if it is still the object that it was there."""
+        indices = {id(leaf): index for index, leaf in enumerate(self._leaves) if not isinstance(leaf, _NUMBERS)}
+        return [
+            indices.get(id(leaf)) if self._places.get(path) is leaf else None
+            for path, leaf in pytree.tree_leaves_with_path(opened(self._arguments))
+        ]
 
 
 def flatten_result(output: Any, arguments: Any = None) -> tuple[list[Any], pytree.TreeSpec]:
@@ -186,52 +242,19 @@ def flatten_result(output: Any, arguments: Any = None) -> tuple[list[Any], pytre
     return pytree.tree_flatten(opened(output if arguments is None else (output, arguments)))
 
 
+def without_data(leaf: Any) -> Any:
+    """``leaf`` with the tensors in it on the ``meta`` device, so that no memory is held."""
+    return leaf if isinstance(leaf, _NUMBERS) else map_values(leaf, _on_meta)
+
+
+def _on_meta(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    try:
+        return on_device(torch.empty_like(value, device="meta"), value.device)
+    except RuntimeError:  # torch has no such kind of tensor without data
+        return Undescribed(type(value).__name__)
+
+
 def _version(leaf: Any) -> int:
     return version_of(leaf) if isinstance(leaf, torch.Tensor) else 0
-
-
-def _is_restructured(args: Any, kwargs: Any, leaves: list[Any], spec: pytree.TreeSpec) -> bool:
-    register_nodes((args, kwargs))
-    after, spec_after = pytree.tree_flatten((args, kwargs))
-    return spec_after != spec or any(
-        a is not b for a, b in zip(after, leaves, strict=True) if isinstance(b, torch.Tensor)
-    )
-
-
-def _left_where_they_were(before: dict[Any, Any], arguments: Any, inputs: Sequence[Any]) -> list[int | None]:
-    """For each leaf of ``arguments`` after a call the input that it is, if it is still the object that it was there."""
-    indices = {id(leaf): index for index, leaf in enumerate(inputs) if not isinstance(leaf, _NUMBERS)}
-    return [
-        indices.get(id(leaf)) if before.get(path) is leaf else None
-        for path, leaf in pytree.tree_leaves_with_path(opened(arguments))
-    ]
-
-
-def _shared_memory(leaves: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
-    """What a graph of separate tensors would lose if one of them were written into later."""
-    storages = {_storage(leaf): index for index, leaf in enumerate(leaves) if _storage(leaf) is not None}
-    for index, leaf in enumerate(leaves):
-        first = storages.get(_storage(leaf), index)
-        changed = any(isinstance(inputs[i], TensorLeaf) and inputs[i].changed for i in (index, first))
-        if changed and leaves[first] is not leaf:
-            return "writes into one of two arguments that share memory"
-    seen: dict[Any, Any] = {}
-    for leaf in outputs:
-        storage = _storage(leaf)
-        if storage is None:
-            continue
-        if storage in storages:
-            return "returns " + ("its argument" if any(leaf is given for given in leaves) else "a view of its argument")
-        if seen.setdefault(storage, leaf) is not leaf:
-            return "returns two tensors that share memory"
-    return ""
-
-
-def _storage(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.numel() == 0:
-        return None
-    return memory_of(leaf)
-
-
-def _leaf(leaf: Any) -> Any:
-    return TensorLeaf.of(leaf) if isinstance(leaf, torch.Tensor) else leaf

@@ -1,64 +1,42 @@
-"""Which leaves of a graph have inputs or outputs that something else in the graph writes into.
-
-A leaf hands out new tensors. If the module it stands for returns its argument or a view of it, that is the same as long
-as nobody writes into either; where somebody does, the leaf must refuse such a call.
-"""
+"""Which tensors of a call share memory: a graph of separate tensors would lose what is written through one of them."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from torch import fx
+import torch
 
-from prepbench._torch_compat.operators import OpOverload, schema_of
-
-
-def leaves_written_into(graph: fx.Graph, is_leaf: Callable[[Any], bool]) -> set[Any]:
-    """The targets of leaf nodes whose outputs are written into in the graph, or whose inputs are after the leaf ran."""
-    found: set[Any] = set()
-    before: list[fx.Node] = []
-    for node in graph.nodes:
-        for written in _written(node):
-            base = _base(written)
-            for leaf in before:
-                if not _gives_back(leaf, node) and (base is leaf or base in map(_base, leaf.all_input_nodes)):
-                    found.add(leaf.target)
-        if is_leaf(node.target):
-            before.append(node)
-    return found
+from prepbench._torch_compat.tensors import memory_of
 
 
-def _written(node: fx.Node) -> Iterator[fx.Node]:
-    """The arguments that the node writes into."""
-    if not isinstance(node.target, OpOverload):
-        return
-    for index, argument in enumerate(schema_of(node.target).arguments):
-        value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
-        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, fx.Node):
-            yield value
+def describe_shared_memory(inputs: Sequence[Any], changed: Collection[int], outputs: Sequence[Any]) -> str:
+    """Which tensors of one call share memory, in words; empty if a graph of separate tensors does the same.
+
+    Args:
+        inputs: the leaves that the call received.
+        changed: positions of the inputs that the call wrote into.
+        outputs: the leaves that it returned.
+    """
+    first: dict[int, int] = {}
+    for index, leaf in enumerate(inputs):
+        memory = _memory(leaf)
+        other = index if memory is None else first.setdefault(memory, index)
+        if inputs[other] is not leaf and (index in changed or other in changed):
+            return "writes into one of two arguments that share memory"
+    seen: dict[int, Any] = {}
+    for leaf in outputs:
+        memory = _memory(leaf)
+        if memory is None:
+            continue
+        if memory in first:
+            return "returns " + ("its argument" if any(leaf is given for given in inputs) else "a view of its argument")
+        if seen.setdefault(memory, leaf) is not leaf:
+            return "returns two tensors that share memory"
+    return ""
 
 
-def _gives_back(leaf: fx.Node, node: fx.Node) -> bool:
-    """Whether the node copies what the leaf wrote into its own argument back to where it belongs."""
-    return "copy_" in str(node.target) and any(_base(value) is leaf for value in node.all_input_nodes[1:])
-
-
-def _base(node: fx.Node) -> fx.Node:
-    """The node whose memory this one has."""
-    while (source := _source(node)) is not None:
-        node = source
-    return node
-
-
-def _source(node: fx.Node) -> fx.Node | None:
-    if node.target is operator.getitem:
-        return node.args[0] if isinstance(node.args[0], fx.Node) else None
-    if not isinstance(node.target, OpOverload):
+def _memory(leaf: Any) -> int | None:
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_nested or leaf.numel() == 0:
         return None
-    for index, argument in enumerate(schema_of(node.target).arguments):
-        if argument.alias_info is not None and index < len(node.args) and isinstance(node.args[index], fx.Node):
-            value: Any = node.args[index]
-            return value  # type: ignore[no-any-return]
-    return None
+    return memory_of(leaf)

@@ -14,6 +14,7 @@ from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.running.module_state import restored
+from prepbench.running.object_nodes import register_nodes
 
 
 @contextmanager
@@ -46,7 +47,11 @@ def _check_materialised(model: torch.nn.Module) -> None:
 
 
 def own_copy(sample: Sample) -> Sample:
-    """The sample with cloned tensors, so that operations in place do not reach the caller's; strides stay the same."""
+    """The sample with cloned tensors, so that operations in place do not reach the caller's; strides stay the same.
+
+    Objects that hold tensors are copied as well, because the model may put others into them.
+    """
+    register_nodes((sample.args, sample.kwargs))
     return sample.map(lambda leaf: _clone(leaf, _with_strides) if isinstance(leaf, torch.Tensor) else leaf)
 
 

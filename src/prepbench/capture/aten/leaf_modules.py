@@ -11,8 +11,8 @@ import torch
 from prepbench._torch_compat.exporting import mark_module_stack
 from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.capture.aten.leaf_operators import LeafOperators
-from prepbench.capture.aten.leaf_outputs import LeafOutputsError
-from prepbench.running.recorded_calls import replaceable_modules, replaced_forward
+from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
+from prepbench.running.replaced_forward import replaceable_modules, replaced_forward
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def _attempting(
         forget_pending_sizes((args, kwargs))
         try:
             output = operators.call(fqn, module, args, kwargs)
-        except LeafOutputsError as reason:
+        except UnknownOutputsError as reason:
             inside.setdefault(fqn, error)
             raise _Undescribable(error, str(reason)) from reason
         found.setdefault(fqn, error)

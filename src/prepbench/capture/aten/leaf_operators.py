@@ -14,10 +14,11 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.operators import OpOverload, is_registered, registered_operators
 from prepbench._torch_compat.tensors import memory_of
-from prepbench.capture.aten.leaf_outputs import LeafOutputs, LeafOutputsError
+from prepbench.capture.aten.leaf_memory import leaves_written_into
+from prepbench.capture.aten.leaf_outputs import LeafOutputs
+from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.errors import CaptureError
 from prepbench.running.object_nodes import refill
-from prepbench.running.shared_memory import leaves_written_into
 
 _NAMESPACE = "prepbench_leaf"
 _SCHEMA_TYPES = ((torch.Tensor, "Tensor"), (torch.SymInt, "SymInt"), (torch.SymFloat, "float"))
@@ -119,7 +120,7 @@ class LeafOperators:
         """Call the operator for ``module``; while tracing, this is one node.
 
         Raises:
-            LeafOutputsError: the outputs of the module cannot be described.
+            UnknownOutputsError: the outputs of the module cannot be described.
         """
         learned = self._outputs(fqn)
         leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -190,7 +191,7 @@ def _real(
             output = module.forward(*args, **kwargs)
         outputs = learned.tensors_of(leaves, output, (args, kwargs))
         if is_written_into() and _share_memory(pytree.tree_leaves(output), leaves):
-            raise LeafOutputsError(
+            raise UnknownOutputsError(
                 f"The leaf module {fqn or 'of the whole model'} returned memory of its argument, and the captured "
                 "graph writes into one of them later, which the other would not see. Return a copy (.clone()), or make "
                 "the module that calls it the leaf (leaf_modules=)."
@@ -238,7 +239,7 @@ def _kind(leaf: Any) -> str:
         if isinstance(leaf, kind):
             return name
     if isinstance(leaf, torch.SymBool):
-        raise LeafOutputsError("A leaf module cannot take a truth value that depends on sizes or data.")
+        raise UnknownOutputsError("A leaf module cannot take a truth value that depends on sizes or data.")
     return ""
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from prepbench._torch_compat.exporting import seen_as_exporting
-from prepbench.capture.aten.leaf_outputs import LeafOutputs, LeafOutputsError, kinds_of
+from prepbench.capture.aten.leaf_outputs import LeafOutputs
+from prepbench.capture.sizes.learned_outputs import UnknownOutputsError, kinds_of
 from prepbench.inputs import Sample
-from prepbench.running.recorded_calls import RecordedCall, record_calls
+from prepbench.running.recorded_calls import RecordedCall, record_calls, record_run
 
 
 class ModuleRecords:
@@ -32,25 +33,18 @@ class ModuleRecords:
         if self._calls is not None:
             return
         self._calls = record_calls(self._model, self._samples)
-        self._add(self._tried(self._further))
+        self._add(self._further)
         with seen_as_exporting():
             # models that look at this pass other arguments to their parts, such as a mask where it would be None
-            self._add(self._tried([*self._samples, *self._further]), only_new=True)
+            self._add([*self._samples, *self._further], only_new=True)
 
-    def _tried(self, samples: Sequence[Sample]) -> Iterator[dict[str, list[RecordedCall]]]:
-        for sample in samples:
-            try:
-                yield record_calls(self._model, [sample])
-            except Exception:
-                # the model does not take this made-up size, so nothing is learned from it
-                continue
-
-    def _add(self, recorded: Iterable[dict[str, list[RecordedCall]]], *, only_new: bool = False) -> None:
-        """Add calls; with ``only_new`` only those with other kinds of arguments than all earlier calls."""
+    def _add(self, samples: Sequence[Sample], *, only_new: bool = False) -> None:
+        """Record further calls; with ``only_new`` only those with other kinds of arguments than all earlier calls."""
         assert self._calls is not None
         known = {fqn: {kinds_of(call.inputs) for call in seen} for fqn, seen in self._calls.items()}
-        for calls in recorded:
-            for fqn, seen in calls.items():
+        for run in [record_run(self._model, sample) for sample in samples]:
+            # where the model does not take a made-up size, nothing is learned from it
+            for fqn, seen in run.calls.items() if run.error is None else ():
                 new = [call for call in seen if not only_new or kinds_of(call.inputs) not in known.get(fqn, ())]
                 if new:
                     self._calls.setdefault(fqn, []).extend(new)
@@ -66,7 +60,7 @@ class ModuleRecords:
         """In words, which tensors the module returns that share memory with others; empty if none do."""
         try:
             return self.outputs(fqn).shared
-        except LeafOutputsError:
+        except UnknownOutputsError:
             return ""
 
     def caller(self, fqn: str) -> str:

@@ -14,7 +14,7 @@ from prepbench._torch_compat.operators import schema_of
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
 from prepbench.running.outcomes import without_output
-from prepbench.running.recorded_calls import replaceable_modules
+from prepbench.running.replaced_forward import replaceable_modules
 from prepbench.running.source_lines import code_frame, is_user_code, place_in_stack_trace, source_line
 from prepbench.running.unchanged import own_copy, unchanged
 

@@ -14,8 +14,8 @@ from prepbench.capture.failures.findings import findings_of_trace
 from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.modules.assumptions import readable
 from prepbench.capture.modules.documents import Visits, document_of_collection
-from prepbench.capture.modules.observed import Observed
 from prepbench.capture.modules.runnable import runnable
+from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.capture.modules.tracer import RobustTracer, Target
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
@@ -70,29 +70,28 @@ class GraphCollection(HasDiagram):
         self.model = model
         samples = None if inputs is None else checked_samples(model, inputs)
         self._samples = samples
-        observations = _Observations(model, samples)
+        runs = None if samples is None else SampleRuns(model, samples)
         queue = deque([("", model)])
         queued = {id(model)}
         while queue:
             fqn, target = queue.popleft()
-            given = samples if not fqn else observations.samples_for(fqn)
+            given = samples if not fqn or runs is None else runs.samples_for(fqn)
             if fqn and samples is not None and not given:
                 continue  # never called on the samples
-            self._trace_one(fqn, target, concrete_args if not fqn else None, given, observations)
+            self._trace_one(fqn, target, concrete_args if not fqn else None, given, runs)
             for name, child in self._inside_failures(fqn, target):
                 if id(child) not in queued:
                     queued.add(id(child))
                     queue.append((name, child))
 
     def _trace_one(
-        self, fqn: str, target: Target, concrete_args: Any, samples: list[Sample] | None, observations: _Observations
+        self, fqn: str, target: Target, concrete_args: Any, samples: list[Sample] | None, runs: SampleRuns | None
     ) -> None:
         self.graphs[fqn] = self._tracer.trace(
             target,
             concrete_args,
             inputs=samples,
-            observe=observations.get,
-            observed=observations.known,
+            runs=runs,
             prefix=fqn,
         )
         assert self._tracer.result is not None
@@ -221,23 +220,6 @@ class GraphCollection(HasDiagram):
 
 
 _STATUSES = ("traced", "leaf", "failed", "unvisited")
-
-
-class _Observations:
-    """What the submodules do on the samples. The model runs for it at most once, and only if something needs it."""
-
-    def __init__(self, model: Target, samples: list[Sample] | None) -> None:
-        self._model, self._samples = model, samples
-        self.known: Observed | None = None
-
-    def get(self) -> Observed:
-        if self.known is None:
-            module = self._model if isinstance(self._model, torch.nn.Module) else torch.nn.Module()
-            self.known = Observed.of(module, self._samples or [])
-        return self.known
-
-    def samples_for(self, fqn: str) -> list[Sample] | None:
-        return None if self._samples is None else self.get().samples_for(fqn)
 
 
 def _callable_children(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -10,7 +10,7 @@ from torch import fx
 
 from prepbench.capture.failures.describe import describe_failure
 from prepbench.capture.modules import layer_classes
-from prepbench.capture.modules.observed import Observed
+from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.symbolic_trace import trace_symbolically
 from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.capture.modules.value_trace import trace_values
@@ -98,8 +98,7 @@ class RobustTracer:
         concrete_args: dict[str, Any] | None = None,
         *,
         inputs: Any = None,
-        observe: Callable[[], Observed] | None = None,
-        observed: Observed | None = None,
+        runs: SampleRuns | None = None,
         prefix: str = "",
     ) -> fx.Graph:
         """The graph of ``root``; empty if its own forward failed (see :meth:`is_failed`).
@@ -108,9 +107,8 @@ class RobustTracer:
             root: a module or a function.
             concrete_args: values by parameter name, for symbolic tracing: only tensors become proxies.
             inputs: sample inputs; tracing then follows values. Sizes that differ between samples stay symbolic.
-            observe: what submodules do on the samples, if something fails; by default the model is run to find out.
-            observed: that, if known already.
-            prefix: name of ``root`` within the observed model.
+            runs: what submodules do on the samples, if something fails; by default ``root`` runs to find out.
+            prefix: name of ``root`` within the model that runs.
         """
         self.root = root
         check_names(root, concrete_args or {})
@@ -118,13 +116,11 @@ class RobustTracer:
             result = trace_symbolically(root, concrete_args, is_leaf=self.is_leaf_module)
         else:
             samples = normalize_samples(root, inputs) if not _are_samples(inputs) else list(inputs)
-            module = root if isinstance(root, torch.nn.Module) else torch.nn.Module()
             result = trace_values(
                 root,
                 samples,
                 is_leaf=self.is_leaf_module,
-                observe=observe or (lambda: Observed.of(module, samples)),
-                observed=observed,
+                runs=runs or SampleRuns(root, samples),
                 prefix=prefix,
             )
         self._note(root, result, prefix)

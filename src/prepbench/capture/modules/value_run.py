@@ -30,21 +30,22 @@ from prepbench.capture.modules.assumptions import size_names
 from prepbench.capture.modules.fake_inputs import FakeInputs, InputSize, fake_inputs
 from prepbench.capture.modules.graph_builder import GraphBuilder
 from prepbench.capture.modules.interception import intercepted, symbolic_conversions
-from prepbench.capture.modules.observed import Observed, wrapped_name
 from prepbench.capture.modules.operations import has_side_effect, spell
 from prepbench.capture.modules.regions import Regions
 from prepbench.capture.modules.repeated_layers import RepeatedLayers
+from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.torch_modes import Operators, TorchFunctions
 from prepbench.capture.modules.trace_result import Assumption, IsLeaf, ModuleVisit, TraceResult, values_on_samples
 from prepbench.capture.sizes.sample_sizes import SizesDecide, disagreement
 from prepbench.inputs import Sample
 from prepbench.running import nested_values as structures
 from prepbench.running.module_state import replaced_buffers, restored
+from prepbench.running.recorded_calls import wrapped_name
 from prepbench.running.source_lines import source_of_frame
 
 
-class NotObserved(BaseException):
-    """Tracing needs the real outputs of a part that failed; not an ``Exception``, so that no model swallows it."""
+class RunsNeeded(BaseException):
+    """Tracing needs what a part that failed returns on the samples; no ``Exception``, so that no model swallows it."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,10 @@ class Way:
 class ValueRun:
     """One tracing run; lives as long as one call of :meth:`trace`."""
 
-    def __init__(self, root: Any, is_leaf: IsLeaf, observed: Observed | None, prefix: str) -> None:
+    def __init__(self, root: Any, is_leaf: IsLeaf, runs: SampleRuns, prefix: str) -> None:
         self.function = root
         self.root = root if isinstance(root, torch.nn.Module) else torch.nn.Module()
-        self.is_leaf, self.observed, self.prefix = is_leaf, observed, prefix
+        self.is_leaf, self.runs, self.prefix = is_leaf, runs, prefix
         self.paths = {id(module): name for name, module in self.root.named_modules()}
         self.numbers: Counter[str] = Counter()
         self.visits: list[ModuleVisit] = []
@@ -261,7 +262,7 @@ class ValueRun:
             result = self.call_quietly(original, *args, **kwargs)
         except Exception:
             # what it does without data does not matter: it is never looked into
-            if not self._observed().count(self._full(name)):
+            if not self._recorded_runs().count(self._full(name)):
                 raise
             result = self.call_quietly(lambda: self._output_of(name, number, args, kwargs))
         if self._is_new(result):
@@ -288,7 +289,7 @@ class ValueRun:
             result = original(module, *args, **kwargs)
             return result if module is self.root else _not_an_iterator(result)
         except Exception as error:
-            if module is self.root or not self._observed().count(self._full(fqn)):
+            if module is self.root or not self._recorded_runs().count(self._full(fqn)):
                 raise
             failure = error
         finally:
@@ -299,10 +300,10 @@ class ValueRun:
         self.visits[count:] = [ModuleVisit(fqn, failure), *(call for call in self.visits[count:] if call.error)]
         return self._leaf_node(module, fqn, number, args, kwargs, self._prepared(args, kwargs), "failed")
 
-    def _observed(self) -> Observed:
-        if self.observed is None:
-            raise NotObserved
-        return self.observed
+    def _recorded_runs(self) -> SampleRuns:
+        if not self.runs.recorded:
+            raise RunsNeeded
+        return self.runs
 
     def _prepared(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         argument = self.builder.argument
@@ -312,7 +313,7 @@ class ValueRun:
         self.visits.append(ModuleVisit(fqn))
         self.regions.follow()
         prepared = self._prepared(args, kwargs)
-        known = module is self.root and self.observed is not None and self.observed.count(self._full(fqn))
+        known = module is self.root and self.runs.count(self._full(fqn))
         if known or isinstance(module, torch.jit.ScriptModule):
             # what is known need not be computed; the script interpreter would fix sizes by reading them as numbers
             return self._leaf_node(module, fqn, number, args, kwargs, prepared, "leaf")
@@ -324,7 +325,7 @@ class ValueRun:
             result = self._told_apart(result, versions)
         except Exception:
             # a leaf is never looked into, so what its code cannot do without data is no failure
-            if not self._observed().count(self._full(fqn)):
+            if not self._recorded_runs().count(self._full(fqn)):
                 raise
             return self._leaf_node(module, fqn, number, args, kwargs, prepared, "leaf")
         node = self.builder.add_prepared("call_module", fqn, prepared[0], prepared[1], result, fqn)
@@ -345,7 +346,8 @@ class ValueRun:
         def make(leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
             return torch.empty(tuple(sizes), dtype=leaf.dtype, device=device_of(leaf))
 
-        return self._observed().output(self._full(name), number, (args, kwargs), make, lambda: fresh_size(self.mode))
+        runs = self._recorded_runs()
+        return runs.output(self._full(name), number, (args, kwargs), make, lambda: fresh_size(self.mode))
 
     def _full(self, fqn: str) -> str:
         return ".".join(part for part in (self.prefix, fqn) if part)

@@ -16,9 +16,9 @@ import torch
 
 from prepbench.capture.modules.fake_inputs import base_samples
 from prepbench.capture.modules.graph_builder import UntracedTensor
-from prepbench.capture.modules.observed import Observed
+from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.trace_result import IsLeaf, TraceResult
-from prepbench.capture.modules.value_run import NotObserved, ValueRun, Way
+from prepbench.capture.modules.value_run import RunsNeeded, ValueRun, Way
 from prepbench.inputs import Sample
 
 
@@ -27,8 +27,7 @@ def trace_values(
     samples: Sequence[Sample],
     *,
     is_leaf: IsLeaf,
-    observe: Callable[[], Observed],
-    observed: Observed | None = None,
+    runs: SampleRuns,
     prefix: str = "",
 ) -> TraceResult:
     """Trace ``root`` on the samples.
@@ -37,10 +36,9 @@ def trace_values(
         root: a module, or a function over tensors.
         samples: at least one; sizes that differ between samples stay symbolic.
         is_leaf: which modules stay single calls; called with the module and its name within ``root``.
-        observe: finds out what the submodules do on the samples, which needs a real forward; asked when something
-            fails, and then ``root`` is traced once more with the answer.
-        observed: the answer, if known already.
-        prefix: name of ``root`` within the model that was observed.
+        runs: what the submodules do on the samples. If something fails, the model runs to record it, and ``root`` is
+            traced once more.
+        prefix: name of ``root`` within the model that runs.
     """
     best: TraceResult | None = None
     sizes_matter = False
@@ -50,10 +48,10 @@ def trace_values(
         if best is not None and not _may_help(way, best, sizes_matter):
             continue
         try:
-            trace = ValueRun(root, is_leaf, observed, prefix).trace(samples, way)
-        except NotObserved:
-            observed = observe()
-            trace = ValueRun(root, is_leaf, observed, prefix).trace(samples, way)
+            trace = ValueRun(root, is_leaf, runs, prefix).trace(samples, way)
+        except RunsNeeded:
+            runs.record()
+            trace = ValueRun(root, is_leaf, runs, prefix).trace(samples, way)
         sizes_matter |= bool(trace.fixed or trace.contradicted or trace.error) or any(map(_about_sizes, trace.errors))
         queue.extendleft(_next_ways(way, trace))
         if best is None or trace.losses < best.losses:
@@ -61,9 +59,9 @@ def trace_values(
                 trace.keep_errors_of(best)
             best = trace
     assert best is not None  # there is at least one sample
-    if observed is not None and observed.error is not None and best.error is not None and not prefix:
+    if runs.error is not None and best.error is not None and not prefix:
         # the model does not run on these inputs at all: its own error says more than that of a tensor without data
-        best.error = observed.error
+        best.error = runs.error
     return best
 
 

@@ -1,3 +1,5 @@
+"""The outputs of a leaf module as those of an operator: learned sizes, checked results."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,84 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.aten.leaf_outputs import LeafOutputs, LeafOutputsError, TensorLeaf, record_calls
-from prepbench.capture.sizes.rules import Known, learn_rule
+from prepbench.capture.aten.leaf_outputs import LeafOutputs
+from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.inputs import Sample
+from prepbench.running.recorded_calls import record_calls
 
 
 def samples(*tensors: torch.Tensor) -> list[Sample]:
     return [Sample((tensor,), {}, index) for index, tensor in enumerate(tensors)]
-
-
-class Restless(nn.Module):
-    """Changes everything that a forward can change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
-        self.calls = 0
-        self.cache: dict[str, Any] = {}
-        self.register_buffer("steps", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        self.steps += 1
-        self.cache["x"] = x
-        x.mul_(2)
-        return nn.functional.dropout(self.norm(x))
-
-
-def test_recording_leaves_nothing_behind() -> None:
-    model, x = Restless(), torch.randn(3, 4)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    original, state = x.clone(), torch.get_rng_state()
-    calls = record_calls(model, samples(x))
-    assert set(calls) == {"", "norm"}
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert (model.calls, model.cache, model.training) == (0, {}, True)
-    assert torch.equal(x, original)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all("forward" not in vars(module) for module in model.modules())
-    assert calls[""][0].inputs[0].changed
-
-
-def test_only_metadata_is_kept() -> None:
-    calls = record_calls(nn.Linear(4, 2), samples(torch.randn(3, 4)))
-    leaf = calls[""][0].outputs[0]
-    assert leaf == TensorLeaf((3, 2), torch.float32, (2, 1), torch.device("cpu"))
-
-
-@pytest.mark.parametrize(
-    "values, known, text",
-    [
-        ((7, 7), [("b", (1, 2))], "7"),
-        ((1, 2), [("b", (1, 2)), ("h", (8, 9))], "b"),
-        ((4, 10), [("b", (2, 5))], "2*b"),
-        ((6, 9), [("n", (5, 8))], "n+1"),
-        ((112, 160), [("h", (224, 320))], "h//2"),
-        ((17, 24, 30), [("h", (33, 47, 60))], "(h+1)//2"),
-        ((12, 35), [("b", (2, 5)), ("n", (6, 7))], "b*n"),
-        ((8, 12), [("a", (2, 5)), ("b", (6, 7))], "a+b"),
-        ((6, 5), [("a", (2, 5)), ("b", (6, 3))], "max(a, b)"),
-        ((197, 401), [("h", (224, 320)), ("w", (224, 320))], None),
-        ((3, 17, 5), [("b", (1, 2, 3))], None),
-    ],
-)
-def test_rules(values: tuple[int, ...], known: list[tuple[str, tuple[int, ...]]], text: str | None) -> None:
-    sizes = [Known(name, column) for name, column in known]
-    rule = learn_rule(values, sizes)
-    if text is not None:
-        assert rule is not None
-        assert rule.text == text
-    for index, value in enumerate(values):
-        if rule is not None:
-            assert rule.compute([column[index] for _, column in known]) == value
-
-
-def test_patches_with_a_class_token_hold_at_other_sizes() -> None:
-    rule = learn_rule((197, 301, 281), [Known("h", (224, 240, 320)), Known("w", (224, 320, 224))])
-    assert rule is not None
-    assert rule.compute([32, 64]) == 2 * 4 + 1
 
 
 @pytest.mark.parametrize(
@@ -138,8 +70,8 @@ def test_a_size_without_a_rule_is_an_error_that_says_so() -> None:
 
     calls = record_calls(Positive(), samples(torch.tensor([1.0, -1, 2]), torch.tensor([-1.0, -1, -1, 5])))
     learned = LeafOutputs.learn(calls[""], "positive")
-    assert "unknown" in learned.describe()
-    with pytest.raises(LeafOutputsError, match="positive follows from no input size"):
+    assert "unknown" in learned.learned.describe()
+    with pytest.raises(UnknownOutputsError, match="positive returns follows from no input size"):
         learned.fake([torch.empty(7)])
     assert learned.fake([torch.empty(7)], unknown_size=lambda: 3).shape == (3,)
 
@@ -159,7 +91,7 @@ def test_text_that_differs_from_call_to_call_is_an_error() -> None:
         def forward(self, x: torch.Tensor) -> str:
             return "a" * x.shape[0]
 
-    with pytest.raises(LeafOutputsError, match="must always return the same structure"):
+    with pytest.raises(UnknownOutputsError, match=r"Python value from a tensor \('aa', 'aaa' on the samples"):
         LeafOutputs.learn(record_calls(Name(), samples(torch.ones(2), torch.ones(3)))[""])
 
 
@@ -170,7 +102,7 @@ def test_a_call_unlike_those_on_the_samples_is_refused() -> None:
 
     learned = LeafOutputs.learn(record_calls(Many(), samples(torch.ones(2), torch.ones(3)))[""], "many")
     x = torch.full((2,), 100.0)
-    with pytest.raises(LeafOutputsError, match=r"many returned .*rank 0.* where the captured graph was made for"):
+    with pytest.raises(UnknownOutputsError, match=r"many returned .*rank 0.* where the captured graph was made for"):
         learned.tensors_of([x], x.sum(), ((x,), {}))
 
 
@@ -179,5 +111,5 @@ def test_calls_of_another_kind_are_learned_apart() -> None:
     learned = LeafOutputs.learn(calls[""])
     assert learned.fake([torch.empty(7, 3)]).shape == (7, 3)
     assert learned.fake([torch.empty(2, 3, 4)]).shape == (2, 3, 4)
-    with pytest.raises(LeafOutputsError, match="float32 of rank 1"):
+    with pytest.raises(UnknownOutputsError, match="float32 of rank 1"):
         learned.fake([torch.empty(2)])

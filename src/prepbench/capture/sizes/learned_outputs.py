@@ -1,0 +1,267 @@
+"""What a module or function returns, as a function of its inputs' sizes, learned from recorded calls.
+
+From calls of at least two sizes, every output size is explained by input sizes. So a graph can hold the module as one
+node, and what comes after it knows its sizes, without looking into the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat import pytree
+from prepbench.capture.sizes.rules import Known, SizeRule, learn_rule
+from prepbench.errors import CaptureError
+from prepbench.running.nested_values import collect, map_values
+from prepbench.running.object_nodes import closed
+from prepbench.running.recorded_calls import Given, RecordedCall, Undescribed
+
+CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+"""Python values that a description of outputs can hold."""
+
+Rules = tuple[SizeRule | None, ...]
+"""One rule for each size of a tensor; ``None`` where no rule explains it."""
+
+
+class UnknownOutputsError(CaptureError):
+    """What a module returns cannot be known before it runs, or cannot be described without data."""
+
+
+@dataclass(frozen=True)
+class CallsAlike:
+    """Calls of one module whose inputs have the same structure, ranks and dtypes; all return the same structure.
+
+    Attributes:
+        name: of the module, for error messages.
+        calls: at least one; the first is the example.
+        rules: for each output the rules for its tensors' sizes, or one rule for an integer.
+        unknown: the outputs that are Python values which differ and follow from no size.
+    """
+
+    name: str
+    calls: tuple[RecordedCall, ...]
+    rules: tuple[tuple[Rules, ...], ...]
+    unknown: frozenset[int]
+
+    @classmethod
+    def learn(cls, calls: Sequence[RecordedCall], name: str) -> CallsAlike:
+        """Learn the rules.
+
+        Raises:
+            UnknownOutputsError: the calls do not return the same structure, or tensors that torch cannot fake.
+        """
+        first = calls[0]
+        for leaf in first.outputs:
+            if isinstance(leaf, Undescribed):
+                raise UnknownOutputsError(
+                    f"{name} returns a {leaf.kind}, which has no counterpart without data. Return a plain tensor."
+                )
+        for call in calls[1:]:
+            if call.output_spec != first.output_spec or _structure(call.outputs) != _structure(first.outputs):
+                raise UnknownOutputsError(
+                    f"{name} returns {kinds_text(kinds_of(first.outputs))} on sample {first.sample} but "
+                    f"{kinds_text(kinds_of(call.outputs))} on sample {call.sample} for inputs of the same structure; "
+                    "it must always return the same structure, because its outputs are needed before it runs. Return "
+                    "the same tensors in every case."
+                )
+        columns = list(zip(*(sizes_of(call.inputs) for call in calls), strict=True))
+        known = [Known(name, column) for name, column in zip(_size_names(first.inputs), columns, strict=True)]
+        columns_out = [tuple(call.outputs[index] for call in calls) for index in range(len(first.outputs))]
+        rules = tuple(tuple(_rules(values, known)) for values in columns_out)
+        unknown = frozenset(index for index, values in enumerate(columns_out) if not _is_known(values, rules[index]))
+        return cls(name, tuple(calls), rules, unknown)
+
+    def build(
+        self,
+        inputs: Sequence[Any],
+        tensor: Callable[[int, torch.Tensor, Rules], Any],
+        number: Callable[[int], Any],
+    ) -> Any:
+        """The result for these inputs, with new objects.
+
+        Args:
+            inputs: the flattened ``(args, kwargs)``; sizes may be symbolic.
+            tensor: makes an output tensor, from its position among the outputs, a recorded one and the rules for its
+                sizes (see :meth:`sizes`).
+            number: gives the Python value at this position of the outputs, which no rule explains.
+        """
+        flat = [self._built(index, inputs, tensor, number) for index in range(len(self.calls[0].outputs))]
+        return closed(pytree.tree_unflatten(flat, self.calls[0].output_spec))
+
+    def _built(self, index: int, inputs: Sequence[Any], tensor: Any, number: Callable[[int], Any]) -> Any:
+        if index in self.unknown:
+            return number(index)
+        value, rules = self.value(index, inputs), iter(self.rules[index])
+        if isinstance(self.calls[0].outputs[index], Given):
+            return value
+        return map_values(
+            value, lambda part: tensor(index, part, next(rules)) if isinstance(part, torch.Tensor) else part
+        )
+
+    def value(self, index: int, inputs: Sequence[Any]) -> Any:
+        """The output at this position as it was recorded, where it is no integer that follows from sizes."""
+        leaf = self.calls[0].outputs[index]
+        if isinstance(leaf, Given):
+            return inputs[leaf.index]
+        return self.sizes(self.rules[index][0], inputs)[0] if type(leaf) is int else leaf
+
+    def sizes(self, rules: Rules, inputs: Sequence[Any], unknown_size: Callable[[], Any] | None = None) -> list[Any]:
+        """Sizes by these rules.
+
+        Args:
+            rules: from :attr:`rules`.
+            inputs: the flattened ``(args, kwargs)``; sizes may be symbolic.
+            unknown_size: makes a size that no rule explains; without it such a size is an error.
+        """
+        known = sizes_of(inputs)
+        if unknown_size is None and None in rules:
+            raise UnknownOutputsError(
+                f"A size of what {self.name} returns follows from no input size on the samples (it may depend on "
+                "tensor values). Return a tensor of fixed size, or make an enclosing module the leaf."
+            )
+        return [unknown_size() if rule is None else rule.compute(known) for rule in rules]  # type: ignore[misc]
+
+    def refuse_number(self, index: int) -> Any:
+        """Raise for a Python value that no rule explains.
+
+        Raises:
+            UnknownOutputsError: always.
+        """
+        seen = ", ".join(dict.fromkeys(repr(call.outputs[index]) for call in self.calls[:4]))
+        raise UnknownOutputsError(
+            f"{self.name} returns a Python value from a tensor ({seen} on the samples), which is not known before it "
+            "runs and follows from no input size. Return it as a tensor."
+        )
+
+    def describe(self) -> Iterator[str]:
+        """The learned sizes in words, one line per output tensor."""
+        for index, (leaf, rules) in enumerate(zip(self.calls[0].outputs, self.rules, strict=True)):
+            for tensor, sizes in zip(_tensors(leaf), rules, strict=False):
+                text = ", ".join("unknown" if rule is None else rule.text for rule in sizes)
+                yield f"output {index}: ({text}) {str(tensor.dtype).removeprefix('torch.')}"
+
+
+@dataclass(frozen=True)
+class LearnedOutputs:
+    """All that is known of one module's outputs: calls with other structures of arguments are learned apart.
+
+    Example:
+        >>> calls = record_calls(torch.nn.Linear(4, 2), [Sample((torch.ones(n, 4),)) for n in (2, 5)])
+        >>> print(LearnedOutputs.learn(calls[""], "linear").describe())
+        output 0: (input0.shape[0], 2) float32
+    """
+
+    name: str
+    variants: tuple[CallsAlike, ...]
+
+    @classmethod
+    def learn(cls, calls: Sequence[RecordedCall], name: str) -> LearnedOutputs:
+        """Learn from calls of one module; ``name`` is for error messages.
+
+        Raises:
+            UnknownOutputsError: calls alike return other structures.
+        """
+        groups: dict[Any, list[RecordedCall]] = {}
+        for call in calls:
+            groups.setdefault(kinds_of(call.inputs), []).append(call)
+        return cls(name, tuple(CallsAlike.learn(group, name) for group in groups.values()))
+
+    def find(self, inputs: Sequence[Any]) -> CallsAlike | None:
+        """The calls that had inputs like these, if there were any."""
+        kinds = kinds_of(inputs)
+        return next((found for found in self.variants if kinds_of(found.calls[0].inputs) == kinds), None)
+
+    def describe(self) -> str:
+        """The learned sizes in words, one line per output tensor."""
+        return "\n".join(line for variant in self.variants for line in variant.describe())
+
+
+def _rules(values: Sequence[Any], known: Sequence[Known]) -> Iterator[Rules]:
+    if all(type(value) is int for value in values):
+        yield (learn_rule(tuple(values), known),)
+        return
+    for tensors in zip(*map(_tensors, values), strict=True):
+        shapes = zip(*(tensor.shape for tensor in tensors), strict=True)
+        yield tuple(_rule_for_dim(dim, sizes, known) for dim, sizes in enumerate(shapes))
+
+
+def _rule_for_dim(dim: int, sizes: tuple[int, ...], known: Sequence[Known]) -> SizeRule | None:
+    # an output's dim most often follows the same dim of an input
+    near = [Known(k.name, k.values, 0 if k.name.endswith(f".shape[{dim}]") else 0.75) for k in known]
+    return learn_rule(sizes, near)
+
+
+def _is_known(values: Sequence[Any], rules: tuple[Rules, ...]) -> bool:
+    """Whether an output that is a Python value is the same in all calls, or follows from a rule."""
+    if all(type(value) is int for value in values):
+        return rules[0][0] is not None
+    if not isinstance(values[0], CONSTANTS):
+        return True
+    return all(type(value) is type(values[0]) and value == values[0] for value in values)
+
+
+def sizes_of(leaves: Sequence[Any]) -> list[Any]:
+    """The sizes that rules may use: those of all tensors, and integers."""
+    sizes: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.SymInt) or type(leaf) is int:
+            sizes.append(leaf)
+        else:
+            for tensor in _tensors(leaf):
+                sizes += tensor.shape
+    return sizes
+
+
+def _size_names(leaves: Sequence[Any]) -> list[str]:
+    names: list[str] = []
+    for index, leaf in enumerate(leaves):
+        if type(leaf) is int:
+            names.append(f"input{index}")
+        for tensor in _tensors(leaf):
+            names += [f"input{index}.shape[{dim}]" for dim in range(tensor.dim())]
+    return names
+
+
+def _tensors(leaf: Any) -> list[torch.Tensor]:
+    if isinstance(leaf, torch.Tensor):
+        return [leaf]
+    if isinstance(leaf, (Given, *CONSTANTS)):
+        return []
+    return [part for part in collect(leaf) if isinstance(part, torch.Tensor)]
+
+
+def kinds_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """What must agree for two calls to be alike: ranks and dtypes of tensors, values of everything but numbers."""
+    kinds: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.SymInt) or type(leaf) is int:
+            kinds.append("int")
+        elif isinstance(leaf, torch.SymFloat | float):
+            kinds.append("float")
+        else:
+            kinds.append(leaf if isinstance(leaf, (Given, *CONSTANTS)) else _kind(leaf))
+    return tuple(kinds)
+
+
+def _kind(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dim(), leaf.dtype
+    inside = ", ".join(_kind_text(_kind(tensor)) for tensor in _tensors(leaf))
+    return f"{type(leaf).__name__}({inside})" if inside else type(leaf).__name__
+
+
+def _structure(outputs: Sequence[Any]) -> list[Any]:
+    """What calls that are alike must return alike: all but Python values, whose types must agree."""
+    return [type(leaf) if isinstance(leaf, CONSTANTS) else kinds_of([leaf]) for leaf in outputs]
+
+
+def kinds_text(kinds: tuple[Any, ...]) -> str:
+    """:func:`kinds_of` in words."""
+    return "(" + ", ".join(map(_kind_text, kinds)) + ")"
+
+
+def _kind_text(kind: Any) -> str:
+    return f"{kind[1]} of rank {kind[0]}" if isinstance(kind, tuple) else repr(kind)
