@@ -108,6 +108,11 @@ def _move_in(new: Path, place: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files in a folder and the folders in it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 @contextlib.contextmanager
 def temporary_folder(purpose: str) -> Iterator[Path]:
     """A folder that is gone afterwards.

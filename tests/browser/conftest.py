@@ -17,16 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.browser.chromium import CHROMIUM_FLAGS
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @dataclass(frozen=True)

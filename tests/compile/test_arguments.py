@@ -272,15 +272,15 @@ class Branches(nn.Module):
 
 def test_a_dry_run_lists_what_the_target_cannot_take() -> None:
     plan = int8(Odd().eval(), deployment_settings=pb.OnnxRuntimeDeployment(), is_dry_run=True)
-    (lacking,) = plan.unsupported
-    assert "linalg_svd" in lacking
+    (operator,) = plan.unsupported
+    assert "linalg_svd" in operator
     leaf = nn.Sequential(nn.Linear(8, 8), Branches(), nn.Linear(8, 4))
     plan = int8(leaf, is_dry_run=True)
     assert plan.leaves == ("1",)
     assert plan.unsupported[0].startswith("1: ")
 
 
-def test_an_operator_that_the_target_lacks_is_named_or_runs_in_pytorch(tmp_path: Path) -> None:
+def test_an_operator_that_the_target_does_not_support_is_named_or_falls_back_to_pytorch(tmp_path: Path) -> None:
     model, onnx = Odd().eval(), pb.OnnxRuntimeDeployment()
     with pytest.raises(
         pb.PrepbenchError, match=r"does not support: the model: aten.linalg_svdvals. With fullgraph=False"
@@ -305,7 +305,7 @@ def test_a_module_that_cannot_be_captured_runs_between_parts_on_any_target() -> 
     for sign in (1, -1):
         x = sign * noise(6, 8).abs()
         assert float((compiled(x) - model(x)).detach().abs().max()) < 0.1
-    with pytest.raises(pb.PrepbenchError, match="leaf-wrapped modules cannot be saved"):
+    with pytest.raises(pb.PrepbenchError, match="leaf modules cannot be saved"):
         compiled.save("nowhere")
 
 
@@ -355,7 +355,7 @@ def test_values_that_become_infinite_are_traced_to_sample_and_line() -> None:
         ({"activations_num_bits": 16}, "has no 16-bit activations"),
     ],
 )
-def test_bits_that_a_target_lacks_are_refused_with_what_it_has(net: Net, settings: Any, message: str) -> None:
+def test_unsupported_bits_are_refused_with_those_that_the_target_has(net: Net, settings: Any, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         int8(
             net,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +12,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import ArtifactError, SettingsError, TargetError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import images, int8
+from tests.compile.models import images, int8
 
 
 @pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.EagerDeployment()], ids=["onnxruntime", "eager"])

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError, SettingsError, TargetError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import SmallNet, images, sqnr, unchanged
+from prepbench.running.sqnr import sqnr
+from tests.compile.models import SmallNet, images, unchanged
 
 
 @pytest.fixture(autouse=True)

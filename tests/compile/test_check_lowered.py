@@ -1,4 +1,4 @@
-"""A target's mistakes are found before its model is handed out."""
+"""A target's bugs are found before its model is returned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.compile.stages import check_lowered
+from prepbench.compile.check_lowered import check_lowered
 from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 
@@ -48,28 +48,33 @@ def test_rounding_passes() -> None:
     check(lambda leaves: [leaves[0] * 1.05 + leaves[1], leaves[0].argmin()])
 
 
-def test_another_result_is_a_fault_of_the_target() -> None:
-    with pytest.raises(TargetError, match=r"Abacus computes .* on tracing_inputs\[3\] output 0 is .* dB"):
+def test_another_result_is_a_bug_of_the_target() -> None:
+    with pytest.raises(TargetError, match=r"Abacus does not compute .* on tracing_inputs\[3\] output 0 has .* dB"):
         check(lambda leaves: [leaves[0] - leaves[1]])
 
 
-def test_another_shape_is_a_fault_of_the_target() -> None:
+def test_nan_where_the_program_has_a_number_is_a_bug_of_the_target() -> None:
+    with pytest.raises(TargetError, match=r"output 0 has an SQNR of -inf dB"):
+        check(lambda leaves: [leaves[0] + leaves[1] * float("nan")])
+
+
+def test_another_shape_is_a_bug_of_the_target() -> None:
     with pytest.raises(TargetError, match=r"output 0 has the shape \(1, 4\), expected \(4,\)"):
         check(lambda leaves: [(leaves[0] + leaves[1])[None]])
 
 
 def test_a_result_right_at_the_first_call_only_is_found() -> None:
-    kept = torch.zeros(4)
+    total = torch.zeros(4)
 
     def run(leaves: Sequence[Any]) -> list[Any]:
-        kept.add_(leaves[1])
-        return [leaves[0] + kept]
+        total.add_(leaves[1])
+        return [leaves[0] + total]
 
     with pytest.raises(TargetError, match=r"a second call with tracing_inputs\[3\] output 0"):
         check(run, indices=[3])
 
 
-def test_changing_the_callers_tensor_is_a_fault() -> None:
+def test_changing_the_callers_tensor_is_a_bug() -> None:
     with pytest.raises(TargetError, match="Abacus changes input 1 of the graph"):
         check(lambda leaves: [leaves[1].add_(leaves[0])])
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +10,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import CalibrationError, InputError, SettingsError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import images, int8, sqnr, unchanged
+from prepbench.running.sqnr import sqnr
+from tests.compile.models import images, int8, unchanged
 
 
 def test_float_equals_the_model_at_batches_never_shown(net: nn.Module) -> None:

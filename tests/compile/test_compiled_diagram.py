@@ -11,7 +11,7 @@ import prepbench as pb
 from prepbench.errors import DocumentError
 from prepbench.views.diagrams import combined
 from prepbench.views.scene import scene
-from tests.compile.conftest import images, int8
+from tests.compile.models import images, int8
 
 
 def test_what_quantization_put_in_belongs_to_its_layers_and_is_marked(net: nn.Module, tmp_path: Path) -> None:

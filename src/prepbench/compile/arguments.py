@@ -1,14 +1,13 @@
-"""The arguments of ``compile_model``: what goes together, and samples from what was given."""
+"""The arguments of ``compile_model``: which of them need each other, and options as further keywords."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from prepbench.errors import SettingsError
-from prepbench.inputs import Sample, normalize_samples
 from prepbench.settings import CompileOptions, DeploymentSettings, LayerQuantizationSettings, QuantizationSettings
 
 
@@ -20,7 +19,7 @@ def check_arguments(
     layers: Mapping[str, LayerQuantizationSettings] | None,
     options: Any,
 ) -> None:
-    """Raise ``SettingsError`` for arguments that miss each other."""
+    """Raise ``SettingsError`` for arguments of the wrong type, or without another one that they need."""
     if quantization is not None and calibration is None:
         raise SettingsError(
             "quantization_settings needs calibration_inputs: a list of representative samples, from which the "
@@ -45,8 +44,7 @@ def check_arguments(
             raise SettingsError(f"{name} must be a {kind.__name__}, got {type(value).__name__}.")
     if tracing is None and calibration is None:
         raise SettingsError(
-            "Give tracing_inputs (or calibration_inputs): sample inputs that differ along the dims that shall be "
-            "dynamic."
+            "Give tracing_inputs (or calibration_inputs): sample inputs whose sizes differ in the dims to make dynamic."
         )
 
 
@@ -73,17 +71,3 @@ def with_extra_options(
         replace(deployment, **{name: value for name, value in extra.items() if name in of_target}),
         replace(options, **{name: value for name, value in extra.items() if name in of_compile}),
     )
-
-
-def read_samples(
-    function: Callable[..., Any], tracing: Any, calibration: Any, transform: Callable[[Any], Any] | None
-) -> tuple[list[Sample], list[Sample]]:
-    """Tracing and calibration samples; an iterable given once, or given for both, is read once."""
-    calibrating = (
-        []
-        if calibration is None
-        else normalize_samples(function, calibration, name="calibration_inputs", data_transform_fn=transform)
-    )
-    if tracing is None or tracing is calibration:
-        return calibrating, calibrating
-    return normalize_samples(function, tracing, name="tracing_inputs", data_transform_fn=transform), calibrating

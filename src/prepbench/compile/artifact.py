@@ -123,11 +123,6 @@ def _entries(folder: Path, inside: str = "") -> Iterator[tuple[str, int]]:
                 raise ArtifactError(f"{folder / name} is no regular file, which no saved model holds. Remove it.")
 
 
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files in a folder."""
-    return sum(size for _, size in _entries(Path(folder)))
-
-
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,8 +13,8 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs
-from prepbench.compile.output_tree import Structure, leaf_names, rebuild, structure_of
-from prepbench.compile.tensors import TensorForms, dummy_leaf, tensor_forms
+from prepbench.compile.output_tree import Tree, leaf_names, rebuild, tree_of
+from prepbench.compile.tensor_specs import TensorSpecs, dummy_tensor, tensor_specs
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
 
@@ -39,12 +39,12 @@ class CallSpec:
     parameters: tuple[str, ...]
     positional: int
     keywords: tuple[str, ...]
-    inputs: Structure
-    outputs: Structure
+    inputs: Tree
+    outputs: Tree
     paths: tuple[str, ...]
     input_constants: Mapping[int, Any]
     output_constants: Mapping[int, Any]
-    tensors: TensorForms
+    tensors: TensorSpecs
     defaults: Mapping[str, Any]
 
     @classmethod
@@ -57,12 +57,12 @@ class CallSpec:
             _parameters(module_or_function),
             len(sample.args),
             tuple(sample.kwargs),
-            structure_of(program.call_spec.in_spec),
-            structure_of(program.call_spec.out_spec),
+            tree_of(program.call_spec.in_spec),
+            tree_of(program.call_spec.out_spec),
             tuple(path for path, _ in leaves),
             {i: leaf for i, (_, leaf) in enumerate(leaves) if not isinstance(leaf, torch.Tensor)},
             constant_outputs(program),
-            tensor_forms(program),
+            tensor_specs(program),
             _defaults(module_or_function),
         )
 
@@ -88,7 +88,7 @@ class CallSpec:
             return list(args)
         arranged = self._arrange(args, kwargs)
         leaves, spec = pytree.tree_flatten(arranged)
-        if structure_of(spec) != self.inputs:
+        if tree_of(spec) != self.inputs:
             raise InputError(
                 "The arguments are nested differently from the tracing inputs: expected leaves "
                 f"{', '.join(self.paths)}, got {len(leaves)} leaves "
@@ -114,8 +114,8 @@ class CallSpec:
         """A call of the form that was captured, with made-up tensors."""
         generator = torch.Generator().manual_seed(seed)
         leaves = [
-            dummy_leaf(form, generator) if form is not None else self.input_constants.get(index)
-            for index, form in enumerate(self.tensors)
+            dummy_tensor(spec, generator) if spec is not None else self.input_constants.get(index)
+            for index, spec in enumerate(self.tensors)
         ]
         args, kwargs = rebuild(self.inputs, iter(leaves))
         return Sample(tuple(args), dict(kwargs))

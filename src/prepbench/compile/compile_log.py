@@ -10,22 +10,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError
 from prepbench.jobs import Progress, ProgressCallback
+from prepbench.settings import CompileOptions, DeploymentSettings, QuantizationSettings
 
 TEXT = "compile.log"
 EVENTS = "events.jsonl"
 
 
-class Journal:
-    """Writes what happens to ``compile.log`` and ``events.jsonl``; without a folder, nowhere.
+class CompileLog:
+    """Writes what happens to ``compile.log`` and ``events.jsonl``; without a folder it writes nothing.
 
-    Each compile appends; a line is on disk once it is written. An event is ``{"time": seconds since 1970, "event":
-    name, ...}``.
+    Each compile appends to both files. An event is ``{"time": seconds since 1970, "event": name, ...}``.
 
     Args:
-        folder: where; made when it does not exist.
-        name: of the graph, for the lines.
+        folder: where the files are; made if it does not exist.
+        name: the name of the graph, which is in each line.
 
     Raises:
         ArtifactError: the folder cannot be written to.
@@ -39,7 +40,7 @@ class Journal:
                 self._folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, event: str, text: str = "", **data: Any) -> None:
-        """One event; ``text`` is its line for people, or several."""
+        """Write one event; ``text`` is its line, or lines, for people."""
         if self._folder is None:
             return
         now = time.time()
@@ -52,8 +53,39 @@ class Journal:
                 with (self._folder / TEXT).open("a", encoding="utf-8") as file:
                     file.write("".join(f"{stamp} {self._name}: {line}\n" for line in text.splitlines()))
 
-    def watching(self, progress: ProgressCallback) -> ProgressCallback:
-        """``progress``, with each step written as an event."""
+    def start(
+        self,
+        target: str,
+        settings: DeploymentSettings,
+        quantization: QuantizationSettings | None,
+        options: CompileOptions,
+    ) -> None:
+        """Write that a compile begins, and with which settings."""
+        self.write(
+            "start",
+            f"compiling for {target}, {'float' if quantization is None else 'int'}",
+            target=target,
+            deployment_settings=settings.to_dict(),
+            quantization_settings=None if quantization is None else quantization.to_dict(),
+            compile_options=options.to_dict(),
+        )
+
+    def done(self, report: CompileReport) -> None:
+        """Write that the compile is done, and its report."""
+        self.write("done", repr(report), report=report.to_dict())
+
+    @contextlib.contextmanager
+    def failures(self) -> Iterator[None]:
+        """Inside the block, an exception is logged before it goes on."""
+        try:
+            yield
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # what went wrong matters more than that it cannot be logged
+                self.write("failed", f"failed: {type(error).__name__}: {error}", error=type(error).__name__)
+            raise
+
+    def logged(self, progress: ProgressCallback) -> ProgressCallback:
+        """``progress``, with each step logged, too."""
 
         def step(value: Progress) -> None:
             self.write("progress", stage=value.stage, done=value.done, total=value.total)

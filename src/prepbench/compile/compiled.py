@@ -13,11 +13,11 @@ from torch import nn
 
 from prepbench._display import view
 from prepbench._torch_compat import pytree
-from prepbench.compile.artifact import folder_bytes, read_manifest, write_folder
+from prepbench.compile.artifact import read_manifest, write_folder
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
-from prepbench.compile.tensors import check_tensors
+from prepbench.compile.tensor_specs import check_tensors
 from prepbench.document.model import GraphCollectionDocument
 from prepbench.errors import (
     ArtifactError,
@@ -35,7 +35,7 @@ from prepbench.settings import (
     LayerQuantizationSettings,
     QuantizationSettings,
 )
-from prepbench.storage import temporary_folder
+from prepbench.storage import folder_bytes, temporary_folder
 from prepbench.targets import Lowering, Runtime, target_named
 from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
 
@@ -70,7 +70,7 @@ class CompiledModel(nn.Module):
     def __init__(
         self,
         runtime: Runtime,
-        calls: CallSpec,
+        call_spec: CallSpec,
         deployment_settings: DeploymentSettings,
         report: CompileReport,
         out_spec: pytree.TreeSpec | None = None,
@@ -79,7 +79,7 @@ class CompiledModel(nn.Module):
     ) -> None:
         super().__init__()
         self._runtime = runtime
-        self._calls = calls
+        self._call_spec = call_spec
         self._out_spec = out_spec
         self._document = document
         self._origin = origin
@@ -89,11 +89,11 @@ class CompiledModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; raises ``InputError`` when the call is not of the form that was compiled."""
-        leaves = self._calls.flatten(args, kwargs)
-        check_tensors(leaves, self._calls.tensors, self._calls.paths)
+        leaves = self._call_spec.flatten(args, kwargs)
+        check_tensors(leaves, self._call_spec.tensors, self._call_spec.paths)
         with torch.no_grad():
             outputs = self._runtime.run(leaves)
-        return self._calls.result(outputs, self._out_spec)
+        return self._call_spec.result(outputs, self._out_spec)
 
     @property
     def target(self) -> str:
@@ -128,13 +128,13 @@ class CompiledModel(nn.Module):
         process.
 
         Raises:
-            TargetError: it has leaf-wrapped modules, which live in this process only.
+            TargetError: it has leaf modules, which live in this process only.
             ArtifactError: the folder holds something else.
         """
         if self.report.leaves:
             names = ", ".join(name or "the model itself" for name in self.report.leaves)
             raise TargetError(
-                "A model with leaf-wrapped modules cannot be saved, because they call back into this process's Python: "
+                "A model with leaf modules cannot be saved, because they call back into this process's Python: "
                 f"{names}. Rewrite these modules so that they can be captured (pb.recursive_trace says why and where), "
                 "or keep "
                 "compiling the model where it is used."
@@ -142,7 +142,7 @@ class CompiledModel(nn.Module):
         manifest = {
             "target": self.target,
             "deployment_settings": self.deployment_settings.to_dict(),
-            "calls": self._calls.to_dict(),
+            "calls": self._call_spec.to_dict(),
             "report": self.report.to_dict(),
         }
         write_folder(Path(folder), manifest, self._runtime.save)
@@ -208,7 +208,7 @@ class CompiledModel(nn.Module):
             >>> compiled(*dummy.args, **dummy.kwargs).shape
             torch.Size([3, 2])
         """
-        return self._calls.dummy(seed)
+        return self._call_spec.dummy(seed)
 
     def export(
         self,
@@ -268,7 +268,7 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
     try:
         target = target_named(manifest["target"])
         settings = target.settings_type.from_dict(manifest["deployment_settings"])
-        calls, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
+        call_spec, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
     except Exception as error:
         raise ArtifactError(
             f"{folder}: the manifest is damaged ({type(error).__name__}: {sentence(error)}). Save the model again."
@@ -284,7 +284,7 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
             f"{folder}: {target.display_name} cannot read its files ({type(error).__name__}: {sentence(error)}) Copy "
             "the folder again, or compile and save the model again."
         ) from error
-    return CompiledModel(runtime, calls, settings, report)
+    return CompiledModel(runtime, call_spec, settings, report)
 
 
 def measured_size(runtime: Runtime) -> int | None:

@@ -1,44 +1,46 @@
-"""A dry run: what a compile would do, without doing it."""
+"""A dry run: the plan of a compile."""
 
 from __future__ import annotations
 
+from prepbench.compile.lowering import operator_places
 from prepbench.compile.report import CompileReport
-from prepbench.compile.request import Request, Stages, float_bytes
-from prepbench.compile.stages import operator_places
+from prepbench.compile.stage_timer import StageTimer
+from prepbench.compile.task import CompileTask
 from prepbench.errors import SettingsError
 from prepbench.quantize import LayerReport, insert_observers
+from prepbench.running.module_state import state_bytes
 
 
-def planned(request: Request, stages: Stages) -> CompileReport:
-    """The plan as a report: what becomes of each layer, the operators that the target lacks, the estimated size.
+def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
+    """The plan as a report: how each layer is quantized, which operators the target does not support, estimated size.
 
-    Layers with candidates are shown with the smallest one; calibration decides. A layer that measuring would give up is
-    shown as quantized.
+    Where a layer has several candidates, the plan shows the smallest one, because only calibration can choose. A layer
+    that falls below the floor when it is measured is still shown as quantized.
     """
-    captured = request.captured
+    captured = task.captured
     layers: tuple[LayerReport, ...] = ()
     problem = ""
-    if request.explained is not None:
+    if task.layer_settings is not None:
         leaves = {leaf.fqn: leaf.kind for leaf in captured.leaves}
-        with stages("plan"):
+        with timer("plan"):
             try:
                 layers = insert_observers(
-                    request.program, captured.model, request.explained, request.target.placement, leaves
+                    task.program, captured.model, task.layer_settings, task.target.placement, leaves
                 ).layers
             except SettingsError as error:
                 problem = str(error)
     unsupported = [f"{leaf.fqn or 'the model'}: {leaf.kind}" for leaf in captured.leaves]
-    with stages("check operators"):
-        unsupported += operator_places(request.target.unsupported_nodes(request.program))
-    total = float_bytes(captured.model)
+    with timer("check operators"):
+        unsupported += operator_places(task.target.unsupported_nodes(task.program))
+    total = state_bytes(captured.model)
     return CompileReport(
-        request.target.name,
-        dict(stages.seconds),
+        task.target.name,
+        dict(timer.seconds),
         layers,
         total,
         None,
         tuple(leaf.fqn for leaf in captured.leaves),
-        name=request.name,
+        name=task.name,
         dry_run=True,
         estimated_bytes=total - sum(map(_saved, layers)),
         unsupported=tuple(unsupported),

@@ -41,7 +41,7 @@ def export_onnx_file(
     """Write the file beside its place, then move it there."""
     if report.leaves:
         raise TargetError(
-            "A model with leaf-wrapped modules has no ONNX form, because they call back into Python: "
+            "A model with leaf modules cannot be written as ONNX, because they call back into Python: "
             f"{', '.join(leaf or 'the model itself' for leaf in report.leaves)}."
         )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,17 +9,17 @@ from typing import Any
 
 from prepbench._torch_compat import pytree
 
-Structure = dict[str, Any]
+Tree = dict[str, Any]
 
 # Result classes of this package may be imported to rebuild a loaded model's outputs; nothing else that a file names is.
 _TRUSTED = "transformers."
 
 
-def structure_of(spec: pytree.TreeSpec) -> Structure:
-    """The structure of a pytree spec."""
+def tree_of(spec: pytree.TreeSpec) -> Tree:
+    """A pytree spec as JSON."""
     if spec.is_leaf():
         return {"kind": "leaf"}
-    children = [structure_of(child) for child in spec.children()]
+    children = [tree_of(child) for child in spec.children()]
     kind, context = spec.type, spec.context
     if kind in (tuple, list):
         return {"kind": kind.__name__, "items": children}
@@ -40,24 +40,24 @@ def _keys(context: Any, count: int) -> list[str]:
     return [str(i) for i in range(count)]
 
 
-def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
-    """Put leaves back into a structure.
+def rebuild(tree: Tree, leaves: Iterator[Any]) -> Any:
+    """Put leaves back into the nesting that ``tree`` describes.
 
-    Result classes of ``transformers`` are rebuilt when that package is there; other classes come back as dicts of
-    their parts.
+    Result classes of ``transformers`` are rebuilt if that package is installed; other objects become dicts of their
+    parts.
     """
-    kind = structure["kind"]
+    kind = tree["kind"]
     if kind == "leaf":
         return next(leaves)
-    items = [rebuild(item, leaves) for item in structure["items"]]
+    items = [rebuild(item, leaves) for item in tree["items"]]
     if kind == "tuple":
         return tuple(items)
     if kind == "list":
         return items
     if kind == "namedtuple":
-        return collections.namedtuple(structure["type"], structure["keys"])(*items)
-    parts = dict(zip(structure["keys"], items, strict=True))
-    if kind == "object" and (result_class := _result_class(structure["type"])) is not None:
+        return collections.namedtuple(tree["type"], tree["keys"])(*items)
+    parts = dict(zip(tree["keys"], items, strict=True))
+    if kind == "object" and (result_class := _result_class(tree["type"])) is not None:
         return result_class(**parts)
     return parts
 
@@ -73,13 +73,13 @@ def _result_class(name: str) -> type | None:
     return found if isinstance(found, type) and issubclass(found, dict) else None
 
 
-def leaf_names(structure: Structure, name: str = "output") -> list[str]:
+def leaf_names(tree: Tree, name: str = "output") -> list[str]:
     """A name for each leaf from the keys and positions that lead to it, e.g. ``"logits"`` or ``"output_1"``."""
-    if structure["kind"] == "leaf":
+    if tree["kind"] == "leaf":
         return [name]
-    keys: Sequence[Any] = structure.get("keys") or range(len(structure["items"]))
+    keys: Sequence[Any] = tree.get("keys") or range(len(tree["items"]))
     names = []
-    for key, item in zip(keys, structure["items"], strict=True):
+    for key, item in zip(keys, tree["items"], strict=True):
         whole = str(key) if name == "output" and isinstance(key, str) and not key.isdigit() else f"{name}_{key}"
         names += leaf_names(item, whole)
     return names

@@ -15,26 +15,32 @@ from torch import nn
 from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.compile.arguments import check_arguments, read_samples, with_extra_options
-from prepbench.compile.compile_log import Journal
+from prepbench.compile.arguments import check_arguments, with_extra_options
+from prepbench.compile.check_lowered import check_lowered
+from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.compiled import CompiledModel, Origin, measured_size
 from prepbench.compile.dry_run import planned
+from prepbench.compile.lowering import lower, lowering_of
+from prepbench.compile.quantize_program import quantize
 from prepbench.compile.report import CompileReport
-from prepbench.compile.request import Request, Stages, float_bytes
-from prepbench.compile.stages import agreeing, check_lowered, flat_samples, lower, lowering, quantize
+from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
+from prepbench.compile.stage_timer import StageTimer
+from prepbench.compile.task import CompileTask
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import check_calibration
 from prepbench.running.callable_module import as_module, with_forward_fn
+from prepbench.running.module_state import state_bytes
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
+    ExplainedLayer,
     LayerQuantizationSettings,
     OnnxRuntimeDeployment,
     QuantizationSettings,
     explain_settings,
 )
-from prepbench.targets import target_for
+from prepbench.targets import Target, target_for
 from prepbench.targets.capabilities import check_settings
 
 
@@ -141,87 +147,82 @@ def compile_model(
         target.check_available()
     function = module_or_func if forward_fn is None else with_forward_fn(module_or_func, forward_fn)
     model = as_module(function)
-    explained = None
-    if quantization_settings is not None:
-        explained = tuple(explain_settings(model, quantization_settings, layer_quantization_settings))
-    check_settings(target, settings, explained or ())
+    layers = _layer_settings(model, target, settings, quantization_settings, layer_quantization_settings)
     name = graph_name if graph_name is not None else type(as_module(module_or_func)).__name__
-    journal = Journal(logs_dir, name)
-    journal.write(
-        "start",
-        f"compiling for {target.name}, {'float' if explained is None else 'int'}",
-        target=target.name,
-        deployment_settings=settings.to_dict(),
-        quantization_settings=None if quantization_settings is None else quantization_settings.to_dict(),
-        compile_options=options.to_dict(),
-    )
-    try:
+    log = CompileLog(logs_dir, name)
+    log.start(target.name, settings, quantization_settings, options)
+    with log.failures():
         tracing, calibration = read_samples(function, tracing_inputs, calibration_inputs, data_transform_fn)
         if quantization_settings is not None:
             check_calibration(function, calibration)
-        stages = Stages(journal.watching(progress), journal)
+        timer = StageTimer(log.logged(progress), log)
         with _mode(model, skip_eval_set_mode):
-            with stages("capture"):
+            with timer("capture"):
                 axes = _axes(function, tracing, dynamic_axes, dynamic)
-                captured = capture(
-                    function,
-                    agreeing(tracing, axes, function),
-                    dynamic_axes=axes,
-                    fullgraph=fullgraph and not is_dry_run,
-                )
-            own_weights = not discard_input_model
-            request = replace(
-                Request.of(function, captured, target, settings, options, name, own_weights=own_weights),
-                explained=explained,
+                samples = with_static_sizes_of_first(tracing, axes, function)
+                captured = capture(function, samples, dynamic_axes=axes, fullgraph=fullgraph and not is_dry_run)
+            task = replace(
+                CompileTask.of(
+                    function, captured, target, settings, options, name, own_weights=not discard_input_model
+                ),
+                layer_settings=layers,
                 calibration=tuple(calibration),
-                measured=is_model_pretrained,
+                is_pretrained=is_model_pretrained,
                 fullgraph=fullgraph,
                 data_transform_fn=data_transform_fn,
             )
-            result: Any = planned(request, stages) if is_dry_run else _compile(request, stages)
-    except BaseException as error:
-        with contextlib.suppress(Exception):  # what went wrong matters more than that it cannot be logged
-            journal.write("failed", f"failed: {type(error).__name__}: {error}", error=type(error).__name__)
-        raise
-    report = result if is_dry_run else result.report
-    journal.write("done", repr(report), report=report.to_dict())
+            result: Any = planned(task, timer) if is_dry_run else _compile(task, timer)
+    log.done(result if is_dry_run else result.report)
     return result
 
 
-def _compile(request: Request, stages: Stages) -> CompiledModel:
-    """Quantize if that is asked for, lower, check, report."""
-    target, captured = request.target, request.captured
-    if request.fullgraph:
+def _layer_settings(
+    model: nn.Module,
+    target: Target,
+    settings: DeploymentSettings,
+    quantization: QuantizationSettings | None,
+    layers: Mapping[str, LayerQuantizationSettings] | None,
+) -> tuple[ExplainedLayer, ...] | None:
+    """The settings of each layer; None for a compile in float.
+
+    Raises:
+        SettingsError: the target does not support them.
+    """
+    explained = None if quantization is None else tuple(explain_settings(model, quantization, layers))
+    check_settings(target, settings, explained or ())
+    return explained
+
+
+def _compile(task: CompileTask, timer: StageTimer) -> CompiledModel:
+    """Quantize if there are settings for it, lower, check, report."""
+    target, captured, call_spec = task.target, task.captured, task.call_spec
+    if task.fullgraph:
         target.check_leaves(captured.leaves)
-    program, quantized = request.program, None
-    if request.explained is not None:
-        quantized = quantize(request, stages)
-        program = quantized.program
-    with stages("lower"):
-        lowered = lowering(program, captured, request.calls, stages.progress)
-        runtime, fallbacks = lower(request, lowered)
-        check_lowered(runtime, program, target.name, flat_samples(captured.samples[:2], request.calls))
+    quantized = None if task.layer_settings is None else quantize(task, timer)
+    program = task.program if quantized is None else quantized.program
+    with timer("lower"):
+        lowering = lowering_of(program, captured, call_spec, timer.progress)
+        runtime, fallbacks = lower(task, lowering)
+        check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec))
     report = CompileReport(
         target.name,
-        dict(stages.seconds),
+        dict(timer.seconds),
         quantized.layers if quantized else (),
-        float_bytes(captured.model),
+        state_bytes(captured.model),
         None if captured.leaves else measured_size(runtime),
         tuple(leaf.fqn for leaf in captured.leaves),
-        name=request.name,
+        name=task.name,
         model_sqnr=quantized.model_sqnr if quantized else None,
         fallbacks=fallbacks,
     )
-    document = document_of_program(
-        program, captured.model, captured.leaves, request.name, size_names=captured.size_names
-    )
-    origin = Origin(lowered, None if request.explained is not None else functools.partial(_quantize_later, request))
-    spec = captured.program.call_spec.out_spec
-    return CompiledModel(runtime, request.calls, request.settings, report, spec, document, origin)
+    document = document_of_program(program, captured.model, captured.leaves, task.name, size_names=captured.size_names)
+    origin = Origin(lowering, functools.partial(_quantize_later, task) if quantized is None else None)
+    out_spec = captured.program.call_spec.out_spec
+    return CompiledModel(runtime, call_spec, task.settings, report, out_spec, document, origin)
 
 
 def _quantize_later(
-    request: Request,
+    task: CompileTask,
     calibration_inputs: Iterable[Any],
     deployment_settings: DeploymentSettings | None,
     quantization_settings: QuantizationSettings,
@@ -229,33 +230,31 @@ def _quantize_later(
     compile_options: CompileOptions | None,
     progress: ProgressCallback,
 ) -> CompiledModel:
-    """Go on where a float compile ended: the graph is captured already."""
+    """Quantize what was compiled in float, without capturing it again."""
     check_arguments(
         None,
         calibration_inputs,
-        deployment_settings or request.settings,
+        deployment_settings or task.settings,
         quantization_settings,
         layer_quantization_settings,
         compile_options,
     )
-    settings = deployment_settings or request.settings
+    settings = deployment_settings or task.settings
     target = target_for(settings)
     target.check_available()
-    model = request.captured.model
-    explained = explain_settings(model, quantization_settings, layer_quantization_settings)
-    check_settings(target, settings, explained)
-    _, calibration = read_samples(model, None, calibration_inputs, request.data_transform_fn)
+    model = task.captured.model
+    layers = _layer_settings(model, target, settings, quantization_settings, layer_quantization_settings)
+    _, calibration = read_samples(model, None, calibration_inputs, task.data_transform_fn)
     check_calibration(model, calibration)
-    stages = Stages(progress, Journal(None, request.name))
     later = replace(
-        request,
+        task,
         target=target,
         settings=settings,
-        options=compile_options or request.options,
-        explained=tuple(explained),
+        options=compile_options or task.options,
+        layer_settings=layers,
         calibration=tuple(calibration),
     )
-    return _compile(later, stages)
+    return _compile(later, StageTimer(progress, CompileLog(None, task.name)))
 
 
 def _axes(function: Callable[..., Any], tracing: list[Sample], axes: DynamicAxes | None, dynamic: bool) -> DynamicAxes:
@@ -268,7 +267,7 @@ def _axes(function: Callable[..., Any], tracing: list[Sample], axes: DynamicAxes
 
 @contextlib.contextmanager
 def _mode(model: nn.Module, skip: bool) -> Iterator[None]:
-    """Eval mode for the time of the compile; each module's own flag is put back."""
+    """Eval mode inside the block unless ``skip``. Afterwards each module has its own flag again."""
     flags = {module: module.training for module in model.modules()}
     if not skip:
         model.eval()

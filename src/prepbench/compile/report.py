@@ -1,4 +1,4 @@
-"""What a compile did, how long each stage took, and what the result weighs."""
+"""The report of a compile: what was done to each layer, seconds of each stage, sizes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class CompileReport:
     Attributes:
         target: name of the target.
         seconds: duration of each stage.
-        layers: what became of each layer with a weight; empty when nothing was to be quantized.
+        layers: what was done to each layer with a weight; empty for a compile in float.
         float_bytes: bytes of the original's parameters and buffers.
         size_bytes: bytes of the compiled model on disk; None when it cannot be saved.
-        leaves: FQNs of the leaf-wrapped modules.
-        fallbacks: what the target does not support and PyTorch runs, with the module that it is in.
-        name: of the graph.
+        leaves: FQNs of the leaf modules, which were not captured.
+        fallbacks: the operators that PyTorch runs, because the target does not support them; with their modules.
+        name: the name of the graph.
         model_sqnr: SQNR of the model's outputs on calibration samples in dB, quantized against float, before lowering;
             None when nothing was quantized or measured.
         dry_run: whether this is only a plan.
         estimated_bytes: for a plan, the size that the weights would take.
-        unsupported: for a plan, what the target cannot take, with the module that it is in.
-        problem: for a plan, why the settings cannot be carried out.
+        unsupported: for a plan, what the target does not support, with the module that it is in.
+        problem: for a plan, why nothing can be quantized with these settings.
     """
 
     target: str
@@ -68,7 +68,7 @@ class CompileReport:
 
     def __repr__(self) -> str:
         lines = [self._headline()]
-        lines += [f"  leaf-wrapped: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
+        lines += [f"  leaf module: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
         lines += [f"  {row.fqn}: {row.summary}" for row in self.layers if not row.quantized]
         lines += [f"  {row.fqn}: {row.note}" for row in self.layers if row.quantized and row.note]
@@ -80,8 +80,8 @@ class CompileReport:
         counted = f"{quantized} of {len(self.layers)} layers quantized"
         if self.dry_run:
             lines = [f"Plan for {self.target}: {counted}, about {(self.estimated_bytes or 0) / 1e6:.2f} MB ({weights})"]
-            lines += [f"  not possible: {self.problem}"] if self.problem else []
-            lines += [f"  {self.target} cannot take {text}" for text in self.unsupported]
+            lines += [f"  cannot be quantized: {self.problem}"] if self.problem else []
+            lines += [f"  {self.target} does not support {text}" for text in self.unsupported]
             return "\n".join(lines)
         size = "not saved" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
         lines = [f"CompileReport for {self.target}: {counted}, {size} ({weights})"]

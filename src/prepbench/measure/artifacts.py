@@ -11,6 +11,8 @@ import torch
 
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, ProgressCallback
+from prepbench.running.module_state import state_bytes
+from prepbench.storage import folder_bytes
 
 SAVED = "saved artifact"
 PARAMETERS = "parameters and buffers"
@@ -68,20 +70,8 @@ def save_candidate(candidate: Callable[..., Any], sample: Sample, folder: Path, 
         target = _target_name(candidate.target) if isinstance(candidate, Compiled) else "eager"
         stage = "saved" if isinstance(compiled, Compiled) else "captured"
         reason = f"could not be {stage}: {type(error).__name__}: {_first_line(error)}"
-        return Artifact(None, parameter_bytes(candidate), PARAMETERS, target, reason)
+        return Artifact(None, _state_bytes(candidate), PARAMETERS, target, reason)
     return Artifact(folder, folder_bytes(folder), SAVED, _target_name(compiled.target))
-
-
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below ``folder``."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def parameter_bytes(candidate: Any) -> int | None:
-    """Bytes of the parameters and buffers of a module, shared ones counted once; None for a plain function."""
-    if not isinstance(candidate, torch.nn.Module):
-        return None
-    return sum(t.numel() * t.element_size() for t in [*candidate.parameters(), *candidate.buffers()])
 
 
 def _captured(candidate: Callable[..., Any], sample: Sample, progress: ProgressCallback) -> Any:
@@ -89,6 +79,10 @@ def _captured(candidate: Callable[..., Any], sample: Sample, progress: ProgressC
     from prepbench.settings import EagerDeployment
 
     return compile_model(candidate, tracing_inputs=[sample], deployment_settings=EagerDeployment(), progress=progress)
+
+
+def _state_bytes(candidate: Any) -> int | None:
+    return state_bytes(candidate) if isinstance(candidate, torch.nn.Module) else None
 
 
 def _target_name(target: Any) -> str:

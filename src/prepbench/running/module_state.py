@@ -134,3 +134,8 @@ def replaced_buffers(root: torch.nn.Module, before: dict[str, torch.Tensor]) -> 
         for name, old in before.items()
         if name in now and now[name] is not old and now[name].shape == old.shape and now[name].dtype == old.dtype
     ]
+
+
+def state_bytes(module: torch.nn.Module) -> int:
+    """Bytes of the parameters and buffers of a module; shared ones count once."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))

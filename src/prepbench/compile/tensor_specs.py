@@ -12,55 +12,55 @@ from prepbench.errors import InputError
 
 # per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32], "example": [2, 3, 32, 32]} with None for a dynamic
 # size; None for a constant
-TensorForms = tuple[Mapping[str, Any] | None, ...]
+TensorSpecs = tuple[Mapping[str, Any] | None, ...]
 
 
-def tensor_forms(program: torch.export.ExportedProgram) -> TensorForms:
-    """The form of each input leaf of a captured program."""
+def tensor_specs(program: torch.export.ExportedProgram) -> TensorSpecs:
+    """What each input leaf of a captured program looks like."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     examples = pytree.tree_leaves(program.example_inputs)
     return tuple(
-        _form(values.get(name), example) if isinstance(name, str) else None
+        _spec(values.get(name), example) if isinstance(name, str) else None
         for name, example in zip(program.graph_signature.user_inputs, examples, strict=True)
     )
 
 
-def dummy_leaf(form: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
-    """A tensor of a form, of the sizes of the example: noise, or zeros where numbers count things, or True."""
-    dtype = getattr(torch, form["dtype"])
-    sizes = form.get("example") or [2 if size is None else size for size in form["shape"]]
+def dummy_tensor(spec: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
+    """A tensor with the sizes of the example: noise for floating point, zeros for integers, True for booleans."""
+    dtype = getattr(torch, spec["dtype"])
+    sizes = spec.get("example") or [2 if size is None else size for size in spec["shape"]]
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(sizes, generator=generator, dtype=torch.float32).to(dtype)
     return torch.ones(sizes, dtype=dtype) if dtype is torch.bool else torch.zeros(sizes, dtype=dtype)
 
 
-def check_tensors(leaves: Sequence[Any], forms: TensorForms, paths: Sequence[str]) -> None:
+def check_tensors(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[str]) -> None:
     """Raise ``InputError`` for an input leaf that the compiled graph cannot take, naming it and what it should be."""
-    for leaf, form, path in zip(leaves, forms, paths, strict=True):
-        if form is not None and not _fits(leaf, form):
-            raise _misfit(leaf, form, path)
+    for leaf, spec, path in zip(leaves, specs, paths, strict=True):
+        if spec is not None and not _fits(leaf, spec):
+            raise _misfit(leaf, spec, path)
 
 
-def _fits(leaf: Any, form: Mapping[str, Any]) -> bool:
-    if not isinstance(leaf, torch.Tensor) or _name(leaf.dtype) != form["dtype"]:
+def _fits(leaf: Any, spec: Mapping[str, Any]) -> bool:
+    if not isinstance(leaf, torch.Tensor) or _name(leaf.dtype) != spec["dtype"]:
         return False
-    sizes = form["shape"]
+    sizes = spec["shape"]
     return leaf.ndim == len(sizes) and all(s is None or s == n for s, n in zip(sizes, leaf.shape, strict=True))
 
 
-def _misfit(leaf: Any, form: Mapping[str, Any], path: str) -> InputError:
-    wanted = f"{path} must be a torch.{form['dtype']} tensor of shape {_shape_text(form['shape'])}"
+def _misfit(leaf: Any, spec: Mapping[str, Any], path: str) -> InputError:
+    wanted = f"{path} must be a torch.{spec['dtype']} tensor of shape {_shape_text(spec['shape'])}"
     if not isinstance(leaf, torch.Tensor):
         return InputError(f"{wanted}, got {type(leaf).__name__}. Convert it, e.g. torch.as_tensor(...).")
-    if _name(leaf.dtype) != form["dtype"]:
-        return InputError(f"{wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{form['dtype']}).")
+    if _name(leaf.dtype) != spec["dtype"]:
+        return InputError(f"{wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{spec['dtype']}).")
     return InputError(
         f"{wanted}, got shape {tuple(leaf.shape)}. A size that differs between the tracing inputs becomes dynamic (*): "
         "compile again with such samples."
     )
 
 
-def _form(value: Any, example: Any) -> Mapping[str, Any] | None:
+def _spec(value: Any, example: Any) -> Mapping[str, Any] | None:
     if not isinstance(value, torch.Tensor):
         return None
     sizes = [size if isinstance(size, int) else None for size in value.shape]

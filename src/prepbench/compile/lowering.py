@@ -1,0 +1,111 @@
+"""From a program to a target's runtime, with a fallback to PyTorch for what the target does not support."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.capture.aten.captured import Captured
+from prepbench.capture.aten.leaf_operators import is_leaf_operator
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.task import CompileTask
+from prepbench.errors import TargetError
+from prepbench.jobs import ProgressCallback
+from prepbench.targets import Lowering, Runtime, Target
+from prepbench.targets.partition import lower_partitioned
+
+Program = torch.export.ExportedProgram
+
+
+def lowering_of(program: Program, captured: Captured, call_spec: CallSpec, progress: ProgressCallback) -> Lowering:
+    """What the target is given: the program, and readable names for its inputs, outputs and dynamic sizes."""
+    return Lowering(
+        program,
+        call_spec.input_names,
+        call_spec.output_names,
+        _size_names(program, captured),
+        captured.leaves,
+        keep_alive=captured,
+        progress=progress,
+    )
+
+
+def lower(task: CompileTask, lowering: Lowering) -> tuple[Runtime, tuple[str, ...]]:
+    """Lower the whole graph, or, with ``fullgraph=False``, the parts of it that the target supports.
+
+    Returns:
+        The runtime, and the operators that PyTorch runs.
+
+    Raises:
+        TargetError: the target cannot lower the graph; names the operators that it does not support.
+    """
+    target, program = task.target, lowering.program
+    try:
+        target.check_leaves(lowering.leaves)
+        return target.lower(lowering, task.settings), ()
+    except TargetError as error:
+        fallback = _unsupported(target, program)
+        if not fallback:
+            raise
+        if task.fullgraph:
+            raise TargetError(
+                f"{error} {target.display_name} does not support: {', '.join(operator_places(fallback))}. With "
+                f"fullgraph=False these run in PyTorch, and the rest on {target.display_name}."
+            ) from error
+    return lower_partitioned(target, lowering, task.settings, fallback), tuple(operator_places(fallback))
+
+
+def _unsupported(target: Target, program: Program) -> list[fx.Node]:
+    """The nodes of ``program`` that the target does not support; it may have looked at a decomposed program."""
+    unsupported = list(target.unsupported_nodes(program))
+    names = {name for node in unsupported for name in _origins(node)}
+    operators = {node.target for node in unsupported}
+    return [
+        node
+        for node in program.graph.nodes
+        if node.op == "call_function"
+        and (node.name in names or node.target in operators or is_leaf_operator(node.target))
+    ]
+
+
+def _origins(node: fx.Node) -> set[str]:
+    """The names of a node and of those that it was decomposed from."""
+    names, rest = {node.name}, list(node.meta.get("from_node") or ())
+    while rest:
+        source = rest.pop()
+        names.add(source.name)
+        rest += source.from_node or ()
+    return names
+
+
+def operator_places(nodes: Sequence[fx.Node]) -> list[str]:
+    """Operators with the modules that call them, and how often."""
+    places: Counter[tuple[str, str]] = Counter()
+    for node in nodes:
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        places[str(node.target).removesuffix(".default"), str(stack[-1][0]) if stack else ""] += 1
+    return [
+        f"{fqn or 'the model'}: {operator}" + (f" ({count} times)" if count > 1 else "")
+        for (operator, fqn), count in places.items()
+    ]
+
+
+def _size_names(program: Program, captured: Captured) -> dict[str, str]:
+    """The names of the dynamic sizes by the symbols of ``program``, which may differ from those of the capture."""
+    symbols = [_sizes(p) for p in (captured.program, program)]
+    return {
+        str(now): captured.size_names[str(then)]
+        for then, now in zip(*symbols, strict=True)
+        if str(then) in captured.size_names
+    }
+
+
+def _sizes(program: Program) -> list[Any]:
+    """All sizes of all input tensors, in order."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = [values.get(name) for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    return [size for value in inputs if isinstance(value, torch.Tensor) for size in value.shape]

@@ -1,0 +1,61 @@
+"""Samples of a compile: read once, and turned into calls of the flat program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.compile.call_spec import CallSpec
+from prepbench.errors import InputError
+from prepbench.inputs import Sample, named_leaves, normalize_samples
+
+
+def read_samples(
+    function: Callable[..., Any], tracing: Any, calibration: Any, transform: Callable[[Any], Any] | None
+) -> tuple[list[Sample], list[Sample]]:
+    """Tracing and calibration samples. An iterable that is given for both is read once."""
+    calibrating = (
+        []
+        if calibration is None
+        else normalize_samples(function, calibration, name="calibration_inputs", data_transform_fn=transform)
+    )
+    if tracing is None or tracing is calibration:
+        return calibrating, calibrating
+    return normalize_samples(function, tracing, name="tracing_inputs", data_transform_fn=transform), calibrating
+
+
+def with_static_sizes_of_first(
+    samples: Sequence[Sample], axes: DynamicAxes, function: Callable[..., Any]
+) -> list[Sample]:
+    """The samples that have the sizes of the first one in all dims that ``axes`` declares static."""
+    dynamic = {(axis.path, axis.dim) for axis in axes.dynamic}
+
+    def static_sizes(sample: Sample) -> dict[tuple[str, int], int]:
+        return {
+            (path, dim): size
+            for path, leaf in named_leaves(function, sample)
+            if isinstance(leaf, torch.Tensor)
+            for dim, size in enumerate(leaf.shape)
+            if (path, dim) not in dynamic
+        }
+
+    first = static_sizes(samples[0])
+    return [sample for sample in samples if static_sizes(sample) == first]
+
+
+def flat_samples(samples: Sequence[Sample], call_spec: CallSpec) -> list[Sample]:
+    """The calibration samples as calls of the flat program.
+
+    Raises:
+        InputError: a sample is nested differently from the tracing inputs.
+    """
+    result = []
+    for sample in samples:
+        try:
+            result.append(Sample(tuple(call_spec.flatten(sample.args, sample.kwargs)), {}, sample.index))
+        except InputError as error:
+            raise InputError(f"calibration_inputs[{sample.index}]: {error}") from error
+    return result

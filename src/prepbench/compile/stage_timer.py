@@ -1,0 +1,44 @@
+"""The stages of a compile: progress, log lines and seconds of each."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from prepbench.compile.compile_log import CompileLog
+from prepbench.jobs import Progress, ProgressCallback
+
+
+class StageTimer:
+    """Reports each stage, logs it, and measures its seconds.
+
+    Args:
+        progress: called at the beginning and end of each stage, and within.
+        log: the log.
+
+    Attributes:
+        seconds: the seconds of each stage so far.
+    """
+
+    def __init__(self, progress: ProgressCallback, log: CompileLog) -> None:
+        self.progress = progress
+        self._log = log
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str, reports_progress: bool = False) -> Iterator[None]:
+        """One stage: ``with timer("capture"):``.
+
+        Args:
+            name: of the stage.
+            reports_progress: what runs inside reports its own beginning and end.
+        """
+        if not reports_progress:
+            self.progress(Progress(name, 0, 1))
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+        self._log.write("stage", f"{name}: {self.seconds[name]:.2f} s", stage=name, seconds=self.seconds[name])
+        if not reports_progress:
+            self.progress(Progress(name, 1, 1))

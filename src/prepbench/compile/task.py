@@ -1,0 +1,76 @@
+"""What is to be compiled and for what, once the model is captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat.programs import flat_program, with_outputs, with_own_weights
+from prepbench.capture.aten.captured import Captured
+from prepbench.compile.call_spec import CallSpec
+from prepbench.inputs import Sample
+from prepbench.settings import CompileOptions, DeploymentSettings, ExplainedLayer
+from prepbench.targets import Target
+
+
+@dataclass(frozen=True)
+class CompileTask:
+    """A captured model, and how to compile it.
+
+    Attributes:
+        target: the target that the model will run on.
+        settings: the settings of the target.
+        options: algorithms and floors.
+        captured: the model as a graph.
+        call_spec: how the model is called.
+        program: the flat program, in float.
+        name: the name of the graph.
+        layer_settings: the settings that apply to each layer; None for a compile in float.
+        calibration: the calibration inputs.
+        is_pretrained: whether the weights are trained, so that measuring the noise of layers makes sense.
+        fullgraph: whether the target must take the whole graph.
+        data_transform_fn: applied to samples that are given later.
+    """
+
+    target: Target
+    settings: DeploymentSettings
+    options: CompileOptions
+    captured: Captured
+    call_spec: CallSpec
+    program: torch.export.ExportedProgram
+    name: str
+    layer_settings: tuple[ExplainedLayer, ...] | None = None
+    calibration: tuple[Sample, ...] = ()
+    is_pretrained: bool = True
+    fullgraph: bool = True
+    data_transform_fn: Callable[[Any], Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        captured: Captured,
+        target: Target,
+        settings: DeploymentSettings,
+        options: CompileOptions,
+        name: str,
+        *,
+        own_weights: bool,
+    ) -> CompileTask:
+        """A task to compile in float, on the model's tensors or on copies of them."""
+        assert captured.program.example_inputs is not None
+        args, kwargs = captured.program.example_inputs
+        call_spec = CallSpec.of(function, Sample(tuple(args), dict(kwargs)), captured.program)
+        program = flatten(captured, call_spec)
+        program = with_own_weights(program) if own_weights else program
+        return cls(target, settings, options, captured, call_spec, program, name)
+
+
+def flatten(captured: Captured, call_spec: CallSpec) -> torch.export.ExportedProgram:
+    """The captured program, taking leaves and returning leaves, without the outputs that are constants."""
+    program = flat_program(captured.program, call_spec.input_names)
+    places = [i for i in range(len(program.graph_signature.user_outputs)) if i not in call_spec.output_constants]
+    return with_outputs(program, places) if call_spec.output_constants else program
