@@ -7,11 +7,11 @@ import gzip
 import html
 import os
 import re
-import tempfile
 from pathlib import Path
 
 from prepbench.document.codec import to_json
 from prepbench.document.model import DiagramDocument, GraphCollectionDocument
+from prepbench.storage import write_file
 from prepbench.views.scene import scene
 from prepbench.views.text import to_text
 
@@ -48,8 +48,11 @@ def write_page(document: GraphCollectionDocument | DiagramDocument, path: str | 
 
     Returns:
         The path, for a link.
+
+    Raises:
+        StorageError: it cannot be written; an older file is still there.
     """
-    return _write(page(document), Path(path))
+    return write_file(path, page(document))
 
 
 def write_document(document: GraphCollectionDocument | DiagramDocument, path: str | os.PathLike[str]) -> Path:
@@ -57,22 +60,11 @@ def write_document(document: GraphCollectionDocument | DiagramDocument, path: st
 
     Returns:
         The path.
+
+    Raises:
+        StorageError: it cannot be written; an older file is still there.
     """
-    return _write(to_json(document), Path(path))
-
-
-def _write(text: str, target: Path) -> Path:
-    prefix = f".{target.name}."
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=prefix, delete=False, encoding="utf-8") as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, target)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-    return target
+    return write_file(path, to_json(document))
 
 
 def _base64(text: str) -> str:
