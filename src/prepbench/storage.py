@@ -67,6 +67,26 @@ def write_file(path: Name, data: bytes | str) -> Path:
     return given
 
 
+def move_file(source: Name, path: Name) -> Path:
+    """Move a finished file, which lies on the same disk, to its place, whole or not at all.
+
+    Returns:
+        The path as it was given.
+
+    Raises:
+        StorageError: it cannot be moved. What was there before is still there.
+    """
+    given = Path(path)
+    place = Path(os.path.realpath(given))
+    with typed_errors(given, Path(source).stat().st_size):
+        with Path(source).open("rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(source, stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o644)
+        os.replace(source, place)
+        _sync_folder(place.parent)
+    return given
+
+
 def write_folder(path: Name, fill: Callable[[Path], None]) -> Path:
     """Write a folder whole or not at all; folders above it are made.
 
@@ -111,6 +131,26 @@ def _move_in(new: Path, place: Path) -> None:
 def folder_bytes(folder: Path) -> int:
     """Bytes of all files in a folder and the folders in it."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@contextlib.contextmanager
+def folder_beside(path: Name) -> Iterator[Path]:
+    """A folder on the same disk as ``path``, for files that will be moved there; gone afterwards.
+
+    Raises:
+        StorageError: the place is a folder, or cannot be written to.
+    """
+    given = Path(path)
+    place = Path(os.path.realpath(given))
+    with typed_errors(given):
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
+    try:
+        yield beside
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 @contextlib.contextmanager

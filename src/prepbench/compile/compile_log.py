@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.compile.report import CompileReport
-from prepbench.errors import ArtifactError
+from prepbench.errors import StorageError
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.settings import CompileOptions, DeploymentSettings, QuantizationSettings
 
@@ -29,7 +29,7 @@ class CompileLog:
         name: the name of the graph, which is in each line.
 
     Raises:
-        ArtifactError: the folder cannot be written to.
+        StorageError: the folder cannot be written to.
     """
 
     def __init__(self, folder: str | Path | None, name: str) -> None:
@@ -99,7 +99,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ArtifactError(
+        raise StorageError(
             f"The log in logs_dir={str(folder)!r} cannot be written: {error.strerror or error}. The compile "
             "stopped; the model is unchanged. Free space or choose another folder, and compile again."
         ) from error

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 from prepbench._torch_compat.programs import with_outputs
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
+from prepbench.storage import folder_beside, move_file, typed_errors
 from prepbench.targets import Lowering, Runtime, target_named
 from prepbench.targets.onnx.target import write_onnx
 
@@ -44,26 +43,17 @@ def export_onnx_file(
             "A model with leaf modules cannot be written as ONNX, because they call back into Python: "
             f"{', '.join(leaf or 'the model itself' for leaf in report.leaves)}."
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as name:
-        folder = Path(name)
-        try:
-            if source is not None:
-                write_onnx(target_named(target), _renamed(source, names), folder)
-            else:
-                _from_saved(folder, names, runtime, target)
-        except OSError as error:
-            raise ArtifactError(
-                f"{path} cannot be written: {error.strerror or error}. An older file there is unchanged. Free space or "
-                "choose another place."
-            ) from error
+    with typed_errors(path), folder_beside(path) as folder:
+        if source is not None:
+            write_onnx(target_named(target), _renamed(source, names), folder)
+        else:
+            _from_saved(folder, names, runtime, target)
         files = list(folder.iterdir())
         if len(files) != 1:
             raise ArtifactError(
                 "The model's weights do not fit into one ONNX file (2 GB); use save(folder), which keeps both files."
             )
-        os.chmod(files[0], 0o644)
-        os.replace(files[0], path)
+        move_file(files[0], path)
     return path
 
 

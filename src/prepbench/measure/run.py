@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping, Sequence, Sized
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ from prepbench.measure.comparison import Comparison as Comparison
 from prepbench.measure.latency import Latency, measure
 from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import Candidate, Scores, unchanged
+from prepbench.storage import temporary_folder
 
 
 def compare(
@@ -94,8 +93,7 @@ def _score(scores: Scores, batch: Batch, total: int, progress: ProgressCallback)
 def _size_and_latency(
     candidates: Mapping[str, Candidate], first: Batch, *, rounds: int, timeout: float | None, progress: ProgressCallback
 ) -> tuple[dict[str, Artifact], dict[str, Latency]]:
-    with tempfile.TemporaryDirectory(prefix="prepbench-compare-") as name:
-        folder = Path(name)
+    with temporary_folder("compare") as folder:
         artifacts = {}
         for position, (candidate_name, candidate) in enumerate(candidates.items()):
             progress(Progress("save", position, len(candidates), candidate_name))

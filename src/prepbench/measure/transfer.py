@@ -11,6 +11,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
+from prepbench.storage import write_file
 
 _TENSORS = "inputs.safetensors"
 _STRUCTURE = "inputs.json"
@@ -23,7 +24,7 @@ def save_sample(sample: Sample, folder: Path) -> None:
     Raises:
         InputError: a leaf is neither a tensor nor None, bool, int, float or str, or a container is unknown to pytree.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
     tensors: dict[str, torch.Tensor] = {}
@@ -43,8 +44,8 @@ def save_sample(sample: Sample, folder: Path) -> None:
     except NotImplementedError as error:
         raise InputError(f"the containers of the inputs cannot be written as JSON: {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / _TENSORS)
-    (folder / _STRUCTURE).write_text(json.dumps({"structure": structure, "leaves": described}), encoding="utf-8")
+    write_file(folder / _TENSORS, save(tensors))
+    write_file(folder / _STRUCTURE, json.dumps({"structure": structure, "leaves": described}))
 
 
 def load_sample(folder: Path) -> Sample:
