@@ -16,7 +16,10 @@ _KEPT = 2**15
 
 
 class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignore[misc]
-    """Learns the range of what passes it: one scale and zero point.
+    """Learns the range of the values that pass it, and gives one scale and zero point for all of them.
+
+    Its ``mode`` says what it does with a value: ``"observe"`` learns from it, ``"pass"`` does nothing, ``"simulate"``
+    quantizes and dequantizes it.
 
     Args:
         method: ``"minmax"``, ``"percentile"`` or ``"mse"``.
@@ -35,7 +38,7 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
         self.forget()
 
     def forget(self) -> None:
-        """Start afresh."""
+        """Forget what was learned."""
         self.low, self.high = math.inf, -math.inf
         self._kept: list[torch.Tensor] = []
         self._qparams: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -119,7 +122,7 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
 
 
 def _step(x: torch.Tensor) -> int:
-    """How far apart the values of ``x`` lie that are kept: coprime to its sizes, so that all channels are seen."""
+    """Every how many values of ``x`` one is kept: coprime to its sizes, so that every channel is sampled."""
     step = max(1, math.ceil(x.numel() / _KEPT_OF_A_BATCH))
     while any(math.gcd(step, size) > 1 for size in x.shape):
         step += 1

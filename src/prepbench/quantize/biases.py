@@ -1,4 +1,4 @@
-"""Biases: what quantizing adds to the mean of a layer's output is taken off, and what int32 cannot hold is avoided."""
+"""Biases: correcting the mean error that quantization adds, and keeping biases within the range of int32."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def correct_biases(graph: fx.GraphModule, shifts: Mapping[str, torch.Tensor]) ->
 
 
 def restore_biases(graph: fx.GraphModule, before: Mapping[str, fx.Node]) -> None:
-    """Take corrections back, in place."""
+    """Undo :func:`correct_biases`, in place."""
     for node in list(graph.graph.nodes):
         if node.name in before:
             corrected = _bias(node)

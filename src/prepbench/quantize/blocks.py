@@ -1,4 +1,4 @@
-"""Weights with a scale for each block of inputs: one operator, which targets translate or take apart."""
+"""Weights with a scale for each block of inputs: one operator, which targets translate or decompose."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ OPERATOR = torch.ops.prepbench.dequantize_blocks.default
 
 
 def decompose_blocks(program: Program) -> Program:
-    """The program with each such operator taken apart, for targets whose compilers shall see through it."""
+    """The program with plain operators in place of ``dequantize_blocks``, for targets that have no kernel for it."""
     if not any(node.target is OPERATOR for node in program.graph.nodes):
         return program
-    with warnings_ignored_here():  # torch about its own internals
+    with warnings_ignored_here():  # torch warns about its own internals
         decomposed: Program = program.run_decompositions({OPERATOR: dequantize_blocks_reference})
     return decomposed

@@ -1,4 +1,4 @@
-"""The stage after calibration: choose each layer's weight scheme, correct biases, and leave ruined layers in float."""
+"""The stage after calibration: choose weight schemes, correct biases, and leave inexact layers in float."""
 
 from __future__ import annotations
 

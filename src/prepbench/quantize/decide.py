@@ -1,4 +1,4 @@
-"""What each layer becomes: the smallest scheme that its sensitivity allows, or float where it would be ruined."""
+"""What each layer becomes: the smallest scheme that its sensitivity allows, or float where that is too inexact."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _choose(
     options: CompileOptions,
     decisions: Decisions,
 ) -> None:
-    """Take the first candidate within the limit; without a threshold the best one, if it does not ruin the layer."""
+    """Take the first candidate within the limit; without a threshold the best one, if it reaches the floor."""
     threshold = settings.quantization_sensitivity_threshold
     limit = threshold if threshold is not None else CANDIDATE_LIMIT
     if options.keep_ruined_layers_in_float:

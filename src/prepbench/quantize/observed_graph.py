@@ -25,7 +25,7 @@ def all_observers(graph: fx.GraphModule) -> list[Any]:
 
 
 def set_mode(graph: fx.GraphModule, mode: str) -> None:
-    """What all observers do from now on: ``"observe"``, ``"pass"`` or ``"simulate"``."""
+    """Set what all observers do: ``"observe"`` learns ranges, ``"pass"`` does nothing, ``"simulate"`` quantizes."""
     for observer in all_observers(graph):
         observer.mode = mode
 

@@ -1,4 +1,4 @@
-"""What quantization made of each layer."""
+"""The report of each layer: how it was quantized, and how well."""
 
 from __future__ import annotations
 

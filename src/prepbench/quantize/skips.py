@@ -14,11 +14,11 @@ from prepbench.settings import ExplainedLayer, is_within
 def skipped_downstream(graph: fx.Graph, explained: Sequence[ExplainedLayer]) -> dict[str, str]:
     """Why layers stay in float that a skipped layer's output reaches, by FQN.
 
-    A layer that a rule skips "until" others takes along all that its output reaches; there the walk along the graph
-    stops. One that a rule skips "downstream" takes along everything.
+    Where a rule skips a layer "until" others, the layers in between stay in float, too. Where it skips "downstream",
+    all layers that the output reaches do.
 
     Raises:
-        SettingsError: skipping shall end at a layer that the output never reaches.
+        SettingsError: a layer at which skipping ends is one that the output never reaches.
     """
     layers = layer_nodes(graph, {row.fqn: row for row in explained})
     by_layer: dict[str, list[fx.Node]] = {}
@@ -44,7 +44,7 @@ def skipped_downstream(graph: fx.Graph, explained: Sequence[ExplainedLayer]) -> 
 
 
 def _reach(starts: Sequence[fx.Node], owner: dict[fx.Node, str], until: Sequence[str]) -> tuple[set[str], set[str]]:
-    """FQNs of the layers behind ``starts`` that are passed, and of those at which the walk ends."""
+    """FQNs of the layers behind ``starts`` that are skipped, and of those at which skipping ends."""
     passed: set[str] = set()
     stops: set[str] = set()
     seen: set[fx.Node] = set()

@@ -11,7 +11,7 @@ from prepbench.quantize.weights import WeightScheme, rounded, weight_qparams
 
 
 class WeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
-    """Reads a weight once and knows its integers for any scheme."""
+    """Reads a weight once and gives its integers for any scheme. It has the modes of ``ActivationObserver``."""
 
     def __init__(
         self, scheme: WeightScheme | None = None, ch_axis: int | None = None, dtype: Any = torch.int8, **_: Any
@@ -35,7 +35,7 @@ class WeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
         self.scheme, self._qparams, self._rounded = scheme, None, None
 
     def widen(self, least_scale: torch.Tensor) -> None:
-        """Let no scale be smaller than these, one for each channel."""
+        """Raise scales that are smaller than these, which are one for each channel."""
         scale, zero_point = self.calculate_qparams()
         least = least_scale if len(scale) == len(least_scale) else least_scale.max().expand_as(scale)
         self._qparams, self._rounded = (torch.maximum(scale, least), zero_point), None
