@@ -8,23 +8,41 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from prepbench.document.checks import printable
 from prepbench.document.codec import from_json, to_json
 from prepbench.document.hierarchy import grouped
-from prepbench.document.model import VERSION, DiagramDocument, GraphCollectionDocument, Overlay, OverlayValue
+from prepbench.document.model import VERSION, DiagramDocument, Graph, GraphCollectionDocument, Overlay, OverlayValue
 from prepbench.document.schema import FILE, main, schema
 from prepbench.errors import DocumentError
 from tests.views.documents import failing, language_model, reused
+
+# texts and numbers of the kinds that a document may hold
+st.register_type_strategy(str, st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cf"))))
+st.register_type_strategy(int, st.integers(0, 2**53))
+st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
+
+
+def _with_own_nodes(graphs: tuple[Graph, ...]) -> tuple[Graph, ...]:
+    """The graphs with ids that occur once and inputs that are earlier nodes."""
+    return tuple(
+        replace(
+            graph,
+            nodes=tuple(
+                replace(node, id=f"{at}:{i}", inputs=tuple(f"{at}:{j}" for j in range(min(i, len(node.inputs)))))
+                for i, node in enumerate(graph.nodes)
+            ),
+        )
+        for at, graph in enumerate(graphs)
+    )
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.from_type(GraphCollectionDocument), st.from_type(DiagramDocument))
 def test_round_trip(document: GraphCollectionDocument, diagram: DiagramDocument) -> None:
-    ids = [node.id for graph in document.graphs for node in graph.nodes]
-    assume(len(set(ids)) == len(ids))
-    whole = grouped(replace(document, version=VERSION))
+    whole = grouped(replace(document, graphs=_with_own_nodes(document.graphs), version=VERSION))
     for each in (whole, replace(diagram, version=VERSION, documents=(whole, whole))):
         text = to_json(each)
         assert to_json(from_json(text)) == text
@@ -64,6 +82,18 @@ def _circle(data: dict[str, Any]) -> None:
     data["groups"][1]["parent"], data["groups"][2]["parent"] = "block@2", "block"
 
 
+def _use_each_other(data: dict[str, Any]) -> None:
+    first, second = data["graphs"][0]["nodes"][:2]
+    first["inputs"] = [second["id"]]
+
+
+def _deep(data: dict[str, Any]) -> None:
+    data["groups"] += [
+        {"id": f"g{i}", "parent": f"g{i - 1}" if i else "", "fqn": "", "call": 1, "alike": 0, "label": ""}
+        for i in range(500)
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -83,9 +113,39 @@ def _circle(data: dict[str, Any]) -> None:
         (_with(lambda d: d["groups"].pop(0)), "''"),
         (_with(lambda d: d["graphs"][0]["nodes"][1].update(group="nowhere")), "lies in group 'nowhere'"),
         (_with(lambda d: d["graphs"][0]["nodes"].append(d["graphs"][0]["nodes"][0])), "two nodes ':x'"),
+        (_with(lambda d: d["graphs"][0]["nodes"][1].update(inputs=["nowhere"])), "uses 'nowhere'"),
+        (_with(_use_each_other), "use each other"),
+        (_with(lambda d: d["modules"][0].update(parameters=-1)), "document.modules[0].parameters counts"),
+        (_with(lambda d: d["modules"][0].update(parameters=10**400)), "larger than any number"),
+        (_with(lambda d: d["modules"][0].update(type="\x1b[31m")), "document.modules[0].type holds '\\x1b'"),
+        (_with(lambda d: d["modules"][0].update(type="\ud800")), "no printable text"),
+        (_with(lambda d: d["modules"][0].update(type="\u202eevil")), "no printable text"),
+        (_with(_deep), "nest 501 deep"),
+        ("[" * 100_000, "too deep"),
+        (json.dumps({"version": VERSION, "documents": [], "overlays": [{"values": "x"}]}), "document"),
     ],
 )  # fmt: skip
 def test_faults_are_named(text: str, words: str) -> None:
     with pytest.raises(DocumentError) as caught:
         from_json(text)
     assert words in str(caught.value)
+
+
+def test_an_overlay_of_no_number_is_refused() -> None:
+    diagram = DiagramDocument((reused(),), overlays=(Overlay("ms", "number", values=(OverlayValue("a", 2.0),)),))
+    for word in ("NaN", "Infinity", "-Infinity"):
+        with pytest.raises(DocumentError, match=r"overlays\[0\]\.values\[0\]\.number must be a finite number"):
+            from_json(to_json(diagram).replace("2.0", word))
+
+
+def test_texts_of_models_are_printable() -> None:
+    assert printable("tab\tand\nline") == "tab\tand\nline"
+    assert printable("\x1b[31m\u202e\ud800") == "\\x1b[31m\\u202e\\ud800"
+
+
+def test_names_of_a_model_cannot_steer_a_terminal() -> None:
+    document = reused()
+    names = tuple(replace(module, type=f"{module.type}\x1b[31m") for module in document.modules)
+    clean = grouped(replace(document, modules=names))
+    assert all(module.type.endswith("\\x1b[31m") for module in clean.modules)
+    assert from_json(to_json(clean)) == clean

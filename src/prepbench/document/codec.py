@@ -11,6 +11,7 @@ from dataclasses import MISSING, Field, asdict, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
+from prepbench.document.checks import check_depth, check_nodes, check_number, check_text
 from prepbench.document.hierarchy import check_hierarchy, grouped
 from prepbench.document.model import VERSION, DiagramDocument, GraphCollectionDocument
 from prepbench.errors import DocumentError
@@ -41,6 +42,10 @@ def from_json(text: str) -> GraphCollectionDocument | DiagramDocument:
         data = json.loads(text)
     except ValueError as error:
         raise DocumentError(f"The document is no JSON: {error}.") from error
+    except RecursionError as error:
+        raise DocumentError(
+            "The document nests too deep to be read. Trace the model again to write a new one."
+        ) from error
     if not isinstance(data, dict):
         raise DocumentError(f"The document must be a JSON object, got {type(data).__name__}.")
     version = str(data.get("version", ""))
@@ -55,6 +60,8 @@ def from_json(text: str) -> GraphCollectionDocument | DiagramDocument:
         return grouped(replace(document, version=VERSION))
     for part in document.documents if isinstance(document, DiagramDocument) else (document,):
         check_hierarchy(part)
+        check_depth(part)
+        check_nodes(part)
     return document
 
 
@@ -93,11 +100,13 @@ def _read(value: Any, kind: Any, path: str, *, lenient: bool) -> Any:
     if origin is types.UnionType:
         given = next(a for a in arguments if a is not type(None))
         return None if value is None else _read(value, given, path, lenient=lenient)
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise DocumentError(f"{path} must be of type {kind.__name__}, got {value!r}.")
-    return value
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise DocumentError(f"{path} must be of type {kind.__name__}, got {str(value)[:60]!r}.")
+    if kind is str:
+        check_text(value, path)
+    elif kind in (int, float):
+        check_number(value, path, counts=kind is int)
+    return float(value) if kind is float else value
 
 
 def _read_object(value: Any, kind: type, path: str, lenient: bool) -> Any:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from prepbench.document.checks import cleaned
 from prepbench.document.model import Graph, GraphCollectionDocument, Group, Module, Node
 from prepbench.errors import DocumentError
 
@@ -14,13 +15,13 @@ Calls = Mapping[str, Mapping[str, int]]
 
 
 def grouped(document: GraphCollectionDocument, calls: Calls | None = None) -> GraphCollectionDocument:
-    """The document with its groups, and with each node's place in them.
+    """The document with its groups, and with each node's place in them; texts of the model become printable.
 
     Args:
         document: graphs and modules; its own groups are replaced.
         calls: tells calls of the same module apart; without it they share a group.
     """
-    return _Grouping(document, calls or {}).result()
+    return cleaned(_Grouping(document, calls or {}).result())
 
 
 def check_hierarchy(document: GraphCollectionDocument) -> None:

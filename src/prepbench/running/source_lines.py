@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from prepbench.document.checks import printable
 from prepbench.document.model import SourceLine
 
 # Frames in these files run the capture, not the model.
@@ -109,7 +110,7 @@ _FILES: dict[SourceLine, str] = {}
 
 
 def source_line(file: str, line: int) -> SourceLine:
-    found = SourceLine(_readable(file), line, linecache.getline(file, line).strip())
+    found = SourceLine(_readable(file), line, printable(linecache.getline(file, line).strip()))
     _FILES[found] = file
     return found
 
@@ -127,7 +128,7 @@ _WIDTH = 120
 def code_frame(file: str, line: int) -> str:
     """The lines around ``line`` with their numbers, the line itself marked with ``>``; "" when there is no source."""
     numbers = range(max(1, line - _AROUND), line + _AROUND + 1)
-    texts = {number: linecache.getline(file, number) for number in numbers}
+    texts = {number: printable(linecache.getline(file, number)) for number in numbers}
     if not texts[line].strip():
         return ""
     filled = [number for number, text in texts.items() if text.strip()]

@@ -12,6 +12,7 @@ import re
 import torch
 
 from prepbench.capture.failures.reasons import REASONS, UNSUPPORTED, Reason
+from prepbench.document.checks import printable
 from prepbench.document.model import Failure
 from prepbench.running.source_lines import code_frame, forward_place, place_in_stack_trace, source_line, user_place
 
@@ -64,7 +65,7 @@ def failure_line(failure: Failure) -> str:
 
 def normalize_message(error: BaseException) -> str:
     """The error's message in at most three lines, without addresses, colours, paths of libraries and internal state."""
-    text = _without_noise(str(error))
+    text = printable(_without_noise(str(error)))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     kept: list[str] = []
     for line in lines:

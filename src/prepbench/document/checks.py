@@ -1,0 +1,131 @@
+"""What a document from somebody else must hold beyond its fields: readable texts, sane numbers, nodes that fit."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from prepbench.document.model import GraphCollectionDocument, Node
+from prepbench.errors import DocumentError
+
+MAX_DEPTH = 500
+"""Modules inside each other; Python itself cannot call deeper by default."""
+
+MAX_NUMBER = 2**53
+"""The largest number that every reader of JSON keeps exactly."""
+
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, which steer a terminal, characters that reverse text, and halves of surrogate pairs."""
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal or a page must not receive written as Python escapes it.
+
+    Example:
+        >>> printable("block\\x1b[31m")
+        'block\\\\x1b[31m'
+    """
+    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def cleaned(document: GraphCollectionDocument) -> GraphCollectionDocument:
+    """The document with :func:`printable` texts; the same object where all of them are."""
+    if not any(_UNPRINTABLE.search(text) for text in _texts(document)):
+        return document
+    result = _cleaned(document)
+    assert isinstance(result, GraphCollectionDocument)
+    return result
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _texts(item)
+    elif is_dataclass(value):
+        yield from _texts(tuple(vars(value).values()))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(map(_cleaned, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _cleaned(getattr(value, field.name)) for field in fields(value)})
+    return value
+
+
+def check_text(text: str, path: str) -> None:
+    """Raise ``DocumentError`` when a text holds what :func:`printable` would replace."""
+    found = _UNPRINTABLE.search(text)
+    if found:
+        raise DocumentError(
+            f"{path} holds {found[0]!a} at position {found.start()}, which is no printable text. Trace the model "
+            "again to write a new document."
+        )
+
+
+def check_number(value: float, path: str, *, counts: bool) -> None:
+    """Raise ``DocumentError`` when a count is negative or a number is no number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DocumentError(f"{path} must be a finite number, got {value}.")
+    if abs(value) > MAX_NUMBER and isinstance(value, int):
+        raise DocumentError(f"{path} is larger than any number in a document.")
+    if counts and value < 0:
+        raise DocumentError(f"{path} counts something and cannot be {value}.")
+
+
+def check_depth(document: GraphCollectionDocument) -> None:
+    """Raise ``DocumentError`` when modules nest deeper than :data:`MAX_DEPTH`; their hierarchy must have no circles."""
+    depth: dict[str | None, int] = {None: 0}
+    waiting = list(document.groups)
+    while waiting:  # parents come before what they hold, so this is one round for what prepbench writes
+        later = [group for group in waiting if group.parent not in depth]
+        depth |= {group.id: depth[group.parent] + 1 for group in waiting if group.parent in depth}
+        deepest = max(depth.values())
+        if deepest > MAX_DEPTH:
+            raise DocumentError(f"The modules of the document nest {deepest} deep; {MAX_DEPTH} can be shown.")
+        waiting = later
+
+
+def check_nodes(document: GraphCollectionDocument) -> None:
+    """Refuse nodes that use themselves, by themselves or through others, and inputs that are not there.
+
+    Raises:
+        DocumentError: names the nodes.
+    """
+    for graph in document.graphs:
+        nodes = {node.id: node for node in graph.nodes}
+        for node in graph.nodes:
+            for source in node.inputs:
+                if source not in nodes:
+                    raise DocumentError(
+                        f"Node {node.id!r} uses {source!r}, which its graph {graph.id!r} does not have."
+                    )
+        _check_circles(nodes)
+
+
+def _check_circles(nodes: dict[str, Node]) -> None:
+    finished: set[str] = set()
+    for start in nodes:
+        way: dict[str, int] = {}  # open nodes, with the number of inputs that were followed
+        stack = [start] if start not in finished else []
+        while stack:
+            at = stack[-1]
+            position = way.get(at, 0)
+            if position == len(nodes[at].inputs):
+                way.pop(at, None)
+                finished.add(stack.pop())
+                continue
+            way[at] = position + 1
+            source = nodes[at].inputs[position]
+            if source in way:
+                circle = " uses ".join(repr(name) for name in [*list(way)[list(way).index(source) :], source])
+                raise DocumentError(f"The nodes of the document use each other: {circle}.")
+            if source not in finished:
+                stack.append(source)
