@@ -1,7 +1,7 @@
 # One command each, on a machine with only Python 3.11, pip and apt:
 #   make demo   set up, run the quickstart notebook on real data, print the comparison, say where the HTML lies
 #   make lab    open JupyterLab on the notebooks
-#   make check  format, lint, types, import layers, fresh generated files
+#   make check  format, lint, types, import layers, fresh generated files, in Python and in TypeScript
 #   make test   everything: make check, the front end, unit tests, the zoo, notebooks, the browser
 #   make bench  ratios against the peers, in an environment of its own
 
@@ -34,17 +34,19 @@ demo: system $(INSTALLED)
 lab: system $(INSTALLED)
 	$(BIN)/jupyter lab notebooks
 
-format: $(INSTALLED)
+format: $(INSTALLED) extension/node_modules/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(IN_EXTENSION) npm run --silent format
 
-check: $(INSTALLED)
+check: $(INSTALLED) extension/node_modules/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m prepbench.document.schema --check
 	$(BIN)/python extension/generate.py --check
+	$(IN_EXTENSION) npm run --silent check
 
 test: system $(INSTALLED) check test-frontend test-unit test-notebooks test-browser
 
@@ -52,7 +54,6 @@ test-unit: $(INSTALLED)
 	$(PYTEST) tests -m "not browser" --numprocesses 2 --dist loadfile
 
 test-frontend: extension/node_modules/.installed
-	$(IN_EXTENSION) npm run --silent check
 	$(IN_EXTENSION) npm run --silent test
 
 test-notebooks: $(INSTALLED)

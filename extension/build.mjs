@@ -30,10 +30,11 @@ async function bundle(entry, format, engine = "") {
 }
 
 async function styles(name) {
-  const colours = await readFile(here("src/generated/colours.css"), "utf8");
+  const parts = ["generated/controls", ...(name === "diagram" ? ["generated/colours"] : []), `style/${name}`];
+  const sheets = await Promise.all(parts.map((part) => readFile(here(`src/${part}.css`), "utf8")));
   const result = await build({
     ...common,
-    stdin: { contents: colours + (await readFile(here(`src/style/${name}.css`), "utf8")), loader: "css" },
+    stdin: { contents: sheets.join(""), loader: "css" },
     target: "chrome123",
   });
   return result.outputFiles[0].text;
@@ -50,7 +51,7 @@ const files = {
   "diagram.js": await bundle("src/widget.ts", "esm", engine),
   "bench.js": await bundle("src/bench/index.ts", "esm"),
   "diagram.css": await styles("diagram"),
-  "bench.css": await readFile(here("src/style/bench.css"), "utf8"),
+  "bench.css": await styles("bench"),
 };
 await mkdir(STATIC, { recursive: true });
 for (const [name, text] of Object.entries(files)) await writeFile(`${STATIC}/${name}`, text);

@@ -32,7 +32,8 @@ def files() -> dict[str, str]:
         + _actions("DiagramActions", DIAGRAM_ACTIONS),
         "schema.json": json.dumps({"$defs": schema()["$defs"]}, separators=(",", ":")) + "\n",
         "palette.json": json.dumps(_marks(), indent=1, ensure_ascii=False) + "\n",
-        "colours.css": _css(),
+        "colours.css": _css(".pbd", palette.variables()),
+        "controls.css": _css(".pbd, .pbb, .pbl-panel", palette.controls()),
     }
 
 
@@ -92,10 +93,9 @@ def _marks() -> dict[str, Any]:
     }
 
 
-def _css() -> str:
-    shades = {f"--pb-{name}": shade for name, shade in palette.variables().items()}
-    lines = "".join(f"  {name}: light-dark({shade.light}, {shade.dark});\n" for name, shade in shades.items())
-    return f".pbd {{\n{lines}}}\n"
+def _css(selector: str, shades: dict[str, palette.Shade]) -> str:
+    lines = "".join(f"  --pb-{name}: light-dark({shade.light}, {shade.dark});\n" for name, shade in shades.items())
+    return f"{selector} {{\n{lines}}}\n"
 
 
 def main(arguments: list[str]) -> int:

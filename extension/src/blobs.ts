@@ -11,7 +11,7 @@ export function workerOf(script: string): Worker {
 }
 
 /** The text of gzipped data. */
-export async function unzipped(data: Uint8Array): Promise<string> {
+export function unzipped(data: Uint8Array): Promise<string> {
   return new Response(new Blob([data]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 

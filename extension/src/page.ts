@@ -20,7 +20,10 @@ let layout: Promise<string> | null = null;
 
 const diagram = createDiagram({
   engine: () => workerOf(engine),
-  layout: async () => workerOf(await (layout ??= unzipped(fromBase64(data("layout"))))),
+  layout: async () => {
+    layout ??= unzipped(fromBase64(data("layout")));
+    return workerOf(await layout);
+  },
   page: pageWith,
 });
 document.getElementById("diagram")!.append(diagram.element);

@@ -35,7 +35,9 @@ const PLACE = Symbol.for("prepbench");
 
 /** Looked up at each use: the extension may come after the first widget. */
 function sharedNow(): Shared {
-  return ((globalThis as Record<symbol, unknown>)[PLACE] ??= {}) as Shared;
+  const page = globalThis as Record<symbol, Shared | undefined>;
+  page[PLACE] ??= {};
+  return page[PLACE];
 }
 
 /** Asks Python for something that comes as bytes. */

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,3 +136,20 @@ def test_states_differ_without_colour() -> None:
     assert len(set(looks)) == len(looks)
     marks = (*STATUS.values(), REUSED, *CHANGES.values())
     assert len({mark.glyph for mark in marks}) == len(marks)
+
+
+NAMED = "black white red green blue yellow orange purple pink brown gray grey navy teal olive maroon silver gold cyan"
+ANYWHERE = r"#(?:[0-9a-fA-F]{3,4}){1,2}\b|\b(?:rgb|hsl|hwb|lab|lch|oklab|oklch)a?\("
+IN_STYLES = rf"{ANYWHERE}|[:\s](?:{NAMED.replace(' ', '|')})(?=[;\s])"
+
+
+def test_the_front_end_takes_its_colours_from_the_palette() -> None:
+    extension = Path(__file__).parents[2] / "extension"
+    found = []
+    for path in [*extension.glob("src/**/*.ts"), *extension.glob("src/**/*.css"), *extension.glob("style/*.css")]:
+        if "generated" in path.parts or path.name.endswith(".test.ts"):
+            continue
+        code = re.sub(r"/\*.*?\*/|(?<!:)//[^\n]*", "", path.read_text(), flags=re.DOTALL)
+        colours = re.findall(IN_STYLES if path.suffix == ".css" else ANYWHERE, code)
+        found += [f"{path.relative_to(extension)}: {colour.strip(' :')}" for colour in colours]
+    assert not found

@@ -22,7 +22,7 @@ const OPEN_LEVELS = 2;
 export function hierarchy(rows: readonly TreeRow[]): Item[] {
   const items: Item[] = [];
   const way: number[] = [];
-  let roots = 0;
+  const top = { children: 0 };
   const close = (depth: number, end: number): void => {
     for (let last = items[way.at(-1) ?? -1]; last && last.row.depth >= depth; last = items[way.at(-1) ?? -1]) {
       last.end = end;
@@ -33,7 +33,9 @@ export function hierarchy(rows: readonly TreeRow[]): Item[] {
     close(row.depth, index);
     const parent = way.at(-1) ?? -1;
     const above = items[parent];
-    const position = above ? (above.children += 1) : (roots += 1);
+    const siblings = above ?? top;
+    siblings.children += 1;
+    const position = siblings.children;
     items.push({ row, name: nameOf(row, above?.row.fqn ?? ""), parent, end: index + 1, position, children: 0 });
     way.push(index);
   });

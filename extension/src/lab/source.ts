@@ -44,7 +44,7 @@ interface FileContent {
   readonly editor?: CodeEditor.IEditor;
 }
 
-async function isFile(app: JupyterFrontEnd, path: string): Promise<boolean> {
+function isFile(app: JupyterFrontEnd, path: string): Promise<boolean> {
   return app.serviceManager.contents.get(path, { content: false }).then(
     ({ type }) => type === "file",
     () => false,

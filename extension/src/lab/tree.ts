@@ -13,7 +13,7 @@ export class TreeState {
   constructor(rows: readonly TreeRow[]) {
     this.items = hierarchy(rows);
     this.open = openAtFirst(this.items);
-    this.items.forEach(({ row }, index) => this.byName.set(row.fqn, index));
+    for (const [index, { row }] of this.items.entries()) this.byName.set(row.fqn, index);
   }
 
   readonly items: Item[];

@@ -14,7 +14,7 @@ export class Canvas {
   readonly frame = make("div", { class: "pbd-frame" }, this.element, this.map);
   picture: Picture | null = null;
   zoom = 1;
-  mapWanted = true;
+  private mapWanted = true;
   private boxes = new Map<string, Rect>();
   private mapRequest = 0;
   private readonly mapView = svgRect("pbd-map-view", { x: 0, y: 0, width: 0, height: 0 });
@@ -133,7 +133,12 @@ export class Canvas {
     this.resized.disconnect();
   }
 
-  drawMap(): void {
+  toggleMap(): void {
+    this.mapWanted = !this.mapWanted;
+    this.drawMap();
+  }
+
+  private drawMap(): void {
     cancelAnimationFrame(this.mapRequest);
     this.mapRequest = requestAnimationFrame(() => this.drawMapNow());
   }

@@ -69,7 +69,7 @@ export function toDot(
     if (from && to)
       lines.push(`${from} -> ${to}${source.startsWith("ref:") ? ' [style="dashed" arrowsize="0.4"]' : ""}`);
   }
-  return [...lines, "}"].join("\n") + "\n";
+  return `${[...lines, "}"].join("\n")}\n`;
 }
 
 /** The clusters by the names that they have in the DOT source. */

@@ -42,7 +42,8 @@ export class Diagram implements DiagramView {
     const waiting = make("p", { class: "pbd-note", role: "status" }, "Reading the model …");
     this.element.replaceChildren(waiting);
     try {
-      const engine = (this.engine = new EngineClient(this.assets));
+      const engine = new EngineClient(this.assets);
+      this.engine = engine;
       const summary = await engine.load(source);
       if (ticket !== this.ticket) return;
       this.summary = summary;
@@ -61,22 +62,22 @@ export class Diagram implements DiagramView {
     this.options = { ...this.options, ...options };
     this.colour();
     if (options.depth !== undefined && options.depth !== depth)
-      for (const pane of this.panes) void pane.show({ ...pane.view, open: null, depth: options.depth });
+      for (const pane of this.panes) void pane.stage.show({ ...pane.view, open: null, depth: options.depth });
   }
 
-  async tree(): Promise<TreeRow[]> {
-    return this.engine && this.panes[0] ? this.engine.tree(this.panes[0].part) : [];
+  tree(): Promise<TreeRow[]> {
+    return this.engine && this.panes[0] ? this.engine.tree(this.panes[0].part) : Promise.resolve([]);
   }
 
   async reveal(fqn: string): Promise<void> {
-    await Promise.all(this.panes.map((pane, i) => pane.reveal(fqn, i === 0)));
+    await Promise.all(this.panes.map((pane, i) => pane.selection.reveal(fqn, i === 0)));
   }
 
   /** Selects modules where they can be seen; listeners are not told. */
   async select(fqns: readonly string[]): Promise<void> {
     this.selected = [...fqns];
-    if (fqns.length === 1) await Promise.all(this.panes.map((pane) => pane.reveal(fqns[0]!, false)));
-    else await Promise.all(this.panes.map((pane) => pane.chooseNames(fqns)));
+    if (fqns.length === 1) await Promise.all(this.panes.map((pane) => pane.selection.reveal(fqns[0]!, false)));
+    else await Promise.all(this.panes.map((pane) => pane.selection.chooseNames(fqns)));
   }
 
   /** The view of the first pane. */
@@ -85,7 +86,7 @@ export class Diagram implements DiagramView {
   }
 
   async show(view: Partial<View>): Promise<void> {
-    await Promise.all(this.panes.map((pane) => pane.show({ ...pane.view, ...view })));
+    await Promise.all(this.panes.map((pane) => pane.stage.show({ ...pane.view, ...view })));
   }
 
   async setOverlays(overlays: Overlay[], active: string): Promise<void> {
@@ -96,8 +97,7 @@ export class Diagram implements DiagramView {
 
   async colourBy(name: string): Promise<void> {
     this.overlay = name;
-    for (const pane of this.panes) pane.overlay = name;
-    await Promise.all(this.panes.map((pane) => pane.redraw()));
+    await Promise.all(this.panes.map((pane) => pane.colourBy(name)));
   }
 
   onSelect(listener: (fqns: readonly string[]) => void): () => void {
@@ -136,10 +136,9 @@ export class Diagram implements DiagramView {
       selected: (pane: Pane, fqns: readonly string[]) => this.wasSelected(pane, fqns),
       viewed: (pane: Pane) => {
         for (const other of this.panes) if (other !== pane) void other.follow(pane.view);
-        this.viewListeners.forEach((listener) => listener());
+        this.tellViewed();
       },
-      overlaid: (name: string) =>
-        void this.colourBy(name).then(() => this.viewListeners.forEach((listener) => listener())),
+      overlaid: (name: string) => void this.colourBy(name).then(() => this.tellViewed()),
     };
     const parts = summary.documents.map((_, i) => i);
     this.panes =
@@ -147,15 +146,19 @@ export class Diagram implements DiagramView {
         ? parts.map((part) => new Pane(host, part, [part]))
         : [new Pane(host, 0, parts)];
     this.overlay = summary.overlay;
-    for (const pane of this.panes) pane.overlay = this.overlay;
+    for (const pane of this.panes) pane.stage.overlay = this.overlay;
     this.element.replaceChildren(...this.panes.map((pane) => pane.element));
     this.element.classList.toggle("pbd-pair", this.panes.length > 1);
   }
 
   private wasSelected(pane: Pane, fqns: readonly string[]): void {
     this.selected = fqns;
-    for (const other of this.panes) if (other !== pane) void other.chooseNames(fqns);
+    for (const other of this.panes) if (other !== pane) void other.selection.chooseNames(fqns);
     for (const listener of this.selectListeners) listener(fqns);
+  }
+
+  private tellViewed(): void {
+    for (const listener of this.viewListeners) listener();
   }
 
   private refuse(error: unknown): void {

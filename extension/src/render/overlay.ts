@@ -90,7 +90,7 @@ function shares(values: string[]): string {
 export function paint(scene: Scene, values: OverlayValues, lookup: Lookup): Paint {
   const found = new Map<string, number | string>();
   for (const box of allBoxes(scene.root)) {
-    const value = valueOf(box, values, lookup);
+    const value = overlayValue(box, values, lookup);
     if (value !== null) found.set(box.id, value);
   }
   return values.overlay.kind === "number"
@@ -98,7 +98,7 @@ export function paint(scene: Scene, values: OverlayValues, lookup: Lookup): Pain
     : paintTexts(found as Map<string, string>, values.overlay);
 }
 
-function valueOf(box: Box, values: OverlayValues, lookup: Lookup): number | string | null {
+function overlayValue(box: Box, values: OverlayValues, lookup: Lookup): number | string | null {
   if (box.kind === "fold") {
     const inner = [...new Set(box.folded.map((group) => lookup.groups.get(group)!.fqn))]
       .map((fqn) => values.of(fqn))

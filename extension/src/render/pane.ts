@@ -1,347 +1,229 @@
-/** One diagram with its bar, legend and details: turns what a person does into views, and views into pictures. */
+/** One diagram with its bar, legend and details around the stage. */
 
-import type { Assets, Options } from "./api";
 import { type Bar, crumbsOf, fillBar, legendOf, makeBar, type SaveKind, wordOf } from "./bar";
-import { FIRST_VIEW, type View } from "./boxes";
-import { Canvas, nearest } from "./canvas";
-import type { Details } from "./details";
-import { copyText, download, make } from "./dom";
+import type { View } from "./boxes";
+import { Commands } from "./commands";
+import { download, make } from "./dom";
 import { dress } from "./dress";
-import type { Drawing, Summary, Trouble } from "./engine";
+import type { Trouble } from "./engine";
 import { savePng, saveSvg } from "./exports";
+import { Finder } from "./finder";
 import { helpPanel } from "./help";
+import { type KeyTarget, pressed } from "./keys";
 import { marksOf } from "./marks";
-import { makePicture, pause } from "./picture";
-import type { Hit } from "./search";
+import type { Picture } from "./picture";
+import { Selection } from "./selection";
 import { detailsOf, type SideActions, troubleList } from "./side";
-import type { SvgElement } from "./svgtree";
-import { Cancelled, type EngineClient, Layouter, TooSlow } from "./workers";
+import { Stage, type StageHost } from "./stage";
 
-const LIMIT = 300;
-const HARD_LIMIT = 1500;
-const COARSE = 600; // boxes above which edges may wobble for the sake of time
-const SECONDS = 2;
-const PATIENT = 20;
-const BUSY_AFTER = 200;
+const SAID_FOR = 4000;
 
 let panes = 0;
 
 /** What a pane asks of the diagram that holds it. */
-export interface PaneHost {
-  readonly engine: EngineClient;
-  readonly assets: Assets;
-  readonly options: Options;
-  readonly summary: Summary;
+export interface PaneHost extends StageHost {
   selected(pane: Pane, fqns: readonly string[]): void;
   viewed(pane: Pane): void;
   overlaid(name: string): void;
 }
 
-interface Draw {
-  anchor?: string;
-  becomes?: string;
-  remember?: boolean;
-  limit?: number;
-  seconds?: number;
-}
-
-export class Pane {
+export class Pane implements KeyTarget {
   readonly element: HTMLElement;
-  overlay = "";
+  readonly stage: Stage;
+  readonly selection: Selection;
+  readonly commands: Commands;
   private readonly uid = `pbd-${++panes}`;
-  private readonly canvas = new Canvas();
-  private readonly layouter: Layouter;
   private readonly side = make("aside", { class: "pbd-side", "aria-label": "details", tabindex: -1 });
   private readonly legend = make("div", { class: "pbd-legend", role: "group", "aria-label": "legend and filter" });
   private readonly crumbs = make("nav", { class: "pbd-crumbs", "aria-label": "shown part" });
-  private readonly message = make("div", { class: "pbd-message", role: "alert" });
   private readonly bar: Bar;
-  private readonly views: View[];
-  private history: View[] = [];
-  private drawing: Drawing | null = null;
+  private readonly finder: Finder;
+  private readonly filter = new Set<string>();
   private troubles: Trouble[] = [];
   private findings: string[] = [];
-  private details: Details[] = [];
-  private chosen: string[] = [];
-  private active = "";
-  private readonly filter = new Set<string>();
-  private readonly pinned = new Set<string>();
-  private hits: Hit[] = [];
-  private visibleHits = new Set<string>();
-  private hit = -1;
   private traced = false;
   private following = false;
-  private ticket = 0;
-  private searchTicket = 0;
-  private finding = Promise.resolve();
 
   constructor(
     private readonly host: PaneHost,
-    public part: number,
+    part: number,
     private readonly switchable: readonly number[],
   ) {
-    this.layouter = new Layouter(host.assets);
-    this.views = host.summary.documents.map(() => ({ ...FIRST_VIEW, depth: host.options.depth ?? 0 }));
-    this.bar = makeBar(
-      {
-        find: () => {
-          this.finding = this.find();
-        },
-        searchKey: (event) => this.searchKey(event),
-        nextHit: (step) => void this.nextHit(step),
-        overlaid: (name) => this.host.overlaid(name),
-        undo: () => void this.undo(),
-        openMore: () => void this.openMore(1),
-        closeAll: () => void this.closeAll(),
-        zoomIn: () => this.canvas.zoomIn(),
-        zoomOut: () => this.canvas.zoomOut(),
-        fit: () => this.canvas.fit(),
-        help: () => this.help(),
-        save: (kind) => void this.save(kind),
-      },
-      this.host.assets.page !== undefined,
-    );
-    this.message.hidden = true;
-    this.element = make(
-      "section",
-      { class: "pbd-pane" },
-      this.bar.element,
-      this.crumbs,
-      make("div", { class: "pbd-body" }, this.canvas.frame, this.side),
-      this.legend,
-    );
-    this.canvas.frame.append(this.message);
-    this.element.addEventListener("keydown", (event) => this.key(event));
-    this.canvas.element.addEventListener("click", (event) => this.click(event, false));
-    this.canvas.element.addEventListener(
-      "dblclick",
-      (event) => (event.target as Element).closest(".pbd-handle") || this.click(event, true),
-    );
-    this.canvas.element.id = `${this.uid}-canvas`;
+    this.stage = new Stage(host, part, (picture) => this.drawn(picture));
+    const say = (text: string): void => this.say(text);
+    this.selection = new Selection(this.stage, {
+      marked: () => this.mark(),
+      chosen: (tell) => this.chosen(tell),
+      say,
+    });
+    this.commands = new Commands(this.stage, this.selection, say);
+    this.bar = this.makeBar();
+    this.finder = new Finder(this.bar, this.stage, this.selection, () => this.mark());
+    const { frame, element } = this.stage.canvas;
+    const body = make("div", { class: "pbd-body" }, frame, this.side);
+    this.element = make("section", { class: "pbd-pane" }, this.bar.element, this.crumbs, body, this.legend);
+    this.element.addEventListener("keydown", (event) => pressed(event, this));
+    element.addEventListener("click", (event) => this.click(event, false));
+    element.addEventListener("dblclick", (event) => {
+      if (!(event.target as Element).closest(".pbd-handle")) this.click(event, true);
+    });
+    element.id = `${this.uid}-canvas`;
+  }
+
+  get part(): number {
+    return this.stage.part;
   }
 
   get view(): View {
-    return this.views[this.part]!;
-  }
-
-  /** The view with the modules that are open now, also where the diagram chose them. */
-  private get shown(): View {
-    return { ...this.view, open: this.drawing?.open ?? this.view.open };
-  }
-
-  /** Names of the modules that are selected. */
-  get names(): string[] {
-    return [...new Set(this.details.flatMap((details) => this.foldedIn(details.id) ?? [details.fqn]))];
+    return this.stage.view;
   }
 
   /** Ids of the modules that are open. */
   get open(): string[] {
-    return this.drawing?.open ?? [];
+    return this.stage.drawing?.open ?? [];
   }
 
   /** Draws for the first time; with the given modules open, or as the diagram chooses. */
   async start(open: string[] | null = null): Promise<void> {
     this.fillBar();
-    this.layouter.start().catch(() => undefined); // told when the first layout waits for it
+    this.stage.warmUp();
     await this.learn();
     this.showSide();
-    await this.show({ ...this.view, open }, { remember: false });
+    await this.stage.show({ ...this.view, open }, { remember: false });
   }
 
-  private async learn(): Promise<void> {
-    [this.troubles, this.findings] = await Promise.all([
-      this.host.engine.troubles(this.part),
-      this.host.engine.findings(this.part),
-    ]);
-  }
-
-  /** Draws the view again, e.g. with another overlay. */
-  async redraw(): Promise<void> {
+  /** Draws the view again, coloured by another overlay. */
+  async colourBy(overlay: string): Promise<void> {
+    this.stage.overlay = overlay;
     this.fillBar();
-    await this.show(this.view, { remember: false, anchor: this.active });
-  }
-
-  async show(
-    view: View,
-    {
-      anchor = this.active,
-      becomes = anchor,
-      remember = true,
-      limit = this.host.options.limit ?? LIMIT,
-      seconds = SECONDS,
-    }: Draw = {},
-  ): Promise<void> {
-    const ticket = ++this.ticket;
-    const before = this.view;
-    const busy = setTimeout(() => ticket === this.ticket && this.sayBusy(), BUSY_AFTER);
-    try {
-      const drawing = await this.host.engine.draw(this.part, view, this.overlay);
-      if (ticket !== this.ticket) return;
-      if (drawing.size > limit) {
-        this.offer(view, drawing.size, { anchor, becomes, remember });
-        return;
-      }
-      const svg = await this.layout(drawing, seconds);
-      if (ticket !== this.ticket) return;
-      const picture = await makePicture(
-        svg,
-        drawing,
-        `${this.host.summary.documents[this.part]!.model}, ${drawing.size} boxes`,
-      );
-      await pause(); // the page may react between building and showing
-      if (ticket !== this.ticket) return;
-      if (remember) this.history.push(before);
-      this.views[this.part] = { ...view, open: view.open ?? null };
-      this.drawing = drawing;
-      this.hideMessage();
-      if (anchor !== becomes && this.canvas.rect(anchor)) this.canvas.rename(anchor, becomes);
-      this.canvas.show(picture, becomes);
-      dress(picture, this.uid);
-      this.mark();
-      this.showLegend();
-      this.showCrumbs();
-      await this.markHits();
-      if (!this.following) this.host.viewed(this);
-    } catch (error) {
-      if (!(error instanceof Cancelled) && ticket === this.ticket)
-        this.fail(error, view, { anchor, becomes, remember });
-    } finally {
-      clearTimeout(busy);
-    }
-  }
-
-  /** Opens the way to a module or node, selects it and brings it into view. */
-  async reveal(name: string, tell = true): Promise<void> {
-    const found = await this.host.engine.reveal(this.part, this.shown, name);
-    if (!found) {
-      this.say(`${name || "The model"} is not in this graph`);
-      return;
-    }
-    const isThere =
-      this.drawing?.boxes.some((box) => box.id === found.id) ||
-      this.drawing?.clusters.some((cluster) => `module:${cluster.id}` === found.id);
-    if (!isThere || found.view.root !== this.view.root) await this.show(found.view);
-    await this.choose([found.id], tell);
-    this.canvas.bringIntoView(found.id);
-  }
-
-  /** Selects the modules of these names where they can be seen; nothing is opened, nobody is told. */
-  async chooseNames(names: readonly string[]): Promise<void> {
-    const ids = names.length ? await this.host.engine.boxesOf(this.part, this.shown, [...names]) : [];
-    await this.choose(ids, false);
-    if (ids[0]) this.canvas.bringIntoView(ids[0]);
+    await this.stage.show(this.view, { remember: false });
   }
 
   /** Opens and closes what another pane did. */
   async follow(view: View): Promise<void> {
     if (JSON.stringify(view) === JSON.stringify(this.view)) return;
     this.following = true;
-    await this.show({ ...view, around: "" }).finally(() => (this.following = false));
-  }
-
-  dispose(): void {
-    this.ticket++;
-    this.layouter.dispose();
-    this.canvas.dispose();
-  }
-
-  // -- drawing
-
-  private async layout(drawing: Drawing, seconds: number): Promise<SvgElement> {
-    if (drawing.size > COARSE) return this.layouter.layout(drawing.compact, seconds * 1000);
     try {
-      return await this.layouter.layout(drawing.dot, seconds * 1000);
-    } catch (error) {
-      if (!(error instanceof TooSlow)) throw error;
-      return this.layouter.layout(drawing.compact, seconds * 1000);
+      await this.stage.show({ ...view, around: "" });
+    } finally {
+      this.following = false;
     }
   }
 
+  dispose(): void {
+    this.stage.dispose();
+  }
+
+  // -- keys
+
+  search(): void {
+    this.bar.search.focus();
+  }
+
+  help(): void {
+    if (this.element.querySelector(".pbd-help")) return;
+    const panel = helpPanel(() => {
+      panel.remove();
+      this.focus();
+    });
+    this.stage.canvas.frame.append(panel);
+  }
+
+  async nextTrouble(status: string): Promise<void> {
+    const chosen = this.troubles.filter((trouble) => trouble.status === status);
+    const ids = chosen.map((trouble) => trouble.id || trouble.fqn);
+    if (!ids.length) this.say(`Nothing here is ${wordOf(status)}`);
+    else await this.selection.reveal(ids[(ids.indexOf(this.stage.active) + 1) % ids.length]!);
+  }
+
+  nextOverlay(): void {
+    const names = ["", ...this.host.summary.overlays];
+    if (names.length > 1) this.host.overlaid(names[(names.indexOf(this.stage.overlay) + 1) % names.length]!);
+  }
+
+  async nextPart(): Promise<void> {
+    const parts = this.switchable;
+    if (parts.length > 1) await this.switchTo(parts[(parts.indexOf(this.part) + 1) % parts.length]!);
+  }
+
+  trace(): void {
+    this.traced = !this.traced;
+    this.mark();
+  }
+
+  clear(): void {
+    this.selection.unpin();
+    this.filter.clear();
+    this.traced = false;
+    this.showLegend();
+    this.finder.clear();
+    void this.selection.choose([]);
+  }
+
+  // -- what is around the picture
+
+  private makeBar(): Bar {
+    const { canvas } = this.stage;
+    const actions = {
+      find: () => void this.finder.find(),
+      searchKey: (event: KeyboardEvent) => this.finder.key(event),
+      nextHit: (step: number) => void this.finder.next(step),
+      overlaid: (name: string) => this.host.overlaid(name),
+      undo: () => void this.commands.undo(),
+      openMore: () => void this.commands.openMore(1),
+      closeAll: () => void this.commands.closeAll(),
+      zoomIn: () => canvas.zoomIn(),
+      zoomOut: () => canvas.zoomOut(),
+      fit: () => canvas.fit(),
+      help: () => this.help(),
+      save: (kind: SaveKind) => void this.save(kind),
+    };
+    return makeBar(actions, this.host.assets.page !== undefined);
+  }
+
+  private async learn(): Promise<void> {
+    const { engine } = this.host;
+    [this.troubles, this.findings] = await Promise.all([engine.troubles(this.part), engine.findings(this.part)]);
+  }
+
+  private async drawn(picture: Picture): Promise<void> {
+    dress(picture, this.uid);
+    this.mark();
+    this.showLegend();
+    this.showCrumbs();
+    await this.finder.update();
+    if (!this.following) this.host.viewed(this);
+  }
+
+  private chosen(tell: boolean): void {
+    this.showSide();
+    this.showCrumbs();
+    this.mark();
+    if (tell) this.host.selected(this, this.selection.names);
+  }
+
   private mark(): void {
-    const { picture } = this.canvas;
-    if (!picture || !this.drawing) return;
-    marksOf(
-      picture,
-      { chosen: this.chosen, active: this.active, filter: this.filter, hits: this.visibleHits, traced: this.traced },
-      (id) => this.canvas.rect(id),
-    );
-    const active = picture.parts.get(this.active);
-    if (active) this.canvas.element.setAttribute("aria-activedescendant", active.element.id);
-    else this.canvas.element.removeAttribute("aria-activedescendant");
+    const { canvas, active } = this.stage;
+    const { picture, element } = canvas;
+    if (!picture) return;
+    const { filter, traced } = this;
+    const marked = { chosen: this.selection.ids, active, filter, hits: this.finder.visible, traced };
+    marksOf(picture, marked, (id) => canvas.rect(id));
+    const part = picture.parts.get(active);
+    if (part) element.setAttribute("aria-activedescendant", part.element.id);
+    else element.removeAttribute("aria-activedescendant");
   }
-
-  private offer(view: View, size: number, draw: Draw): void {
-    const choices: [string, () => void][] = [];
-    if (size <= HARD_LIMIT)
-      choices.push([`Draw all ${size}`, () => void this.show(view, { ...draw, limit: HARD_LIMIT, seconds: PATIENT })]);
-    this.offerMessage(
-      `This view has ${size} boxes; more than ${this.host.options.limit ?? LIMIT} are hard to read and slow to draw.`,
-      [...choices, ...this.smaller(view)],
-    );
-  }
-
-  private fail(error: unknown, view: View, draw: Draw): void {
-    const text = error instanceof Error ? error.message : String(error);
-    const again: [string, () => void][] =
-      error instanceof TooSlow
-        ? [[`Try for ${PATIENT} s`, () => void this.show(view, { ...draw, limit: HARD_LIMIT, seconds: PATIENT })]]
-        : [];
-    this.offerMessage(text, [...again, ...this.smaller(view)]);
-  }
-
-  private smaller(view: View): [string, () => void][] {
-    const choices: [string, () => void][] = [];
-    if (this.active && !view.around)
-      choices.push(["Only around the selection", () => void this.show({ ...view, around: this.active })]);
-    choices.push(["First view", () => void this.show({ ...FIRST_VIEW })]);
-    if (this.drawing) choices.push(["Keep what is shown", () => this.hideMessage()]);
-    return choices;
-  }
-
-  private offerMessage(text: string, choices: [string, () => void][]): void {
-    this.message.replaceChildren(
-      make("p", {}, text),
-      make(
-        "div",
-        { class: "pbd-actions" },
-        ...choices.map(([name, act]) =>
-          make("button", { type: "button", click: () => (this.hideMessage(), act()) }, name),
-        ),
-      ),
-    );
-    this.message.hidden = false;
-  }
-
-  private sayBusy(): void {
-    this.offerMessage("Drawing …", this.drawing ? [["Cancel", () => this.cancel()]] : []);
-  }
-
-  private cancel(): void {
-    this.ticket++;
-    this.layouter.cancel();
-    this.hideMessage();
-  }
-
-  private hideMessage(): void {
-    this.message.hidden = true;
-    this.message.replaceChildren();
-  }
-
-  private say(text: string): void {
-    this.bar.status.textContent = text;
-    setTimeout(() => this.bar.status.textContent === text && (this.bar.status.textContent = ""), 4000);
-  }
-
-  // -- bar, legend, side
 
   private fillBar(): void {
-    fillBar(this.bar, this.host.summary, this.part, this.switchable, this.overlay, (part) => void this.switchTo(part));
+    fillBar(this.bar, this.host.summary, this.part, this.switchable, this.stage.overlay, (part) => {
+      void this.switchTo(part);
+    });
   }
 
   private showLegend(): void {
-    this.legend.replaceChildren(
-      ...legendOf(this.drawing!, this.filter, this.overlay, (status) => this.toggleFilter(status)),
-    );
+    const { drawing, overlay } = this.stage;
+    if (!drawing) return;
+    this.legend.replaceChildren(...legendOf(drawing, this.filter, overlay, (status) => this.toggleFilter(status)));
   }
 
   private toggleFilter(status: string): void {
@@ -352,53 +234,53 @@ export class Pane {
   }
 
   private showCrumbs(): void {
-    const { model } = this.host.summary.documents[this.part]!;
-    this.crumbs.replaceChildren(
-      ...crumbsOf(model, this.view, this.details[0]?.fqn ?? "", {
-        all: () => void (this.view.root || this.view.around ? this.backToAll() : this.choose([])),
-        root: (group) => void this.show({ ...this.view, root: group, around: "" }),
-        reveal: (group) => void this.reveal(group),
-        hops: (step) => void this.hops(step),
-      }),
-    );
+    const { view, selection, commands } = this;
+    const crumbs = crumbsOf(this.stage.model, view, selection.details[0]?.fqn ?? "", {
+      all: () => void (view.root || view.around ? commands.backToAll() : selection.choose([])),
+      root: (group) => void commands.focusOn(group),
+      reveal: (group) => void selection.reveal(group),
+      hops: (step) => void commands.hops(step),
+    });
+    this.crumbs.replaceChildren(...crumbs);
   }
 
   private showSide(): void {
+    const { details } = this.selection;
     const actions: SideActions = {
-      reveal: (id) => void this.reveal(id).then(() => this.canvas.element.focus({ preventScroll: true })),
-      toggle: (id) => void this.toggle(id),
-      focusOn: (group) => void this.show({ ...this.view, root: group, around: "" }),
+      reveal: (id) => void this.selection.reveal(id).then(() => this.focus()),
+      toggle: (id) => void this.selection.toggle(id),
+      focusOn: (group) => void this.commands.focusOn(group),
       openSource: this.host.options.openSource,
       say: (text) => this.say(text),
     };
-    const open = new Set(this.drawing?.open ?? []);
-    this.side.classList.toggle("pbd-quiet", !this.details.length && !this.troubles.length);
-    this.side.replaceChildren(
-      ...(this.details.length
-        ? detailsOf(this.details, (group) => open.has(group), actions)
-        : troubleList(this.troubles, this.findings, actions)),
-    );
+    const open = new Set(this.open);
+    const parts = details.length
+      ? detailsOf(details, (group) => open.has(group), actions)
+      : troubleList(this.troubles, this.findings, actions);
+    this.side.classList.toggle("pbd-quiet", !details.length && !this.troubles.length);
+    this.side.replaceChildren(...parts);
   }
 
-  private help(): void {
-    if (this.element.querySelector(".pbd-help")) return;
-    const panel = helpPanel(() => {
-      panel.remove();
-      this.canvas.element.focus({ preventScroll: true });
-    });
-    this.canvas.frame.append(panel);
+  private say(text: string): void {
+    const { status } = this.bar;
+    status.textContent = text;
+    setTimeout(() => {
+      if (status.textContent === text) status.textContent = "";
+    }, SAID_FOR);
+  }
+
+  private focus(): void {
+    this.stage.canvas.element.focus({ preventScroll: true });
   }
 
   private async save(kind: SaveKind): Promise<void> {
-    const { picture } = this.canvas;
-    const name = this.host.summary.documents[this.part]!.model.replace(/[^\w.-]+/g, "_") || "model";
+    const { picture } = this.stage.canvas;
+    const { engine, assets } = this.host;
+    const name = this.stage.model.replace(/[^\w.-]+/g, "_") || "model";
     const legend = [...this.legend.querySelectorAll(".pbd-key")].map((row) => row.textContent).join("   ");
     try {
       if (kind === "html")
-        download(
-          `${name}.html`,
-          new Blob([await this.host.assets.page!(await this.host.engine.text())], { type: "text/html" }),
-        );
+        download(`${name}.html`, new Blob([await assets.page!(await engine.text())], { type: "text/html" }));
       else if (picture) await (kind === "svg" ? saveSvg : savePng)(picture, this.element, legend, name);
       this.say(`Saved ${name}.${kind}`);
     } catch (error) {
@@ -406,312 +288,30 @@ export class Pane {
     }
   }
 
-  // -- selection
-
   private click(event: MouseEvent, twice: boolean): void {
-    const { picture } = this.canvas;
-    const element = (event.target as Element).closest("g.node, g.cluster");
+    const { picture } = this.stage.canvas;
+    const target = event.target as Element;
+    const element = target.closest("g.node, g.cluster");
     const part = element && picture ? [...picture.parts.values()].find((each) => each.element === element) : undefined;
-    this.canvas.element.focus({ preventScroll: true });
-    this.pinned.clear();
-    if (!part) {
-      if (!twice && !element) void this.choose([]);
-      return;
-    }
-    if (part.box?.kind === "reference") void this.followReference(part.id);
-    else if (twice || (event.target as Element).closest(".pbd-handle")) void this.toggle(part.id);
-    else void this.choose(event.shiftKey || event.ctrlKey || event.metaKey ? this.withToggled(part.id) : [part.id]);
-  }
-
-  private withToggled(id: string): string[] {
-    return this.chosen.includes(id) ? this.chosen.filter((other) => other !== id) : [...this.chosen, id];
-  }
-
-  private async choose(ids: string[], tell = true): Promise<void> {
-    this.chosen = ids;
-    this.active = ids[ids.length - 1] ?? "";
-    this.mark();
-    this.details = (await this.host.engine.details(this.part, ids)).map((details) => this.ofAll(details));
-    this.showSide();
-    this.showCrumbs();
-    this.mark();
-    if (tell) this.host.selected(this, this.names);
-  }
-
-  /** Names of the modules that a box folds together. */
-  private foldedIn(id: string): string[] | undefined {
-    const folded = this.drawing?.boxes.find((box) => box.id === id && box.kind === "fold")?.folded;
-    return folded && [...new Set(folded.map((group) => group.replace(/@\d+$/, "")))];
-  }
-
-  /** Several that are alike are described by the first, and say so. */
-  private ofAll(details: Details): Details {
-    const box = this.drawing?.boxes.find((each) => each.id === details.id && each.kind === "fold");
-    if (!box) return details;
-    const around = details.fqn.slice(0, details.fqn.length - (box.title.split(" … ")[0] ?? "").length);
-    return {
-      ...details,
-      title: `${around}${box.title}`,
-      rows: [["alike", `${box.folded.length}, each as follows`], ...details.rows],
-    };
-  }
-
-  /** A reference leads to the box of its value. */
-  private async followReference(id: string): Promise<void> {
-    const target = this.drawing!.edges.find(([from]) => from === id)?.[1] ?? "";
-    const source = id.startsWith("ref:") ? id.slice(4, id.length - target.length - 1) : id.slice(id.indexOf(":") + 1);
-    if (id.startsWith("to:")) return;
-    await this.reveal(source);
-  }
-
-  // -- views
-
-  private async toggle(id: string): Promise<void> {
-    const box = this.drawing?.boxes.find((each) => each.id === id);
-    if (box?.kind === "reference") return this.followReference(id);
-    const view = await this.host.engine.toggle(this.part, this.shown, id);
-    if (view.open!.length === this.shown.open!.length) return;
-    const group = id.startsWith("fold:")
-      ? id.slice(5)
-      : id.startsWith("module:")
-        ? id.slice(7)
-        : (this.details.find((each) => each.id === id)?.fqn ?? "");
-    const becomes = id.startsWith("fold:") ? `module:${group}` : id;
-    await this.show(view, { anchor: id, becomes });
-    const now = this.canvas.rect(becomes) ? becomes : await this.boxOf(id);
-    if (now) await this.choose([now]);
-    this.showSide();
-  }
-
-  private async boxOf(id: string): Promise<string> {
-    return (await this.host.engine.visibleOf(this.part, this.shown, [id]))[0] ?? "";
-  }
-
-  private async openMore(levels: number): Promise<void> {
-    await this.show(
-      await this.host.engine.openMore(
-        this.part,
-        this.shown,
-        levels > 1 ? this.active : "",
-        levels,
-        this.host.options.limit ?? LIMIT,
-      ),
-    );
-  }
-
-  private async closeAll(): Promise<void> {
-    await this.show({ ...this.view, open: [], depth: 0, unfolded: [] });
-  }
-
-  private async undo(): Promise<void> {
-    const before = this.history.pop();
-    if (before) await this.show(before, { remember: false });
-    else this.say("Nothing to undo");
-  }
-
-  private async hops(step: number): Promise<void> {
-    await this.show({ ...this.view, hops: Math.max(1, Math.min(9, this.view.hops + step)) });
-  }
-
-  private async backToAll(): Promise<void> {
-    if (this.view.root || this.view.around) await this.show({ ...this.view, root: "", around: "" });
+    this.focus();
+    this.selection.unpin();
+    if (part?.box?.kind === "reference") void this.selection.followReference(part.id);
+    else if (part && (twice || target.closest(".pbd-handle"))) void this.selection.toggle(part.id);
+    else if (part) this.selection.click(part.id, event.shiftKey || event.ctrlKey || event.metaKey);
+    else if (!twice && !element) void this.selection.choose([]);
   }
 
   /** Another level of the same model; what was selected stays selected by name. */
   private async switchTo(part: number): Promise<void> {
     if (part === this.part) return;
-    const names = this.names;
-    this.part = part;
-    this.history = [];
-    this.canvas.clear();
-    this.drawing = null;
+    const [name] = this.selection.names;
+    this.stage.turnTo(part);
     this.fillBar();
     await this.learn();
-    await this.show(this.view, { remember: false });
-    await this.choose([]);
-    if (names[0] !== undefined) await this.reveal(names[0]);
-    await this.find();
-    this.canvas.element.focus({ preventScroll: true });
-  }
-
-  // -- search
-
-  private async find(): Promise<void> {
-    const ticket = ++this.searchTicket;
-    const query = this.bar.search.value;
-    const hits = query.trim() ? await this.host.engine.search(this.part, query) : [];
-    if (ticket !== this.searchTicket) return;
-    this.hits = hits;
-    this.hit = -1;
-    this.bar.count.textContent = query.trim() ? `${hits.length} found` : "";
-    await this.markHits();
-  }
-
-  private async markHits(): Promise<void> {
-    const ids = this.hits.length
-      ? await this.host.engine.visibleOf(
-          this.part,
-          this.shown,
-          this.hits.map((hit) => hit.id),
-        )
-      : [];
-    this.visibleHits = new Set(ids);
-    this.mark();
-  }
-
-  private async nextHit(step: number): Promise<void> {
-    await this.finding; // Enter may be faster than the search
-    if (!this.hits.length) return;
-    this.hit =
-      this.hit < 0 && step < 0 ? this.hits.length - 1 : (this.hit + step + this.hits.length) % this.hits.length;
-    this.bar.count.textContent = `${this.hit + 1} of ${this.hits.length}`;
-    await this.reveal(this.hits[this.hit]!.id);
-  }
-
-  private searchKey(event: KeyboardEvent): void {
-    if (event.key === "Enter") void this.nextHit(event.shiftKey ? -1 : 1);
-    else if (event.key === "Escape") {
-      this.bar.search.value = "";
-      void this.find();
-      this.canvas.element.focus({ preventScroll: true });
-    } else return;
-    event.preventDefault();
-  }
-
-  private async nextTrouble(status: string): Promise<void> {
-    const ids = this.troubles
-      .filter((trouble) => trouble.status === status)
-      .map((trouble) => trouble.id || trouble.fqn);
-    if (!ids.length) return this.say(`Nothing here is ${wordOf(status)}`);
-    const at = ids.findIndex((id) => id === this.active);
-    await this.reveal(ids[(at + 1) % ids.length]!);
-  }
-
-  // -- keys
-
-  private key(event: KeyboardEvent): void {
-    const commands = event.ctrlKey || event.metaKey || event.altKey;
-    if (!commands) event.stopPropagation(); // the page's shortcuts must not run while the diagram has the focus
-    const target = event.target as Element;
-    if (
-      target instanceof HTMLInputElement ||
-      target instanceof HTMLSelectElement ||
-      target.closest(".pbd-help, summary")
-    )
-      return;
-    if (target instanceof HTMLButtonElement && (event.key === "Enter" || event.key === " " || event.key === "Escape"))
-      return;
-    const undo = commands && (event.key === "z" || event.key === "Z");
-    if (commands && !undo) return;
-    const act = undo ? (): void => void this.undo() : this.action(event);
-    if (!act) return;
-    event.preventDefault();
-    event.stopPropagation();
-    act();
-  }
-
-  private action(event: KeyboardEvent): (() => void) | undefined {
-    const { key, shiftKey } = event;
-    const arrow = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" }[key] as
-      | "up"
-      | "down"
-      | "left"
-      | "right"
-      | undefined;
-    if (arrow) return () => this.move(arrow, shiftKey);
-    if (/^[1-9]$/.test(key))
-      return () => void this.host.engine.toDepth(this.part, this.view, Number(key)).then((view) => this.show(view));
-    const focus = this.active;
-    const actions: Record<string, () => void> = {
-      Enter: () => focus && void this.toggle(focus),
-      " ": () => this.pin(focus),
-      Home: () => this.moveTo(this.ordered()[0]),
-      End: () => this.moveTo(this.ordered().at(-1)),
-      "/": () => this.bar.search.focus(),
-      "?": () => this.help(),
-      f: () => void this.nextTrouble("failed"),
-      l: () => void this.nextTrouble("leaf"),
-      o: () => void this.openMore(1),
-      a: () => void this.openMore(99),
-      x: () => void this.closeAll(),
-      r: () => focus && void this.host.engine.unfold(this.part, this.shown, focus).then((view) => this.show(view)),
-      ".": () => this.details[0]?.group && void this.show({ ...this.view, root: this.details[0].group, around: "" }),
-      n: () => focus && void this.show({ ...this.view, around: focus }),
-      h: () => ((this.traced = !this.traced), this.mark()),
-      b: () => void this.backToAll(),
-      u: () => void this.undo(),
-      v: () => this.nextOverlay(),
-      g: () =>
-        this.switchable.length > 1 &&
-        void this.switchTo(this.switchable[(this.switchable.indexOf(this.part) + 1) % this.switchable.length]!),
-      c: () => void this.copyNames(),
-      s: () => this.openSource(),
-      m: () => ((this.canvas.mapWanted = !this.canvas.mapWanted), this.canvas.drawMap()),
-      "+": () => this.canvas.zoomIn(),
-      "=": () => this.canvas.zoomIn(),
-      "-": () => this.canvas.zoomOut(),
-      "0": () => this.canvas.fit(),
-      Escape: () => this.clear(),
-    };
-    return actions[key.length === 1 ? key.toLowerCase() : key];
-  }
-
-  /** Keeps a box selected while others are gone to, or lets it go. */
-  private pin(id: string): void {
-    if (!id) return;
-    const kept = this.pinned.delete(id);
-    if (!kept) this.pinned.add(id);
-    this.say(kept ? "Not kept any more" : "Kept selected: go on to add more");
-  }
-
-  private clear(): void {
-    this.pinned.clear();
-    this.bar.search.value = "";
-    this.filter.clear();
-    this.traced = false;
-    if (this.drawing) this.showLegend();
-    void this.find();
-    void this.choose([]);
-  }
-
-  private ordered(): string[] {
-    return (this.drawing?.boxes ?? []).filter((box) => box.kind !== "reference").map((box) => box.id);
-  }
-
-  private moveTo(id: string | undefined): void {
-    if (id === undefined) return;
-    void this.choose([...new Set([...this.pinned, id])]);
-    this.canvas.bringIntoView(id);
-  }
-
-  private move(direction: "up" | "down" | "left" | "right", alongData: boolean): void {
-    const { picture } = this.canvas;
-    if (!picture) return;
-    if (!this.active || !picture.parts.has(this.active)) return this.moveTo(this.ordered()[0]);
-    if (alongData && (direction === "up" || direction === "down")) {
-      const edge = picture.edges.find(({ from, to }) => (direction === "down" ? from : to) === this.active);
-      const next = edge && (direction === "down" ? edge.to : edge.from);
-      return next?.startsWith("ref:") ? void this.followReference(next) : this.moveTo(next);
-    }
-    const found = nearest(picture.parts.values(), (id) => this.canvas.rect(id), this.active, direction);
-    this.moveTo(found ?? undefined);
-  }
-
-  private openSource(): void {
-    const source = this.details[0]?.source;
-    if (source) this.host.options.openSource?.(source.file, source.line, source.code);
-  }
-
-  private nextOverlay(): void {
-    const names = ["", ...this.host.summary.overlays];
-    if (names.length > 1) this.host.overlaid(names[(names.indexOf(this.overlay) + 1) % names.length]!);
-  }
-
-  private async copyNames(): Promise<void> {
-    const names = this.names.filter(Boolean);
-    if (!names.length)
-      return this.say(this.chosen.length ? "It belongs to no module: there is no name to copy" : "Nothing is selected");
-    await copyText(names.join("\n"));
-    this.say(`Copied ${names.length > 1 ? `${names.length} names` : names[0]}`);
+    await this.stage.show(this.view, { remember: false });
+    await this.selection.choose([]);
+    if (name !== undefined) await this.selection.reveal(name);
+    await this.finder.find();
+    this.focus();
   }
 }

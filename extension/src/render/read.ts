@@ -100,21 +100,18 @@ function checkVersion(version: unknown): void {
 }
 
 function validate(value: unknown, kind: Schema, path: string): void {
-  if (kind.$ref) return validate(value, DEFINITIONS[kind.$ref.slice(8)]!, path);
-  if (kind.anyOf) return value === null ? undefined : validate(value, kind.anyOf[0]!, path);
-  if (kind.enum) {
+  if (kind.$ref) validate(value, DEFINITIONS[kind.$ref.slice(8)]!, path);
+  else if (kind.anyOf) {
+    if (value !== null) validate(value, kind.anyOf[0]!, path);
+  } else if (kind.enum) {
     if (!kind.enum.includes(value))
       throw new DocumentError(`${path} must be one of ${kind.enum.join(", ")}, got ${shown(value)}.`);
-    return;
-  }
-  if (kind.type === "array") {
+  } else if (kind.type === "array") {
     if (!Array.isArray(value)) throw new DocumentError(`${path} must be a list, got ${shown(value)}.`);
     for (let i = 0; i < value.length; i++) validate(value[i], kind.items!, `${path}[${i}]`);
-    return;
-  }
-  if (kind.type === "object") return validateObject(value, kind, path);
-  const fits = kind.type === "integer" ? Number.isInteger(value) : typeof value === kind.type;
-  if (!fits) throw new DocumentError(`${path} must be of type ${kind.type}, got ${shown(value)}.`);
+  } else if (kind.type === "object") validateObject(value, kind, path);
+  else if (!(kind.type === "integer" ? Number.isInteger(value) : typeof value === kind.type))
+    throw new DocumentError(`${path} must be of type ${kind.type}, got ${shown(value)}.`);
 }
 
 function validateObject(value: unknown, kind: Schema, path: string): void {
@@ -156,10 +153,14 @@ export function checkHierarchy(document: GraphCollectionDocument): void {
     }
     for (const name of chain) safe.add(name);
   }
+  checkNodes(document, parents);
+}
+
+function checkNodes(document: GraphCollectionDocument, groups: ReadonlyMap<string, unknown>): void {
   const nodes = new Set<string>();
   for (const graph of document.graphs) {
     for (const node of graph.nodes) {
-      if (node.group !== null && !parents.has(node.group))
+      if (node.group !== null && !groups.has(node.group))
         throw new DocumentError(`Node "${node.id}" lies in group "${node.group}", which the document does not have.`);
       if (nodes.has(node.id))
         throw new DocumentError(`The document has two nodes "${node.id}"; each needs an id of its own.`);

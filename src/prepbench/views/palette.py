@@ -1,4 +1,4 @@
-"""Every colour of the diagrams, by meaning, for light and dark pages.
+"""Every colour of the front end, by meaning, for light and dark pages.
 
 Outline, shape and badge tell the capture status; they were chosen so that any two states differ by at least 15
 (CIEDE2000) in normal
@@ -45,6 +45,14 @@ STATUS = {
     "leaf": Mark(Shade("#6b0f69", "#efc4ea"), 2.5, "component", "filled", "▣", "leaf-wrapped"),
     "unvisited": Mark(Shade("#767a80", "#7c7f86"), 1.5, "box", "dashed,filled", "∅", "unvisited"),
 }
+
+LINE = Shade("#d5dae0", "#3a4048")
+ACCENT = Shade("#1f6feb", "#58a6ff")
+BUTTON = Shade("#1f5fa8", "#1f5fa8")
+BUTTON_HOVER = Shade("#174b87", "#174b87")
+BUTTON_TEXT = Shade("#ffffff", "#ffffff")
+ERROR = Shade("#b23c00", "#ff8a6e")
+SHADOW = Shade("#00000040", "#00000040")
 
 HIT = Shade("#b58900", "#f0e442")
 REUSED = Mark(Shade("#008fe8", "#3c94ff"), 1.5, "box", "rounded,filled", "↻", "reused")
@@ -101,6 +109,24 @@ CATEGORIES = tuple(
     )
 )
 """Fills for categories; further ones share the last, and every box carries its category as text."""
+
+
+def controls() -> dict[str, Shade]:
+    """The colours of the controls around diagrams, of the bench and of the panel, by CSS variable."""
+    return {
+        "page": PAGE,
+        "text": TEXT,
+        "dim": DIM,
+        "card": CARD,
+        "line": LINE,
+        "accent": ACCENT,
+        "button": BUTTON,
+        "button-hover": BUTTON_HOVER,
+        "button-text": BUTTON_TEXT,
+        "error": ERROR,
+        "shadow": SHADOW,
+        "leaf": STATUS["leaf"].outline,
+    }
 
 
 def variables() -> dict[str, Shade]:
