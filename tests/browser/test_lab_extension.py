@@ -15,6 +15,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import prepbench as pb
 from prepbench.document.codec import to_json
+from tests.browser.lab import is_local
 
 pytestmark = pytest.mark.browser
 
@@ -65,7 +66,7 @@ def troubles(page: Page, lab: Any) -> Iterator[list[str]]:
     seen: list[str] = []
     page.on("pageerror", lambda error: seen.append(f"error: {error}"))
     page.on("console", lambda message: seen.append(f"console: {message.text}") if message.type == "error" else None)
-    page.on("request", lambda request: None if _is_local(request.url, lab.url) else seen.append(f"out: {request.url}"))
+    page.on("request", lambda request: None if is_local(request.url, lab.url) else seen.append(f"out: {request.url}"))
     yield seen
     page.close()
 
@@ -210,7 +211,3 @@ def _load(file: Path) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def _is_local(url: str, base: str) -> bool:
-    return url.startswith((base, base.replace("http", "ws"), "data:", "blob:", "about:"))

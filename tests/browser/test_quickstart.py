@@ -8,21 +8,16 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.lab import READY, watch
+
 pytestmark = pytest.mark.browser
 
-READY = """() => {
-  const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
-  return context?.session?.kernel?.connectionStatus === 'connected';
-}"""
 IDLE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
 
 
 @pytest.mark.timeout(900)
 def test_quickstart_runs_and_the_bench_compiles(page: Page, lab: Any) -> None:
-    problems: list[str] = []
-    outside: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: outside.append(request.url) if not _is_local(request.url, lab.url) else None)
+    problems, outside = watch(page, lab.url)
     page.goto(f"{lab.url}/lab/tree/01_quickstart.ipynb?reset")
     page.wait_for_function(READY, timeout=90_000)
     _clear_and_run_all(page)
@@ -71,7 +66,3 @@ def _clear_and_run_all(page: Page) -> None:
     errors = [json.dumps(o)[:2000] for cell in outputs for o in cell if o.get("output_type") == "error"]
     assert not errors, errors[0]
     assert any(outputs), "the notebook produced no output"
-
-
-def _is_local(url: str, base: str) -> bool:
-    return url.startswith((base, base.replace("http", "ws"), "data:", "blob:", "about:"))

@@ -9,7 +9,7 @@ from prepbench.document.model import Failure, Graph, GraphCollectionDocument, Mo
 
 
 def failing() -> GraphCollectionDocument:
-    """A failed module, a leaf-wrapped one, one that is never called, and a name that is markup."""
+    """A failed module, a leaf module, one that is never called, and a name that is markup."""
     failure = Failure(
         "gate",
         "Gate",

@@ -40,7 +40,7 @@ def test_every_status_is_shown_with_word_and_shape() -> None:
     dot = to_dot(view)
     for word in (
         "✕ failed",
-        "▣ leaf-wrapped",
+        "▣ leaf",
         "∅ unvisited",
         "octagon",
         "component",

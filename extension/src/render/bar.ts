@@ -39,7 +39,7 @@ export interface Bar {
   overlays: HTMLSelectElement;
 }
 
-/** The word for a state, e.g. "leaf-wrapped". */
+/** The word for a state, e.g. "failed". */
 export function wordOf(status: string): string {
   return MARKS[status]?.word ?? status;
 }

@@ -19,7 +19,7 @@ export interface Summary {
   overlay: string;
 }
 
-/** A failed or leaf-wrapped module, for the list beside the diagram. */
+/** A failed module or a leaf module, for the list beside the diagram. */
 export interface Trouble {
   id: string;
   fqn: string;
@@ -166,7 +166,7 @@ export class Engine {
     }));
   }
 
-  /** What the graph takes for granted, one sentence each. */
+  /** What the graph assumes, one sentence each. */
   findings(part: number): string[] {
     return this.part(part).lookup.document.findings.map(({ fqn, message, remedy }) =>
       [fqn ? `${fqn}: ${message}` : message, remedy].filter(Boolean).join(" "),

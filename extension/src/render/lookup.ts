@@ -24,7 +24,7 @@ export class Lookup {
   readonly nodes = new Map<string, Node>();
   readonly items = new Map<string, Item[]>();
   readonly operations = new Map<string, number>();
-  /** For a module: how many failed and leaf-wrapped ones lie in it. */
+  /** For a module: how many failed modules and leaf modules it holds. */
   readonly inside = new Map<string, Map<string, number>>();
   readonly unvisited = new Map<string, string[]>();
   private consumersOf: Map<string, string[]> | null = null;

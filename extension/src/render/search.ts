@@ -10,8 +10,6 @@ export interface Hit {
   text: string;
 }
 
-const WORDS: Record<string, string> = { leaf: "leaf leaf-wrapped" };
-
 /**
  * Everything that matches, in order of execution; modules that are one operation are found once.
  *
@@ -21,8 +19,7 @@ export function search(lookup: Lookup, query: string): Hit[] {
   const matches = matcher(query);
   if (!matches) return [];
   const hits: Hit[] = [];
-  const text = (fqn: string, type: string, status: string, more: string): string =>
-    `${fqn} ${type} ${WORDS[status] ?? status} ${more}`;
+  const text = (fqn: string, type: string, status: string, more: string): string => `${fqn} ${type} ${status} ${more}`;
   for (const group of lookup.groups.values()) {
     const module = lookup.modules.get(group.fqn);
     if (group.id && matches(text(group.fqn, module?.type ?? "", module?.status ?? "traced", "")))

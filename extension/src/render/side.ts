@@ -16,7 +16,7 @@ export interface SideActions {
   say(text: string): void;
 }
 
-/** The list of what failed or was wrapped, with reasons; each row leads to its module. */
+/** The failed modules and leaf modules, with reasons; each row leads to its module. */
 export function troubleList(troubles: Trouble[], findings: string[], actions: SideActions): Node[] {
   const hint = make(
     "p",
@@ -25,7 +25,7 @@ export function troubleList(troubles: Trouble[], findings: string[], actions: Si
   );
   const notes = findings.length
     ? [
-        make("h4", {}, "Takes for granted"),
+        make("h4", {}, "Assumptions"),
         make("ul", { class: "pbd-list pbd-dim" }, ...findings.slice(0, SHOWN).map((text) => make("li", {}, text))),
       ]
     : [];

@@ -79,7 +79,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a successful capture takes for granted.
+    """Something that a successful capture assumes.
 
     Attributes:
         fqn: the module it belongs to.

@@ -37,7 +37,7 @@ class Box:
         title: the name in bold; ``subtitle``: its type; ``detail``: shapes or counts.
         status: what capture made of it.
         fqn: the module that it is or belongs to.
-        inside: for a closed group, how many failed and leaf-wrapped modules it hides.
+        inside: for a closed group, how many failed and leaf modules it hides.
         folded: for a fold, the groups in it.
         calls: ``"2/5"`` for the second of five calls of a module; "" if it is called once.
         change: how it differs from the other document: ``"added"``, ``"removed"``, ``"changed"`` or "".

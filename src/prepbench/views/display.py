@@ -54,7 +54,7 @@ def collection_bundle(collection: Any) -> dict[str, Any]:
 
 
 def captured_bundle(captured: Any) -> dict[str, Any]:
-    """A captured ATen graph, with a row for each leaf-wrapped module."""
+    """A captured ATen graph, with a row for each leaf module."""
     return _bundle(captured.document(), captured.leaves, repr(captured), "ATen graph")
 
 
@@ -210,7 +210,7 @@ def failures_html(failures: tuple[Failure, ...]) -> str:
 
 
 def findings_html(findings: tuple[Finding, ...]) -> str:
-    """A list of what the graph takes for granted; empty when there is nothing."""
+    """A list of what the graph assumes; empty when it assumes nothing."""
     if not findings:
         return ""
     items = "".join(

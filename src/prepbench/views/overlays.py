@@ -41,7 +41,7 @@ def make_overlay(
         name: shown in the legend; the column's name if left out.
         unit: e.g. ``"ms"``.
         combine: how the values inside a closed module become one: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``. By
-            default sums, and the smallest for what is measured in dB (the worst layer counts).
+            default the sum; for values in dB the smallest, because the worst layer counts.
         diverging: put zero in the middle of the scale; by default if there are values on both sides of it.
 
     Raises:
@@ -62,17 +62,23 @@ def make_overlay(
         return Overlay(title, "precision", values=tuple(OverlayValue(f, None, t) for f, t in texts.items()))
     if present and all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in present.values()):
         figures = {fqn: float(value) for fqn, value in present.items() if math.isfinite(value)}
-        both = any(value < 0 for value in figures.values()) and any(value > 0 for value in figures.values())
-        decibels = unit == "dB" or any(word in title.lower() for word in ("sqnr", "snr", "(db)", "_db"))
-        return Overlay(
-            title,
-            "number",
-            unit or ("dB" if decibels else ""),
-            cast(Combine, combine or ("min" if decibels else "sum")),
-            both if diverging is None else diverging,
-            tuple(OverlayValue(fqn, value) for fqn, value in figures.items()),
-        )
+        return _number_overlay(title, figures, unit, combine, diverging)
     return Overlay(title, "category", values=tuple(OverlayValue(f, None, str(v)) for f, v in present.items()))
+
+
+def _number_overlay(
+    title: str, figures: Mapping[str, float], unit: str, combine: str, diverging: bool | None
+) -> Overlay:
+    both = any(value < 0 for value in figures.values()) and any(value > 0 for value in figures.values())
+    decibels = unit == "dB" or any(word in title.lower() for word in ("sqnr", "snr", "(db)", "_db"))
+    return Overlay(
+        title,
+        "number",
+        unit or ("dB" if decibels else ""),
+        cast(Combine, combine or ("min" if decibels else "sum")),
+        both if diverging is None else diverging,
+        tuple(OverlayValue(fqn, value) for fqn, value in figures.items()),
+    )
 
 
 def _values(table: Any, column: str | None) -> tuple[dict[str, Any], str]:

@@ -42,7 +42,7 @@ CLUSTER_LINE = Shade("#c3cad2", "#474e57")
 STATUS = {
     "traced": Mark(Shade("#767a80", "#7c7f86"), 1.0, "box", "rounded,filled", "●", "traced"),
     "failed": Mark(Shade("#e04f00", "#ff5a36"), 3.0, "octagon", "filled", "✕", "failed"),
-    "leaf": Mark(Shade("#6b0f69", "#efc4ea"), 2.5, "component", "filled", "▣", "leaf-wrapped"),
+    "leaf": Mark(Shade("#6b0f69", "#efc4ea"), 2.5, "component", "filled", "▣", "leaf"),
     "unvisited": Mark(Shade("#767a80", "#7c7f86"), 1.5, "box", "dashed,filled", "∅", "unvisited"),
 }
 

@@ -69,21 +69,8 @@ class _Builder:
     # -- which groups are open
 
     def _default_expansion(self) -> frozenset[str]:
-        """Open level by level while it stays readable; the ways to failures first, and further."""
-        groups, depth = self._index.groups, self._view.depth
-        wanted = {
-            parent
-            for group in groups.values()
-            if self._status(group.fqn) in ("failed", "leaf") and group.id and not group.label
-            for parent in self._index.parents(group.id)[1:]
-        }
-        wanted |= {g.id for g in groups.values() if self._status(g.fqn) == "failed" and not g.label}
-        wanted |= {
-            parent
-            for node in self._index.nodes.values()
-            if node.status in ("failed", "leaf")
-            for parent in self._index.parents(node.group)
-        }
+        """Open level by level while the diagram stays readable; the ways to failures come first and go deeper."""
+        depth, wanted = self._view.depth, self._ways_to_failures()
         opened, visible, level = {self._root}, len(self._runs(self._root)), [self._root]
         while level:
             depth -= 1
@@ -101,6 +88,13 @@ class _Builder:
                     following.append(group)
             level = following
         return frozenset(opened)
+
+    def _ways_to_failures(self) -> set[str]:
+        """The groups around what failed or is a leaf, and the groups of failed modules themselves."""
+        groups = [group for group in self._index.groups.values() if not group.label]
+        inside = [self._index.parents(g.id)[1:] for g in groups if self._status(g.fqn) in ("failed", "leaf") and g.id]
+        around = [self._index.parents(n.group) for n in self._index.nodes.values() if n.status in ("failed", "leaf")]
+        return {g.id for g in groups if self._status(g.fqn) == "failed"}.union(*inside, *around)
 
     def _runs(self, group: str) -> list[list[Item]]:
         """The members of a group; closed groups that are alike and follow each other are one run."""
