@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import tempfile
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 
 from prepbench import storage
 from prepbench.errors import PrepbenchError, StorageError
-from prepbench.storage import kept_folder, temporary_folder, write_file, write_folder
+from prepbench.storage import KeptFolder, temporary_folder, write_file, write_folder
 
 
 def failing(number: int, after: int = 0) -> Callable[..., Any]:
@@ -135,10 +136,20 @@ def test_what_filling_raises_is_passed_on(tmp_path: Path) -> None:
 def test_no_temporary_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
     with pytest.raises(StorageError, match=r"no place for temporary files.*TMPDIR"):
-        kept_folder("onnx")
+        KeptFolder("onnx")
 
 
 def test_a_temporary_folder_is_gone_afterwards() -> None:
     with temporary_folder("test") as folder:
         (folder / "file").write_text("text")
     assert not folder.exists()
+
+
+def test_a_kept_folder_goes_with_its_object_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    kept = KeptFolder("test")
+    path = kept.path
+    (path / "file").write_text("text")
+    del kept
+    gc.collect()
+    assert not path.exists()
+    assert list(recwarn) == []

@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -163,20 +164,33 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
     Raises:
         StorageError: there is no place for temporary files, or it is full.
     """
-    with kept_folder(purpose) as name:
-        yield Path(name)
+    kept = KeptFolder(purpose)
+    try:
+        yield kept.path
+    finally:
+        kept.remove()
 
 
-def kept_folder(purpose: str) -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder that lives as long as the object that holds it.
+class KeptFolder:
+    """A temporary folder that lives as long as this object.
+
+    Args:
+        purpose: part of its name, e.g. ``"onnx"``.
 
     Raises:
         StorageError: there is no place for temporary files.
     """
+
+    def __init__(self, purpose: str) -> None:
+        self.path = _temporary(f"prepbench-{purpose}-")
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def _temporary(prefix: str) -> Path:
     place = os.environ.get("TMPDIR", "")
     try:
         place = place or tempfile.gettempdir()
-        return tempfile.TemporaryDirectory(prefix=f"prepbench-{purpose}-", ignore_cleanup_errors=True)
+        return Path(tempfile.mkdtemp(prefix=prefix))
     except OSError as error:
         raise StorageError(
             f"There is no place for temporary files: {place or 'no folder'} cannot be written to "

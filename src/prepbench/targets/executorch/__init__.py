@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from prepbench.errors import InputError, TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
-from prepbench.storage import kept_folder
+from prepbench.storage import KeptFolder
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.executorch.lower import to_pte, without_kernel
 from prepbench.targets.executorch.quiet import quiet
@@ -32,7 +31,7 @@ class ExecuTorch(Runtime):
         keep: a temporary folder that lives as long.
     """
 
-    def __init__(self, file: Path, keep: tempfile.TemporaryDirectory[str] | None = None) -> None:
+    def __init__(self, file: Path, keep: KeptFolder | None = None) -> None:
         self._file = file
         self._keep = keep
         with quiet() as heard:
@@ -117,8 +116,8 @@ class ExecuTorchTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, ExecuTorchDeployment)
         check_stateless(lowering.program)
-        keep = kept_folder("executorch")
-        file = Path(keep.name) / FILE
+        keep = KeptFolder("executorch")
+        file = keep.path / FILE
         with quiet():
             file.write_bytes(to_pte(lowering.program, settings.max_size_factor))
         runtime = ExecuTorch(file, keep)

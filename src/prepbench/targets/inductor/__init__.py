@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from prepbench.errors import ArtifactError, MissingPackageError, TargetError, se
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, InductorDeployment
-from prepbench.storage import kept_folder
+from prepbench.storage import KeptFolder
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.inductor.package import Package
 from prepbench.targets.inductor.passes import fit_to_inductor
@@ -31,7 +30,7 @@ FILE = "model.pt2"
 class AheadOfTime(Runtime):
     """A compiled package: machine code, with the weights folded in."""
 
-    def __init__(self, file: Path, keep: tempfile.TemporaryDirectory[str] | None = None) -> None:
+    def __init__(self, file: Path, keep: KeptFolder | None = None) -> None:
         self._file = file
         self._keep = keep
         self._package = Package(file)
@@ -98,8 +97,8 @@ class InductorTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         if lowering.leaves:
             return JustInTime(lowering)
-        keep = kept_folder("inductor")
-        file = Path(keep.name) / FILE
+        keep = KeptFolder("inductor")
+        file = keep.path / FILE
         program = fit_to_inductor(lowering.program)
         try:
             with torch.no_grad(), _quiet():

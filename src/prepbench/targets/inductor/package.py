@@ -11,7 +11,7 @@ import torch
 
 from prepbench._torch_compat.inductor import load_library
 from prepbench.errors import ArtifactError
-from prepbench.storage import kept_folder
+from prepbench.storage import KeptFolder
 
 # bytes of a cache line, on which torch's own allocator puts tensors
 _LINE = 64
@@ -32,8 +32,8 @@ class Package:
     """
 
     def __init__(self, file: Path) -> None:
-        self._folder = kept_folder("inductor")
-        library = _extract(file, Path(self._folder.name))
+        self._folder = KeptFolder("inductor")
+        library = _extract(file, self._folder.path)
         self._runner = load_library(library)
         constants: dict[str, torch.Tensor] = self._runner.extract_constants_map(False)
         is_off = any(value.data_ptr() % _LINE for value in constants.values() if not value.is_mkldnn and value.numel())

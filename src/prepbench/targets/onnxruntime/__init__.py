@@ -5,7 +5,6 @@ into int8 kernels.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from prepbench.errors import TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
-from prepbench.storage import kept_folder
+from prepbench.storage import KeptFolder
 from prepbench.targets.base import Lowering, Runtime
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.saved import check_saved
@@ -39,7 +38,7 @@ class OnnxRuntime(Runtime):
         self,
         file: Path,
         settings: OnnxRuntimeDeployment,
-        keep: tempfile.TemporaryDirectory[str] | None = None,
+        keep: KeptFolder | None = None,
         *,
         fuse: bool = True,
     ) -> None:
@@ -103,8 +102,8 @@ class OnnxRuntimeTarget(OnnxTarget):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
         self.check_program(lowering)
-        keep = kept_folder("onnx")
-        file = export_onnx(lowering, Path(keep.name), self.changes)
+        keep = KeptFolder("onnx")
+        file = export_onnx(lowering, keep.path, self.changes)
         return OnnxRuntime(file, settings, keep)
 
     def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-import tempfile
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from prepbench.errors import TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
-from prepbench.storage import kept_folder
+from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import Lowering, Runtime
 from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.requirements import unsupported_nodes
@@ -43,9 +42,7 @@ class OpenVino(Runtime):
         keep: a temporary folder that lives as long as the runtime.
     """
 
-    def __init__(
-        self, folder: Path, settings: OpenVinoDeployment, keep: tempfile.TemporaryDirectory[str] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, settings: OpenVinoDeployment, keep: KeptFolder | None = None) -> None:
         config: dict[str, Any] = {
             "PERFORMANCE_HINT": settings.performance_hint,
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
@@ -110,9 +107,9 @@ class OpenVinoTarget(OnnxTarget):
         self.check_program(lowering)
         check_dtypes(lowering)
         check_right(lowering.program)
-        keep = kept_folder("openvino")
-        _write_ir(lowering, Path(keep.name))
-        return OpenVino(Path(keep.name), settings, keep)
+        keep = KeptFolder("openvino")
+        _write_ir(lowering, keep.path)
+        return OpenVino(keep.path, settings, keep)
 
     def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
         assert isinstance(settings, OpenVinoDeployment)
@@ -123,8 +120,8 @@ def _write_ir(lowering: Lowering, folder: Path) -> None:
     """Write the program as IR, which keeps integers of 4 and 8 bits as they are and loads without ONNX."""
     import openvino
 
-    with kept_folder("onnx") as onnx_folder:
-        file = export_onnx(lowering, Path(onnx_folder), [use_signed_integers, hoist_quantizers])
+    with temporary_folder("onnx") as onnx_folder:
+        file = export_onnx(lowering, onnx_folder, [use_signed_integers, hoist_quantizers])
         try:
             # not convert_model, which reports its use over the network
             model = _core().read_model(file)

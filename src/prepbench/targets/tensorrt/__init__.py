@@ -7,13 +7,12 @@ about TensorRT.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from prepbench.errors import TargetError, sentence
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment, TensorRtDeployment
-from prepbench.storage import kept_folder
+from prepbench.storage import KeptFolder
 from prepbench.targets.base import Lowering, Runtime
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.saved import check_saved
@@ -44,8 +43,8 @@ class TensorRtTarget(OnnxTarget):
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         self.check_program(lowering)
-        keep = kept_folder("tensorrt")
-        file = export_onnx(lowering, Path(keep.name), self.changes)
+        keep = KeptFolder("tensorrt")
+        file = export_onnx(lowering, keep.path, self.changes)
         check_file(file)
         return _runtime(file, keep)
 
@@ -67,7 +66,7 @@ def check_file(file: Path) -> None:
     check_explicit(onnx.load(str(file), load_external_data=False))
 
 
-def _runtime(file: Path, keep: tempfile.TemporaryDirectory[str] | None) -> Runtime:
+def _runtime(file: Path, keep: KeptFolder | None) -> Runtime:
     # its fusions are for unsigned integers, and it moves signed ones past other operators with the wrong type
     reference = OnnxRuntime(file, OnnxRuntimeDeployment(), keep, fuse=False)
     return Engine(file, reference) if has_tensorrt() else reference
