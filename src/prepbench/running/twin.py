@@ -1,0 +1,216 @@
+"""A structural twin of a model: its own modules and tables around the same parameters.
+
+Tracing replaces parameters, switches flags, fills caches and runs forwards that change state. All of that happens to a
+twin, so that other threads may go on running the user's model, and so that nothing has to be put back on it.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import enum
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+_SHARED = (type, str, bytes, int, float, enum.Enum, torch.jit.ScriptModule, fx.Graph, fx.Node)
+
+_SPARE = 4
+"""A buffer that is a view of more memory than this many times its own is copied alone."""
+
+
+class Twin:
+    """The twin of a module.
+
+    Parameters are shared; buffers and other tensors that modules hold are copies, because a forward may write into
+    them. What leads to a module of the tree (lists, hooks, bound methods, closures, helper objects) leads to its twin.
+    Scripted modules, and what lives outside Python, are shared.
+
+    Attributes:
+        model: the twin.
+
+    Example:
+        >>> layer = nn.Linear(4, 2)
+        >>> twin = Twin(layer)
+        >>> twin.model is layer, twin.model.weight is layer.weight, twin.original(twin.model) is layer
+        (False, True, True)
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._made: dict[int, Any] = {}
+        self._originals: dict[int, Any] = {}
+        self._alive: list[Any] = []
+        self._ways: dict[type, Copy | None] = {}
+        self._memory: dict[int, torch.UntypedStorage] = {}
+        self._parameters = {
+            parameter.untyped_storage().data_ptr()
+            for parameter in model.parameters()
+            if type(parameter) is nn.Parameter
+        }
+        self.model: nn.Module = self._twin(model)
+
+    def original(self, part: Any) -> Any:
+        """The user's module or tensor that this part of the twin stands for; the part itself if it is no copy."""
+        return self._originals.get(id(part), part)
+
+    def of(self, part: Any) -> Any:
+        """The twin of a module or tensor of the user's; the part itself if it has none."""
+        return self._made.get(id(part), part)
+
+    def give_back(self, program: torch.export.ExportedProgram) -> None:
+        """Put the user's own tensors into a program that was exported from the twin."""
+        for table in (program.state_dict, program.constants):
+            for name, value in table.items():
+                table[name] = self.original(value)
+
+    def _twin(self, value: Any) -> Any:
+        kind = type(value)
+        if kind not in self._ways:
+            self._ways[kind] = _way_to_copy(kind)
+        copied = self._ways[kind]
+        if copied is None:
+            return value
+        made = self._made.get(id(value))
+        return made if made is not None else copied(self, value)
+
+    def _note(self, value: Any, twin: Any) -> Any:
+        self._made[id(value)] = twin
+        self._originals[id(twin)] = value
+        self._alive.append((value, twin))  # an id means nothing once its object is gone
+        return twin
+
+    def _tensor(self, value: torch.Tensor) -> torch.Tensor:
+        if not value.is_leaf or isinstance(value, nn.Parameter) or value.device.type == "meta" or vars(value):
+            # what is computed from parameters, as by weight normalisation, is computed anew by each call
+            return value
+        own = self._with_memory(value.detach())
+        return self._note(value, own.requires_grad_(value.requires_grad)) if type(own) is type(value) else value
+
+    def _with_memory(self, value: torch.Tensor) -> torch.Tensor:
+        """A copy with the same strides; tensors that share memory share the copy of it."""
+        if value.layout is not torch.strided or value.is_quantized or type(value) is not torch.Tensor:
+            return value.clone()
+        storage = value.untyped_storage()
+        if storage.data_ptr() in self._parameters:
+            return value
+        if storage.nbytes() > _SPARE * max(value.numel(), 1) * value.element_size():
+            return value.clone()
+        if storage.data_ptr() not in self._memory:
+            self._memory[storage.data_ptr()] = storage.clone()
+        empty = torch.empty(0, dtype=value.dtype, device=value.device)
+        return empty.set_(self._memory[storage.data_ptr()], value.storage_offset(), value.size(), value.stride())
+
+    def _with_attributes(self, value: Any) -> Any:
+        try:
+            twin = object.__new__(type(value))
+            own = object.__getattribute__(twin, "__dict__")
+        except (TypeError, AttributeError):  # a class that is made in C++, or without attributes
+            return value
+        self._note(value, twin)
+        own.update({name: self._twin(part) for name, part in vars(value).items()})
+        return twin
+
+    def _mapping(self, value: Any) -> Any:
+        twin = self._note(value, value.copy() if type(value) in _BUILT_IN else copy.copy(value))
+        for key, part in list(value.items()):
+            made = self._twin(part)
+            if made is not part:
+                twin[key] = made
+        return twin
+
+    def _list(self, value: Any) -> Any:
+        twin = self._note(value, value.copy() if type(value) in _BUILT_IN else copy.copy(value))
+        for index, part in enumerate(value):
+            made = self._twin(part)
+            if made is not part:
+                twin[index] = made
+        return twin
+
+    def _tuple(self, value: Any) -> Any:
+        made = [self._twin(part) for part in value]
+        if all(a is b for a, b in zip(made, value, strict=True)):
+            return value
+        return self._note(value, value._make(made) if hasattr(value, "_make") else tuple(made))
+
+    def _set(self, value: Any) -> Any:
+        return self._note(value, type(value)(self._twin(part) for part in value))
+
+    def _method(self, value: types.MethodType) -> Any:
+        owner = self._twin(value.__self__)
+        return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
+
+    def _partial(self, value: functools.partial[Any]) -> Any:
+        function, args = self._twin(value.func), [self._twin(part) for part in value.args]
+        keywords = {name: self._twin(part) for name, part in value.keywords.items()}
+        twin = functools.partial(function, *args, **keywords)
+        vars(twin).update({name: self._twin(part) for name, part in vars(value).items()})
+        return self._note(value, twin)
+
+    def _function(self, value: types.FunctionType) -> Any:
+        cells = value.__closure__ or ()
+        if not cells and not any(isinstance(part, types.FunctionType) for part in vars(value).values()):
+            return value
+        own = tuple(types.CellType() for _ in cells)
+        twin = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, own)
+        self._note(value, twin)
+        changed = False
+        for cell, mine in zip(cells, own, strict=True):
+            try:
+                mine.cell_contents = self._twin(cell.cell_contents)
+            except ValueError:  # an empty cell
+                continue
+            changed |= mine.cell_contents is not cell.cell_contents
+        twin.__kwdefaults__, twin.__annotations__ = value.__kwdefaults__, value.__annotations__
+        twin.__qualname__, twin.__doc__, twin.__module__ = value.__qualname__, value.__doc__, value.__module__
+        for name, part in vars(value).items():
+            vars(twin)[name] = self._twin(part)
+            changed |= vars(twin)[name] is not part
+        if not changed:
+            self._made[id(value)] = value
+            return value
+        return twin
+
+    def _reference(self, value: weakref.ref[Any]) -> Any:
+        target = value()
+        twin = self._made.get(id(target))
+        return value if twin is None or twin is target else weakref.ref(twin)
+
+
+_BUILT_IN = (dict, collections.OrderedDict, collections.defaultdict, list)
+
+Copy = Callable[[Twin, Any], Any]
+
+
+def _way_to_copy(kind: type) -> Copy | None:
+    """How values of a type are copied; None if they are shared."""
+    if issubclass(kind, _SHARED):
+        return None
+    for known, copied in _COPIES:
+        if issubclass(kind, known):
+            return copied
+    home = kind.__module__.partition(".")[0]
+    # attributes are all that there is to such an object, so that a copy of them is a copy of it
+    plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__new__ is object.__new__
+    known_home = home == "torch" or home in sys.stdlib_module_names
+    return Twin._with_attributes if plain and kind.__dictoffset__ and not known_home else None
+
+
+_COPIES: tuple[tuple[type, Copy], ...] = (
+    (torch.Tensor, Twin._tensor),
+    (nn.Module, Twin._with_attributes),
+    (types.MethodType, Twin._method),
+    (types.FunctionType, Twin._function),
+    (functools.partial, Twin._partial),
+    (weakref.ref, Twin._reference),
+    (dict, Twin._mapping),
+    (list, Twin._list),
+    (collections.deque, Twin._list),
+    (tuple, Twin._tuple),
+    (set, Twin._set),
+)
