@@ -13,16 +13,17 @@ from prepbench.patching import undoing
 
 @contextmanager
 def restored(root: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
-    """Undo what the block does to ``root`` and its submodules: attributes, buffers, ``requires_grad``, ``.data``.
+    """Undo what the block does to ``root`` and its submodules: attributes, tensors, ``requires_grad``, ``.data``.
 
     Plain lists, dicts and sets held by a module are restored too, for models that keep a cache between calls, and the
-    values of buffers that are counted up in place. What has not changed is not written to, because another thread may
+    values of tensors that are counted up in place. What has not changed is not written to, because another thread may
     be running the model. Yields the buffers as they were, by name.
     """
     buffers = dict(root.named_buffers())
     with undoing() as undo:
-        for buffer in buffers.values():
-            undo.add(_value_kept(buffer))
+        plain = [value for part in root.modules() for value in vars(part).values() if isinstance(value, torch.Tensor)]
+        for tensor in (*buffers.values(), *plain):
+            undo.add(_value_kept(tensor))
         for parameter in root.parameters():
             undo.add(_parameter_kept(parameter))
         for module in root.modules():
@@ -104,14 +105,14 @@ def _is_same_memory(now: torch.Tensor, before: torch.Tensor) -> bool:
     return now.is_set_to(before) if plain else now.shape == before.shape
 
 
-def _value_kept(buffer: torch.Tensor) -> Callable[[], None]:
-    value = buffer.detach().clone()
+def _value_kept(tensor: torch.Tensor) -> Callable[[], None]:
+    value = tensor.detach().clone()
 
     def put_back() -> None:
         # batch norm writes its statistics without raising their version
-        if not same_bits(buffer, value):
+        if not same_bits(tensor, value):
             with torch.no_grad():
-                buffer.copy_(value)
+                tensor.copy_(value)
 
     return put_back
 

@@ -26,7 +26,7 @@ _SPARE = 4
 
 
 class Twin:
-    """The twin of a module.
+    """The twin of a module, or of anything that leads to modules: a function, a bound method, a tuple of models.
 
     Parameters are shared; buffers and other tensors that modules hold are copies, because a forward may write into
     them. What leads to a module of the tree (lists, hooks, bound methods, closures, helper objects) leads to its twin.
@@ -42,18 +42,20 @@ class Twin:
         (False, True, True)
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         self._made: dict[int, Any] = {}
         self._originals: dict[int, Any] = {}
         self._alive: list[Any] = []
         self._ways: dict[type, Copy | None] = {}
         self._memory: dict[int, torch.UntypedStorage] = {}
+        modules = [part for part in (model if isinstance(model, tuple) else (model,)) if isinstance(part, nn.Module)]
         self._parameters = {
             parameter.untyped_storage().data_ptr()
-            for parameter in model.parameters()
+            for module in modules
+            for parameter in module.parameters()
             if type(parameter) is nn.Parameter
         }
-        self.model: nn.Module = self._twin(model)
+        self.model: Any = self._twin(model)
 
     def original(self, part: Any) -> Any:
         """The user's module or tensor that this part of the twin stands for; the part itself if it is no copy."""

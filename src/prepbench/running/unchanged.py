@@ -13,6 +13,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
+from prepbench.patching import undoing
 from prepbench.running.module_state import restored
 from prepbench.running.object_nodes import register_nodes
 
@@ -23,18 +24,10 @@ def unchanged(model: torch.nn.Module) -> Iterator[None]:
     _check_materialised(model)
     devices = sorted({tensor.device.index for tensor in model.parameters() if tensor.device.type == "cuda"})
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    with restored(model) as buffers, torch.random.fork_rng(devices=devices):
-        tensors = [*buffers.values(), *_plain_tensors(model)]
-        values = [(tensor, tensor.detach().clone()) for tensor in tensors]
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-            with torch.no_grad():
-                for tensor, value in values:
-                    # batch norm writes its statistics without raising their version
-                    tensor.copy_(value)
+    with undoing() as undo, restored(model), torch.random.fork_rng(devices=devices):
+        undo.add(lambda: random.setstate(python_state))
+        undo.add(lambda: np.random.set_state(numpy_state))
+        yield
 
 
 def _check_materialised(model: torch.nn.Module) -> None:
@@ -88,7 +81,3 @@ def _overlaps(tensor: torch.Tensor) -> bool:
                 return True
             reach += stride * (size - 1)
     return False
-
-
-def _plain_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
-    return [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)]

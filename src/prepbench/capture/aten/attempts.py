@@ -27,6 +27,7 @@ from prepbench.document.model import Failure
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 from prepbench.running.outcomes import Outcome
+from prepbench.running.twin import Twin
 from prepbench.running.unchanged import dense_copy
 
 ROUNDS = 6
@@ -68,6 +69,11 @@ class Attempts:
         self._base = dense_copy(self._given_base)
         self._records = ModuleRecords(model, samples, varied(model, samples, axes))
         self._operators = LeafOperators(model, self._records.outputs)
+
+    def give_back(self, twin: Twin, program: Program) -> None:
+        """Let a program that was made from a twin use the user's own tensors and leaves."""
+        twin.give_back(program)
+        self._operators.run_on(twin.original(self.model))
 
     def full_graph(self, strict: bool = False) -> Program | None:
         """The program without any leaf, if one way to export gives a correct one. Otherwise ``error`` says why not."""

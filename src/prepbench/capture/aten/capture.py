@@ -21,6 +21,8 @@ from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import itself_raises, on_device_of
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.outcomes import Outcome, outcome
+from prepbench.running.tracing import tracing
+from prepbench.running.twin import Twin
 
 
 class FullGraphError(CaptureError):
@@ -71,8 +73,25 @@ def capture(
     axes = DynamicAxes.infer(samples, module_or_func) if dynamic_axes is None else dynamic_axes
     axes.check_paths(dict(named_leaves(module_or_func, samples[0])))
     chosen = chosen_leaves(model, leaf_modules)
-    expected = [_expected(model, sample) for sample in samples]
-    attempts = Attempts(model, samples, axes, expected, chosen)
+    with tracing():
+        program, leaves = _captured(model, samples, axes, chosen, fullgraph=fullgraph, strict=strict)
+    told = with_reproduction(leaves, model, samples)
+    return Captured(program, model, tuple(samples), axes, told, time.perf_counter() - start)
+
+
+def _captured(
+    model: torch.nn.Module,
+    samples: Sequence[Sample],
+    axes: DynamicAxes,
+    chosen: dict[str, Failure],
+    *,
+    fullgraph: bool,
+    strict: bool,
+) -> tuple[torch.export.ExportedProgram, list[Failure]]:
+    """Capture a twin, because export puts other tensors into a module while it traces."""
+    twin = Twin(model)
+    expected = [_expected(twin.model, sample) for sample in samples]
+    attempts = Attempts(twin.model, samples, axes, expected, chosen)
     program = attempts.full_graph(strict) if not chosen else None
     leaves: list[Failure] = []
     if program is None:
@@ -81,8 +100,8 @@ def capture(
             failures = list(with_reproduction(failures, model, samples))
             raise FullGraphError(_message(model, failures), failures) from attempts.error
         program, leaves = attempts.with_leaves()
-    told = with_reproduction(leaves, model, samples)
-    return Captured(program, model, tuple(samples), axes, told, time.perf_counter() - start)
+    attempts.give_back(twin, program)
+    return program, leaves
 
 
 def _message(model: torch.nn.Module, failures: Sequence[Failure]) -> str:

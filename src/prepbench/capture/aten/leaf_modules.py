@@ -27,7 +27,7 @@ def leaves_replaced(model: torch.nn.Module, fqns: Iterable[str], operators: Leaf
 
 def _calling(fqn: str, module: torch.nn.Module, operators: LeafOperators) -> Callable[..., Any]:
     def leaf(*args: Any, **kwargs: Any) -> Any:
-        return operators.call(fqn, module, args, kwargs)
+        return operators.call(fqn, args, kwargs)
 
     leaf.__wrapped__ = module.forward  # type: ignore[attr-defined]
     return leaf
@@ -77,7 +77,7 @@ def _attempting(
         leave_inner_modules()
         forget_pending_sizes((args, kwargs))
         try:
-            output = operators.call(fqn, module, args, kwargs)
+            output = operators.call(fqn, args, kwargs)
         except UnknownOutputsError as reason:
             inside.setdefault(fqn, error)
             raise _Undescribable(error, str(reason)) from reason

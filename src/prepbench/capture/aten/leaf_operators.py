@@ -95,6 +95,19 @@ class KeepAlive:
         return KeepAlive, (torch.nn.Module(), [])
 
 
+class _Owner:
+    """The model that has the leaves, which no operator keeps alive by itself."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.reference = weakref.ref(model)
+
+    def module(self, fqn: str) -> torch.nn.Module:
+        model = self.reference()
+        if model is None:
+            raise CaptureError(f"The model with the leaf module {fqn!r} no longer exists: keep the Captured object.")
+        return model.get_submodule(fqn)
+
+
 # A graph that lost its meta (by being exported again) still runs as long as its model lives.
 _LIBRARIES: weakref.WeakKeyDictionary[torch.nn.Module, list[torch.library.Library]] = weakref.WeakKeyDictionary()
 
@@ -115,9 +128,16 @@ class LeafOperators:
         self._namespace = ""
         self._strict: set[Any] = set()
         self.keep_alive = KeepAlive(model, [])
+        self._owner = _Owner(model)
 
-    def call(self, fqn: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the operator for ``module``; while tracing, this is one node.
+    def run_on(self, model: torch.nn.Module) -> None:
+        """From now on the operators call the submodules of another model, of which the first was a twin."""
+        self._owner.reference = weakref.ref(model)
+        self.keep_alive.model = model
+        _LIBRARIES.setdefault(model, []).extend(self.keep_alive.libraries)
+
+    def call(self, fqn: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the operator for a submodule; while tracing, this is one node.
 
         Raises:
             UnknownOutputsError: the outputs of the module cannot be described.
@@ -126,7 +146,7 @@ class LeafOperators:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         signature = _Signature.of(leaves, spec)
         changed = signature.first_of(learned.changed_inputs(leaves))
-        operator = self._operator(fqn, signature, module, learned, leaves)
+        operator = self._operator(fqn, signature, learned, leaves)
         results = operator(*[leaf for leaf, kind in zip(leaves, signature.kinds, strict=True) if kind])
         tensors = iter([results] if isinstance(results, torch.Tensor) else results or ())
         result = learned.rebuild(leaves, tensors)
@@ -142,9 +162,7 @@ class LeafOperators:
         """Make those leaves raise that return memory of their arguments where ``graph`` writes into it."""
         self._strict |= {str(target) for target in leaves_written_into(graph, is_leaf_operator)}
 
-    def _operator(
-        self, fqn: str, signature: _Signature, module: torch.nn.Module, learned: LeafOutputs, leaves: Sequence[Any]
-    ) -> Any:
+    def _operator(self, fqn: str, signature: _Signature, learned: LeafOutputs, leaves: Sequence[Any]) -> Any:
         made = self._made.setdefault(fqn, [])
         for known, operator in made:
             if known.matches(signature):
@@ -155,7 +173,7 @@ class LeafOperators:
         count = learned.count_tensors(leaves) + len(signature.first_of(learned.changed_inputs(leaves)))
         library.define(name + _schema(signature, count))
         strict, full_name = self._strict, f"{self._namespace}.{name}.default"
-        real = _real(fqn, weakref.ref(module), signature, learned, lambda: full_name in strict)
+        real = _real(fqn, self._owner, signature, learned, lambda: full_name in strict)
         library.impl(name, real, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{self._namespace}::{name}", _fake(signature, learned), lib=library)
         self.keep_alive.libraries.append(library)
@@ -172,15 +190,13 @@ def is_leaf_operator(target: Any) -> bool:
 
 def _real(
     fqn: str,
-    reference: weakref.ref[torch.nn.Module],
+    owner: _Owner,
     signature: _Signature,
     learned: LeafOutputs,
     is_written_into: Callable[[], bool],
 ) -> Callable[..., Any]:
     def real(*arguments: Any) -> Any:
-        module = reference()
-        if module is None:
-            raise CaptureError(f"The model with the leaf module {fqn!r} no longer exists: keep the Captured object.")
+        module = owner.module(fqn)
         leaves = signature.leaves(arguments)
         changed = signature.first_of(learned.changed_inputs(leaves))
         for index in changed:

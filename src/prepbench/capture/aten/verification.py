@@ -16,6 +16,7 @@ from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.capture.sizes.sample_sizes import size_key
 from prepbench.inputs import Sample
 from prepbench.running.outcomes import Difference, difference, run
+from prepbench.running.twin import Twin
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ def _range_text(bounds: tuple[int, int | None]) -> str:
 
 def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> AxesReport:
     """Run ``program`` and ``model`` on the samples, and with each axis at sizes that no sample had."""
-    pair = _Pair(program.module(), model)
+    model, module = Twin((model, program.module())).model
+    pair = _Pair(module, model)
     problems, largest = [], 0.0
     for sample in samples:
         found = pair.compare(sample, run(model, sample, model))

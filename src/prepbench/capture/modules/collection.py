@@ -22,6 +22,7 @@ from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 from prepbench.running.check_inputs import checked_samples
+from prepbench.running.twin import Twin
 
 
 class GraphCollection(HasDiagram):
@@ -70,7 +71,7 @@ class GraphCollection(HasDiagram):
         self.model = model
         samples = None if inputs is None else checked_samples(model, inputs)
         self._samples = samples
-        runs = None if samples is None else SampleRuns(model, samples)
+        runs = None if samples is None else SampleRuns(Twin(model).model, samples)
         queue = deque([("", model)])
         queued = {id(model)}
         while queue:

@@ -17,6 +17,8 @@ from prepbench.capture.modules.value_trace import trace_values
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.running.check_inputs import check_names
+from prepbench.running.tracing import tracing
+from prepbench.running.twin import Twin
 
 Target = torch.nn.Module | Callable[..., Any]
 
@@ -112,20 +114,29 @@ class RobustTracer:
         """
         self.root = root
         check_names(root, concrete_args or {})
-        if inputs is None:
-            result = trace_symbolically(root, concrete_args, is_leaf=self.is_leaf_module)
-        else:
-            samples = normalize_samples(root, inputs) if not _are_samples(inputs) else list(inputs)
-            result = trace_values(
-                root,
-                samples,
-                is_leaf=self.is_leaf_module,
-                runs=runs or SampleRuns(root, samples),
-                prefix=prefix,
-            )
+        with tracing(with_dynamo=inputs is not None):
+            result = self._traced(root, concrete_args, inputs, runs, prefix)
         self._note(root, result, prefix)
         self.result, self.graph = result, result.graph
         return result.graph
+
+    def _traced(
+        self, root: Target, concrete_args: dict[str, Any] | None, inputs: Any, runs: SampleRuns | None, prefix: str
+    ) -> TraceResult:
+        """Trace a twin, because forward may change what other threads see of ``root``."""
+        twin = Twin(root)
+
+        def is_leaf(module: torch.nn.Module, name: str) -> bool:
+            return self.is_leaf_module(twin.original(module), name)
+
+        if inputs is None:
+            result = trace_symbolically(twin.model, concrete_args, is_leaf=is_leaf)
+        else:
+            samples = normalize_samples(root, inputs) if not _are_samples(inputs) else list(inputs)
+            runs = runs or SampleRuns(twin.model, samples)
+            result = trace_values(twin.model, samples, is_leaf=is_leaf, runs=runs, prefix=prefix)
+        result.constants = {name: twin.original(value) for name, value in result.constants.items()}
+        return result
 
     def _note(self, root: Target, result: TraceResult, prefix: str) -> None:
         modules = dict(root.named_modules()) if isinstance(root, torch.nn.Module) else {}
