@@ -40,6 +40,11 @@ def is_value(value: Any) -> bool:
     return isinstance(value, _VALUES)
 
 
+def has_no_parts(value: Any) -> bool:
+    """Whether ``value`` is of a type that is never walked into, such as a number, a function or a module."""
+    return isinstance(value, _ATOMS)
+
+
 def map_values(value: Any, function: Callable[[Any], Any]) -> Any:
     """``value`` with ``function`` applied to every tensor and symbolic number in it; untouched parts stay shared."""
     return Mapper(function).visit(value)

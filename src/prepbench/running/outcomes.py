@@ -1,9 +1,8 @@
-"""Running a model or a program on a sample, and comparing what comes out."""
+"""Running a model or a program on a sample, and holding on to everything that the call changes."""
 
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
 from prepbench.patching import output_here, warnings_ignored_here
 from prepbench.running.unchanged import detached_copy, own_copy, unchanged
-
-_TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 
 
 def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Any:
@@ -56,62 +53,3 @@ def outcome(function: Callable[..., Any], sample: Sample, model: torch.nn.Module
 
 def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor)
-
-
-def outcomes_differ(expected: Outcome, actual: Outcome) -> Difference:
-    """Compare two calls: what they return, then what they leave in the caller's tensors and in the model's buffers."""
-    found = difference(expected.output, actual.output)
-    for place, one, two in (
-        ("the caller's tensor", expected.inputs, actual.inputs),
-        ("buffer", expected.buffers, actual.buffers),
-    ):
-        if found.equal:
-            found = difference(one, two, f"after the call, {place} ")
-    return found
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How far two outputs are apart: the largest absolute difference, or what else is not the same."""
-
-    largest: float = 0.0
-    text: str = ""
-
-    @property
-    def equal(self) -> bool:
-        return not self.text
-
-
-def difference(expected: Any, actual: Any, name_of: str = "output") -> Difference:
-    """Compare two outputs leaf by leaf; floating point may differ by rounding. ``name_of`` is what they are called."""
-    left, right = pytree.tree_leaves_with_path(expected), pytree.tree_leaves_with_path(actual)
-    left = [(path, leaf) for path, leaf in left if isinstance(leaf, torch.Tensor)]
-    right = [(path, leaf) for path, leaf in right if isinstance(leaf, torch.Tensor)]
-    if len(left) != len(right):
-        return Difference(math.inf, f"{len(left)} tensors in eager, {len(right)} in the graph")
-    largest = 0.0
-    for (path, one), (_, two) in zip(left, right, strict=True):
-        name = f"{name_of}{pytree.keystr(path)}"
-        if one.shape != two.shape or one.dtype != two.dtype:
-            text = f"{name}: {tuple(one.shape)} {one.dtype} in eager, {tuple(two.shape)} {two.dtype} in the graph"
-            return Difference(math.inf, text)
-        if one.numel() == 0 or one.device.type == "meta":
-            continue
-        apart, allowed = _apart(one, two)
-        largest = max(largest, apart)
-        if not apart <= allowed:
-            return Difference(apart, f"{name} differs by {apart:.3g}")
-    return Difference(largest)
-
-
-def _apart(one: torch.Tensor, two: torch.Tensor) -> tuple[float, float]:
-    if one.is_quantized or not (one.is_floating_point() or one.is_complex()):
-        return (0.0, 0.0) if torch.equal(one, two.to(one.device)) else (math.inf, 0.0)
-    kind = torch.complex128 if one.is_complex() else torch.float64
-    wide, other = one.to(kind), two.to(one.device, kind)
-    same = (wide == other) | (wide.isnan() & other.isnan())
-    apart = torch.where(same, torch.zeros_like(wide), wide - other).abs()
-    finite = wide[wide.isfinite()]
-    scale = float(finite.abs().max()) if finite.numel() else 0.0
-    real = one.real.dtype if one.is_complex() else one.dtype
-    return float(apart.nan_to_num(math.inf).max()), _TOLERANCES.get(real, 1e-1) * max(scale, 1e-3)

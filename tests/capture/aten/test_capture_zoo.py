@@ -13,7 +13,8 @@ from prepbench.capture.aten.captured import Captured
 from prepbench.capture.modules.collection import recursive_trace
 from prepbench.errors import CaptureError
 from prepbench.inputs import normalize_samples
-from prepbench.running.outcomes import outcome, outcomes_differ
+from prepbench.running.equality import ROUNDED, difference
+from prepbench.running.outcomes import outcome
 from tests.zoo import ZOO, ZooCase
 
 
@@ -34,7 +35,7 @@ def assert_does_the_same(captured: Captured, model: torch.nn.Module, inputs: lis
     module = captured.program.module()
     for sample in normalize_samples(model, inputs):
         torch.manual_seed(0)
-        found = outcomes_differ(outcome(model, sample, model), outcome(module, sample, model))
+        found = difference(outcome(model, sample, model), outcome(module, sample, model), ROUNDED)
         assert found.equal, found.text
 
 

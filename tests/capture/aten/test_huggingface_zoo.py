@@ -13,7 +13,8 @@ from prepbench.capture.modules.collection import recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.inputs import Sample, normalize_samples
-from prepbench.running.outcomes import difference, run
+from prepbench.running.equality import ROUNDED, difference
+from prepbench.running.outcomes import run
 from tests.zoo.huggingface import ARCHITECTURES, LEAVES, build, without_log_lines
 
 pytest.importorskip("transformers")
@@ -60,7 +61,7 @@ def test_traced_and_equal_at_unseen_sizes(name: str) -> None:
     if not LEAVES.get(name):
         assert collection.failures == ()
     for sample in [*normalize_samples(model, samples), *_unseen(model, samples)]:
-        found = difference(run(model, sample, model), run(graph, sample, model))
+        found = difference(run(model, sample, model), run(graph, sample, model), ROUNDED)
         assert found.equal, found.text
 
 

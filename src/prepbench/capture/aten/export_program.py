@@ -17,7 +17,8 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.sample_sizes import SampleSizes
 from prepbench.inputs import Sample, named_leaves
 from prepbench.patching import patched
-from prepbench.running.outcomes import Outcome, outcome, outcomes_differ
+from prepbench.running.equality import ROUNDED, difference
+from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.unchanged import unchanged
 
 Program = torch.export.ExportedProgram
@@ -139,7 +140,7 @@ def problem(
             wrong = WrongProgram(f"The captured graph fails on sample {sample.index}, on which the model runs: {error}")
             wrong.__cause__ = error
             return wrong
-        found = outcomes_differ(wanted, actual)
+        found = difference(wanted, actual, ROUNDED)
         if not found.equal:
             return WrongProgram(f"The captured graph and the model differ on sample {sample.index}: {found.text}.")
     return None

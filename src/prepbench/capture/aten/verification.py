@@ -15,7 +15,9 @@ from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.capture.sizes.sample_sizes import size_key
 from prepbench.inputs import Sample
-from prepbench.running.outcomes import Difference, difference, run
+from prepbench.running.equal_tensors import Difference
+from prepbench.running.equality import ROUNDED, difference
+from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.twin import Twin
 
 
@@ -96,7 +98,7 @@ def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Samp
     pair = _Pair(module, model)
     problems, largest = [], 0.0
     for sample in samples:
-        found = pair.compare(sample, run(model, sample, model))
+        found = pair.compare(sample, outcome(model, sample, model))
         if not found.equal:
             problems.append(f"sample {sample.index}: {found.text}")
         largest = max(largest, found.largest)
@@ -114,6 +116,14 @@ def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Samp
     return AxesReport(tuple(results), len(samples), largest, tuple(problems))
 
 
+class _Refused(Difference):
+    """A call that raised."""
+
+    @property
+    def text(self) -> str:
+        return self.got
+
+
 @dataclass(frozen=True)
 class _Pair:
     """A program as a module, and the model that it must equal."""
@@ -126,18 +136,18 @@ class _Pair:
         groups = linked_axes(axes)
         made = resized(self.model, sample, {symbol: size - groups[symbol][0].sizes[0]}, groups)
         try:
-            expected = run(self.model, made, self.model)
+            expected = outcome(self.model, made, self.model)
         except Exception:
             return None
         return self.compare(made, expected)
 
-    def compare(self, sample: Sample, expected: Any) -> Difference:
+    def compare(self, sample: Sample, expected: Outcome) -> Difference:
         """The difference on one sample; a program that raises differs, too."""
         try:
-            actual = run(self.module, sample, self.model)
+            actual = outcome(self.module, sample, self.model)
         except Exception as error:
-            return Difference(0.0, f"refused: {_first_line(error)}")
-        return difference(expected, actual)
+            return _Refused("call", "a result", f"refused: {_first_line(error)}")
+        return difference(expected, actual, ROUNDED)
 
 
 def _conditions(program: Program, axis: Axis) -> tuple[SizeCondition, ...]:
@@ -186,15 +196,15 @@ def _result(
 ) -> AxisResult:
     ran = [(size + offset, found) for size, found in tried if found is not None]
     held = tuple(sorted(size for size, found in ran if found.equal))
-    failed = [(size, found.text) for size, found in ran if not found.equal]
-    refused = tuple(sorted(size for size, text in failed if text.startswith("refused")))
-    reason = failed[0][1] if failed else ""
+    failed = [(size, found) for size, found in ran if not found.equal]
+    refused = tuple(sorted(size for size, found in failed if isinstance(found, _Refused)))
+    reason = failed[0][1].text if failed else ""
     if not ran:
         return AxisResult(path, dim, symbol, "untried", range=bounds)
     if bounds is not None and bounds[0] == bounds[1]:
         return AxisResult(path, dim, symbol, "specialised", held, refused, bounds, reason)
     if len(failed) > len(refused):
-        wrong = next(text for _, text in failed if not text.startswith("refused"))
+        wrong = next(found.text for _, found in failed if not isinstance(found, _Refused))
         return AxisResult(path, dim, symbol, "wrong", held, refused, bounds, wrong)
     status: Literal["holds", "bounded"] = "bounded" if refused else "holds"
     return AxisResult(path, dim, symbol, status, held, refused, bounds, reason)

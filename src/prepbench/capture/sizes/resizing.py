@@ -58,7 +58,16 @@ def _with_size(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     if size < 0 or length == 0:
         return tensor
     index = torch.arange(size, device=tensor.device) % length
-    return tensor.detach().index_select(dim, index)
+    # the order of the dims in memory stays, because a model may ask for it
+    order = (
+        sorted(range(tensor.dim()), key=tensor.stride, reverse=True) if _is_dense(tensor) else [*range(tensor.dim())]
+    )
+    picked = tensor.detach().permute(order).index_select(order.index(dim), index)
+    return picked.permute([order.index(axis) for axis in range(tensor.dim())])
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and all(tensor.stride())
 
 
 def base_sample(function: Callable[..., Any], samples: Sequence[Sample], axes: DynamicAxes) -> Sample:

@@ -20,8 +20,8 @@ from prepbench.compile.backend.whole import compile_whole
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.running.callable_module import as_module
+from prepbench.running.equality import ROUNDED, difference
 from prepbench.running.object_nodes import register_nodes
-from prepbench.running.outcomes import difference
 
 
 class CompiledGraph:
@@ -123,7 +123,7 @@ def _run_of_the_whole_model(call: GraphCall) -> tuple[GraphRun, Any] | None:
 def _is_same(outputs: list[torch.Tensor], others: list[torch.Tensor], *, exactly: bool) -> bool:
     if are_identical(outputs, others):
         return True
-    return not exactly and difference(outputs, [value.detach() for value in others]).equal
+    return not exactly and difference(outputs, others, ROUNDED).equal
 
 
 def _check_options(options: Mapping[str, Any] | None, mode: str | None) -> None:

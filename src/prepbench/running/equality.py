@@ -1,0 +1,157 @@
+"""Equality: whether two calls give the same. Everything that judges the results of a changed model asks here."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from prepbench._torch_compat import pytree
+from prepbench.running.equal_tensors import Closeness, Difference, TensorComparison
+from prepbench.running.nested_values import attributes, has_no_parts
+from prepbench.running.outcomes import Outcome
+
+EXACT = Closeness()
+ROUNDED = Closeness(
+    tolerances={torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}, floor=1e-3
+)
+"""The same operations, perhaps in other kernels: what a captured program may differ by."""
+
+
+def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str = "output") -> Difference:
+    """Compare two results of a call; tell the first place where they differ.
+
+    Structure, number and order of values, shapes, dtypes, strings and numbers that are not tensors must be the same.
+    NaN and infinities must stand at the same places. ``closeness`` says how far floating-point numbers may be apart,
+    and whether some integers and bools may differ. Containers, registered pytree classes and the attributes of other
+    objects are walked; devices, strides and gradients are not compared.
+
+    Args:
+        expected: what is right: a result, or an :class:`Outcome`, whose buffers and caller's tensors count too.
+        got: what is judged.
+        closeness: what may differ; nothing by default, so that even -0.0 is not 0.0.
+        name: what the result is called in the answer.
+
+    Returns:
+        A :class:`Difference`. Its ``equal`` is true, or it holds the path, what was expected there, and what is there.
+
+    Example:
+        >>> difference((torch.ones(2), "a"), (torch.ones(2), "b")).text
+        "output[1]: expected 'a', got 'b'"
+        >>> difference([torch.tensor([1.0])], [torch.tensor([float("nan")])], ROUNDED).text
+        'output[0] at (0,): expected 1.0, got nan'
+    """
+    parts = [(name, expected, got)]
+    if isinstance(expected, Outcome):
+        parts = [
+            (name, expected.output, got.output),
+            ("after the call, the caller's tensor ", expected.inputs, got.inputs),
+            ("after the call, buffer ", expected.buffers, got.buffers),
+        ]
+    comparison = _Comparison(TensorComparison(closeness))
+    for path, one, other in parts:
+        first = next(comparison.visit(one, other, path), None)
+        if first is not None:
+            return comparison.tensors.measured(first)
+    return comparison.tensors.measured(Difference())
+
+
+@dataclass
+class _Comparison:
+    """Walks two values side by side and yields where they differ."""
+
+    tensors: TensorComparison
+    seen: set[tuple[int, int]] = field(default_factory=set)
+
+    def visit(self, one: Any, other: Any, path: str) -> Iterator[Difference]:
+        if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.dtype.kind == other.dtype.kind != "O":
+            one, other = torch.as_tensor(one.copy()), torch.as_tensor(other.copy())
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+            yield from self.tensors.compare(one, other, path)
+        elif not _are_alike(one, other):
+            yield Difference(path, _described(one), _described(other))
+        elif isinstance(one, Mapping):
+            yield from self._mappings(one, other, path)
+        elif isinstance(one, list | tuple):
+            yield from self._sequences(one, other, path, [f"[{index}]" for index in range(len(one))])
+        elif isinstance(one, bool | int | float | complex | str | bytes | torch.dtype | torch.device | None):
+            yield from self._plain(one, other, path)
+        else:
+            yield from self._objects(one, other, path)
+
+    def _mappings(self, one: Mapping[Any, Any], other: Mapping[Any, Any], path: str) -> Iterator[Difference]:
+        for key in one:
+            if key not in other:
+                yield Difference(f"{path}[{key!r}]", _described(one[key]), "nothing")
+        for key in other:
+            if key not in one:
+                yield Difference(f"{path}[{key!r}]", "nothing", _described(other[key]))
+        if isinstance(one, OrderedDict) and list(one) != list(other):
+            yield Difference(path, f"the order {list(one)}", f"the order {list(other)}")
+        for key in one:
+            yield from self.visit(one[key], other[key], f"{path}[{key!r}]")
+
+    def _sequences(self, one: Any, other: Any, path: str, steps: list[str]) -> Iterator[Difference]:
+        if len(one) != len(other):
+            yield Difference(path, _counted(one), _counted(other))
+        for step, left, right in zip(steps, one, other, strict=False):
+            yield from self.visit(left, right, path + step)
+
+    def _plain(self, one: Any, other: Any, path: str) -> Iterator[Difference]:
+        if isinstance(one, float | complex):
+            left, right = (torch.tensor(value, dtype=torch.complex128) for value in (one, other))
+            if next(self.tensors.compare(left, right, path), None) is None:
+                return
+        elif one == other:
+            return
+        yield Difference(path, repr(one), repr(other))
+
+    def _objects(self, one: Any, other: Any, path: str) -> Iterator[Difference]:
+        if one is other or has_no_parts(one) or (id(one), id(other)) in self.seen:
+            return
+        self.seen.add((id(one), id(other)))
+        if type(one) in pytree.SUPPORTED_NODES:
+            left, right = _children(one), _children(other)
+            yield from self._sequences(list(left.values()), list(right.values()), path, list(left))
+        elif parts := attributes(one):
+            others = attributes(other)
+            for name in parts:
+                yield from self.visit(parts[name], others.get(name), f"{path}.{name}")
+        elif _has_equality(one) and one != other:
+            yield Difference(path, repr(one), repr(other))
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Whether two values are of one kind; a subclass of what was expected will do."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return isinstance(one, bool) and isinstance(other, bool)
+    if isinstance(one, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return isinstance(other, int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
+    return isinstance(other, tuple if isinstance(one, torch.Size) else type(one))
+
+
+def _has_equality(value: object) -> bool:
+    return getattr(type(value), "__eq__", None) is not getattr(object, "__eq__", None)
+
+
+def _children(value: Any) -> dict[str, Any]:
+    """The parts of a registered pytree class, by the last step of their paths."""
+    found, _ = pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
+    return {f"[{index}]": part for index, part in enumerate(found)}
+
+
+def _counted(values: Any) -> str:
+    kinds = ", ".join(_described(value) for value in list(values)[:4])
+    return f"{len(values)} values ({kinds}{', ...' if len(values) > 4 else ''})"
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {tuple(value.shape)} {value.dtype}"
+    if isinstance(value, bool | int | float | complex | str | bytes | None):
+        return repr(value)
+    return type(value).__name__
