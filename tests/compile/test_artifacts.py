@@ -128,7 +128,7 @@ def test_export_writes_one_onnx_file_with_names_and_dynamic_dims(net: nn.Module,
     eager = int8(net, pb.EagerDeployment())
     assert onnx.load(eager.export(tmp_path / "other.onnx")).graph.input[0].name == "x"
     eager.save(tmp_path / "eager")
-    with pytest.raises(SettingsError, match=r"loaded for eager has no ONNX form.*OnnxRuntimeDeployment\(\)"):
+    with pytest.raises(SettingsError, match=r"loaded for eager cannot be exported.*OnnxRuntimeDeployment\(\)"):
         pb.load_compiled(tmp_path / "eager").export(tmp_path / "loaded.onnx")
     assert not (tmp_path / "loaded.onnx").exists()
 

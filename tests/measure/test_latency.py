@@ -14,7 +14,7 @@ from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.jobs import report_nothing
 from prepbench.measure.artifacts import PARAMETERS, Artifact
-from prepbench.measure.latency import interleaved, measure
+from prepbench.measure.latency import interleaved, measure_latency
 from prepbench.measure.process import LatencyError, LatencyTimeoutError, environment, worker_command
 from prepbench.measure.run import compare
 from prepbench.measure.transfer import load_sample, save_sample
@@ -27,7 +27,7 @@ def fake_measure(fakes, tmp_path, modes, *, rounds=3, timeout=60.0, progress=rep
     artifacts = {name: fakes.artifact(mode, name) for name, mode in modes.items()}
     candidates = {name: nn.Identity() for name in modes}
     sample = Sample((torch.ones(2, 3),))
-    return measure(candidates, artifacts, sample, tmp_path, rounds=rounds, timeout=timeout, progress=progress)
+    return measure_latency(candidates, artifacts, sample, tmp_path, rounds=rounds, timeout=timeout, progress=progress)
 
 
 def test_rounds_take_turns_after_all_have_warmed_up(fake_workers, tmp_path):
@@ -72,7 +72,7 @@ def test_a_candidate_that_cannot_be_saved_is_timed_here_in_the_same_rounds(fake_
         "local": Artifact(None, 4, PARAMETERS, "eager", "could not be captured"),
     }
     candidates = {"saved": nn.Identity(), "local": slow_function}
-    result = measure(
+    result = measure_latency(
         candidates, artifacts, Sample((torch.ones(1),)), tmp_path, rounds=3, timeout=60.0, progress=report_nothing
     )
     assert result["local"].timed_in == "this process"

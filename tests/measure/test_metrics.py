@@ -71,13 +71,14 @@ def test_sqnr():
     assert metrics.sqnr(reference + torch.tensor([0.0, 0.05]), reference) == pytest.approx(40.0, abs=1e-4)
     assert metrics.sqnr(reference, reference) == math.inf
     assert metrics.sqnr(reference, torch.zeros(2)) == -math.inf
+    assert metrics.sqnr(torch.tensor([3.0, math.nan]), reference) == -math.inf
     # hidden states are 100 times larger: with logits in the output they must not count
     noisy = Output(reference + torch.tensor([0.0, 0.05]), hidden=torch.full((2,), 100.0))
     assert metrics.sqnr(noisy, Output(reference, hidden=torch.zeros(2))) == pytest.approx(40.0, abs=1e-4)
 
 
 def test_sqnr_needs_comparable_outputs():
-    with pytest.raises(ValueError, match=r"\(3,\) differ.*\(2,\)"):
+    with pytest.raises(ValueError, match=r"Shapes differ .*\(2,\) in the reference, \(3,\) in the result"):
         metrics.sqnr(torch.ones(3), torch.ones(2))
     with pytest.raises(ValueError, match="no floating-point tensor"):
         metrics.sqnr(torch.ones(2, dtype=torch.long), torch.ones(2, dtype=torch.long))

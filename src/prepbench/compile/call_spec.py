@@ -1,4 +1,4 @@
-"""How a compiled model is called: like the original, whichever way its arguments are given."""
+"""How a compiled model is called: like the original, with arguments by position or by keyword."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class CallSpec:
         parameters: names of the parameters of ``forward`` that can be given by position.
         positional: how many arguments were given by position.
         keywords: names of those given by keyword.
-        inputs: structure of ``(args, kwargs)``.
-        outputs: structure of the result.
+        inputs: the nesting of ``(args, kwargs)``.
+        outputs: the nesting of the result.
         paths: a readable path for each input leaf.
-        input_constants: input leaves that are no tensors, by index: the graph holds for these values only.
-        output_constants: output leaves that are no tensors, by index.
+        input_constants: input leaves that are not tensors, by index. The graph is valid for these values only.
+        output_constants: output leaves that are not tensors, by index.
         tensors: dtype and sizes of each input leaf that is a tensor.
-        defaults: defaults of parameters: plain values that a call may state, although the tracing inputs left them out.
+        defaults: plain default values of parameters, which a call may give even if the tracing inputs left them out.
     """
 
     parameters: tuple[str, ...]
@@ -81,7 +81,7 @@ class CallSpec:
         """The input leaves of a call, in the order of the program.
 
         Raises:
-            InputError: an argument that was not captured or is missing, another structure, or another constant.
+            InputError: an argument is missing or was not captured, or the nesting or a constant differs.
         """
         plain = self._takes_tensors and not kwargs and len(args) == self.positional
         if plain and all(isinstance(value, torch.Tensor) for value in args):
@@ -93,7 +93,7 @@ class CallSpec:
                 "The arguments are nested differently from the tracing inputs: expected leaves "
                 f"{', '.join(self.paths)}, got {len(leaves)} leaves "
                 f"({', '.join(type(leaf).__name__ for leaf in leaves)}). Call it the way the tracing inputs do, "
-                "or compile with inputs of this form."
+                "or compile with inputs nested like these."
             )
         for index, expected in self.input_constants.items():
             if leaves[index] is not expected and leaves[index] != expected:
@@ -111,7 +111,7 @@ class CallSpec:
         return not self.keywords and all(self.tensors) and all(item["kind"] == "leaf" for item in arguments)
 
     def dummy(self, seed: int) -> Sample:
-        """A call of the form that was captured, with made-up tensors."""
+        """A call like the captured one, with made-up tensors."""
         generator = torch.Generator().manual_seed(seed)
         leaves = [
             dummy_tensor(spec, generator) if spec is not None else self.input_constants.get(index)
@@ -129,7 +129,10 @@ class CallSpec:
         return rebuild(self.outputs, iter(values))
 
     def _arrange(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same call in the form that was captured; arguments that are None and were not captured are left out."""
+        """The same call with its arguments given as in the captured call.
+
+        Arguments that are None and were not captured are left out.
+        """
         named = dict(kwargs)
         extra = list(args[len(self.parameters) :])
         for name, value in zip(self.parameters, args, strict=False):
@@ -158,7 +161,7 @@ class CallSpec:
         return value is None or (isinstance(value, bool | int | float | str) and self.defaults.get(name) == value)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data; constants that JSON has no word for are kept as text."""
+        """JSON-ready data; constants that JSON cannot hold become text."""
         return {
             "parameters": list(self.parameters),
             "positional": self.positional,

@@ -42,11 +42,11 @@ from prepbench.targets.partitioned_runtime import is_partitioned, load_partition
 
 @dataclass(frozen=True)
 class Origin:
-    """What a model compiled in this process still knows of how it was made.
+    """How a model was made; only a model that was compiled in this process has it.
 
     Attributes:
         lowering: the program and its names, as the target got it.
-        quantize: goes on from a compile in float; None when it is quantized already.
+        quantize: quantizes a model that was compiled in float; None when it is quantized already.
     """
 
     lowering: Lowering
@@ -88,7 +88,7 @@ class CompiledModel(nn.Module):
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; raises ``InputError`` when the call is not of the form that was compiled."""
+        """Run the model; raises ``InputError`` for a call that differs in form from the tracing inputs."""
         leaves = self._call_spec.flatten(args, kwargs)
         check_tensors(leaves, self._call_spec.tensors, self._call_spec.paths)
         with torch.no_grad():
@@ -160,11 +160,11 @@ class CompiledModel(nn.Module):
         """Quantize a model that was compiled in float, in place, without capturing it again.
 
         Args:
-            calibration_inputs: representative samples, in the forms of the tracing inputs.
+            calibration_inputs: representative samples, in the form of the tracing inputs.
             quantization_settings: how; ``QuantizationSettings()`` when omitted.
             layer_quantization_settings: overrides for layers.
             deployment_settings: another target; the one that it was compiled for when omitted.
-            compile_options: the algorithms around it; those of the compile when omitted.
+            compile_options: the algorithms of quantization; those of the compile when omitted.
             progress: called after each sample; may raise to cancel, which leaves the model in float.
 
         Returns:
@@ -198,8 +198,8 @@ class CompiledModel(nn.Module):
         return self
 
     def generate_dummy_inputs(self, seed: int = 0) -> Sample:
-        """A call that the model takes, of the sizes of a tracing input: noise for floating tensors, zeros for whole
-        numbers, True for truth values, the captured values for everything else.
+        """Made-up inputs with the sizes of a tracing input: noise for floating-point tensors, zeros for integers, True
+        for booleans, and the captured values for everything else.
 
         Example:
             >>> from prepbench import compile_model
@@ -219,23 +219,23 @@ class CompiledModel(nn.Module):
         dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None,
         keep_outputs_at_idx: Sequence[int] | None = None,
     ) -> Path:
-        """Write the model as one ONNX file, whatever target it was compiled for.
+        """Write the model as one ONNX file. The target that it was compiled for does not matter.
 
         Args:
             path: of the file; an old one is replaced once the new one is whole.
             input_names: names for the tensors it takes; those of ``forward``'s parameters when omitted.
             output_names: names for its results; their keys when omitted.
             dynamic_axes: names for dynamic dims by tensor, ``{"ids": {0: "batch"}}``, as for ``torch.onnx.export``.
-                Which dims are dynamic was decided by the tracing inputs; all of them stay so.
-            keep_outputs_at_idx: places of the results to keep, counted over the leaves of the output; all when omitted.
+                The tracing inputs have decided which dims are dynamic; this does not change that.
+            keep_outputs_at_idx: indices of the output leaves to keep; all when omitted.
 
         Returns:
             The path.
 
         Raises:
-            SettingsError: names that do not fit, dims that are not dynamic, or a model that was loaded for a target
-                without an ONNX form.
-            TargetError: an operator has no ONNX form.
+            SettingsError: wrong names, dims that are not dynamic, or a model that was loaded for a target that does not
+                use ONNX.
+            TargetError: an operator has no ONNX equivalent.
             ArtifactError: the model does not fit into one file (2 GB), or the disk is full.
         """
         wanted = ExportNames(input_names, output_names, dynamic_axes, keep_outputs_at_idx)

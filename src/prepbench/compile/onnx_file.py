@@ -21,17 +21,17 @@ from prepbench.targets.onnx.target import write_onnx
 
 @dataclass(frozen=True)
 class ExportNames:
-    """What the user wants things to be called; see :meth:`prepbench.CompiledModel.export`."""
+    """The names that the user chose; see :meth:`prepbench.CompiledModel.export`."""
 
     inputs: Sequence[str] | None = None
     outputs: Sequence[str] | None = None
     axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None
-    kept: Sequence[int] | None = None
+    kept_outputs: Sequence[int] | None = None
 
     @property
     def given(self) -> bool:
         """Whether anything was asked for."""
-        return any(value is not None for value in (self.inputs, self.outputs, self.axes, self.kept))
+        return any(value is not None for value in (self.inputs, self.outputs, self.axes, self.kept_outputs))
 
 
 def export_onnx_file(
@@ -58,13 +58,13 @@ def export_onnx_file(
 
 
 def _from_saved(folder: Path, names: ExportNames, runtime: Runtime, target: str) -> None:
-    """The file of a model that was loaded: it is all that there is."""
+    """Copy the ONNX file of a model that was loaded from a folder."""
     runtime.save(folder)
     extra = [file for file in folder.iterdir() if not file.name.startswith("model.onnx")]
     if not (folder / "model.onnx").exists():
         raise SettingsError(
-            f"A model loaded for {target} has no ONNX form: its folder holds the lowered form only. Export the model "
-            "that compile_model returned, or compile with deployment_settings=OnnxRuntimeDeployment()."
+            f"A model loaded for {target} cannot be exported: its folder holds the lowered program only. Export the "
+            "model that compile_model returned, or compile with deployment_settings=OnnxRuntimeDeployment()."
         )
     if names.given:
         raise SettingsError(
@@ -77,8 +77,8 @@ def _from_saved(folder: Path, names: ExportNames, runtime: Runtime, target: str)
 
 def _renamed(source: Lowering, names: ExportNames) -> Lowering:
     program, outputs = source.program, list(source.output_names)
-    if names.kept is not None:
-        places = list(names.kept)
+    if names.kept_outputs is not None:
+        places = list(names.kept_outputs)
         if not places or any(type(place) is not int or not 0 <= place < len(outputs) for place in places):
             raise SettingsError(
                 f"keep_outputs_at_idx must name some of the results 0 to {len(outputs) - 1} ({', '.join(outputs)}), "

@@ -72,10 +72,10 @@ def compile_model(
 
     Args:
         module_or_func: a module, a function, or a bound method of a module.
-        tracing_inputs: samples of different sizes along the dims that shall be dynamic; the calibration inputs
-            when omitted.
-        calibration_inputs: representative samples for the ranges of activations; needed with ``quantization_settings``.
-        deployment_settings: where it shall run; needed with ``quantization_settings``, else
+        tracing_inputs: samples whose sizes differ in the dims to make dynamic; the calibration inputs when omitted.
+        calibration_inputs: representative samples, from which the ranges of activations are learned; needed with
+            ``quantization_settings``.
+        deployment_settings: the target that the model will run on; needed with ``quantization_settings``, else
             ``OnnxRuntimeDeployment()``.
         data_transform_fn: applied to each sample first, e.g. to pick the images of a ``DataLoader``'s batches.
         forward_fn: called as ``forward_fn(model, args, kwargs)`` in place of ``model(*args, **kwargs)``, for arguments
@@ -86,18 +86,18 @@ def compile_model(
         layer_quantization_settings: overrides by FQN, glob, ``re:`` pattern or class name (see
             :func:`prepbench.explain_settings`).
         logs_dir: a folder for ``compile.log`` (for people) and ``events.jsonl`` (for programs); None writes nothing.
-        compile_options: the algorithms around quantization, and when a layer is given up.
+        compile_options: the algorithms of quantization, and the SQNR below which a layer stays in float.
         dynamic_axes: which dims are dynamic; inferred from the tracing inputs when omitted.
-        discard_input_model: the compile, and a result that runs in PyTorch, use the model's own tensors, so that no
-            second copy of the weights is made. False works on a copy, so that nothing is shared with the model.
-        is_model_pretrained: False says that the weights mean nothing yet: layers are then quantized as the settings
-            say, without measuring what that costs.
-        is_dry_run: return the plan as a :class:`CompileReport` and compile nothing: what becomes of each layer, the
-            operators that the target lacks, the estimated size.
+        discard_input_model: True compiles the model's own tensors, without a second copy of the weights; a result that
+            runs in PyTorch shares them with the model. False compiles copies.
+        is_model_pretrained: False says that the weights are not trained yet. Layers are then quantized as the settings
+            say, without measuring their noise.
+        is_dry_run: return the plan as a :class:`CompileReport` and compile nothing: how each layer is quantized, the
+            operators that the target does not support, the estimated size.
         skip_eval_set_mode: compile the model in the mode it is in, instead of in eval mode.
         graph_name: a name for the graph in the report, the logs and the files; the model's class name when omitted.
-        fullgraph: if False, modules that cannot be captured, and operators that the target does not have, run in
-            PyTorch between the parts that are compiled.
+        fullgraph: if False, modules that cannot be captured and operators that the target does not support run in
+            PyTorch, and the target runs the rest.
         dynamic: if False, every dim is static.
         disable: return ``module_or_func`` as it is.
         progress: receives a :class:`prepbench.Progress` for each step; may raise :class:`prepbench.Cancelled` to stop.
@@ -108,11 +108,11 @@ def compile_model(
 
     Raises:
         SettingsError: a needed argument is missing (a ``ValueError``), a key matches no layer, nothing would be
-            quantized, the target lacks the bits that are asked for, an unknown option.
+            quantized, the target does not support the bits, an unknown option.
         InputError: the samples do not fit the model or each other.
         CalibrationError: a sample holds NaN, or values become NaN or infinite on it.
-        CaptureError: the model is no single graph (``fullgraph=True``); every failing module is listed.
-        TargetError: the target cannot take the model.
+        CaptureError: the model cannot be captured as one graph (``fullgraph=True``); every failing module is listed.
+        TargetError: the target cannot lower the model.
         MissingPackageError: a package or compiler that the target needs is missing.
         ArtifactError: ``logs_dir`` cannot be written.
 

@@ -1,4 +1,4 @@
-"""What each tensor argument of a compiled model must look like: dtype, rank and sizes."""
+"""The dtype and sizes that each tensor argument of a compiled model must have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``check_traceability``: the ways of tracing, and what a target makes of the operators."""
+"""``check_traceability``: all ways of tracing, and the operators that a target does not support."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def check_traceability(
 ) -> TraceabilityReport:
     """Whether a model can be one graph: by dynamo, ``torch.export`` and symbolic tracing, and every reason why not.
 
-    The model runs on copies of the inputs, in the mode it is in; it, the inputs and random numbers are as before
-    afterwards, and what it prints is dropped.
+    The model runs on copies of the inputs, in the mode it is in; afterwards the model, the inputs and the random
+    number generators are as before. What the model prints is dropped.
 
     Args:
         module_or_func: a module, function or bound method.
         inputs: sample inputs; sizes that differ between them are dynamic.
-        target: also list the operators that this target does not have.
+        target: also list the operators that this target does not support.
         time_limit: seconds for each of the checks.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Compare candidates: accuracy, latency (one process for each) and size on disk."""
+"""Measuring models: accuracy, latency (in one process for each) and size on disk. ``pb.compare`` is ``run.compare``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each candidate as a folder on disk: what its size is measured on and what its own process loads."""
+"""Each candidate saved to a folder: its size is that of the folder, and its timing process loads it from there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARAMETERS = "parameters and buffers"
 
 @runtime_checkable
 class Compiled(Protocol):
-    """What a compiled model offers; written as a protocol so that comparing loads no target's runtime."""
+    """What a compiled model can do. A protocol, so that comparing does not import the compiler."""
 
     @property
     def target(self) -> Any: ...
@@ -56,7 +56,7 @@ def is_compiled(candidate: Any) -> bool:
 def save_candidate(candidate: Callable[..., Any], sample: Sample, folder: Path, progress: ProgressCallback) -> Artifact:
     """Save ``candidate`` to ``folder``; a float module is captured first, to be run operator by operator.
 
-    A candidate that cannot be captured or saved is no error: it is timed in this process, and ``note`` says why.
+    It is not an error if a candidate cannot be captured or saved: it is timed in this process, and ``note`` says why.
     """
     folder.mkdir(parents=True)
     compiled: Any = candidate

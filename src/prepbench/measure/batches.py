@@ -1,4 +1,4 @@
-"""The data of a comparison: read once, one batch at a time, each checked and named by its index."""
+"""The data of a comparison, read once, one batch at a time. Errors name the index of the batch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class Batch:
 
 
 def read_batches(candidates: Iterable[Callable[..., Any]], data: Any, *, with_targets: bool) -> Iterator[Batch]:
-    """Yield the batches of ``data`` without keeping them.
+    """Yield the batches of ``data``, one at a time.
 
     Raises:
-        InputError: ``data`` is no iterable, is empty, or an element does not have the form that the rule asks for.
+        InputError: ``data`` is not an iterable, is empty, or an element is not an input (with targets: not a pair of an
+            input and a target).
     """
     if isinstance(data, torch.Tensor | Mapping) or not isinstance(data, Iterable):
         form = "(input, target) pairs" if with_targets else "inputs"
@@ -61,7 +62,7 @@ def _split(element: Any, index: int) -> tuple[Any, Any]:
     length = f" of length {len(element)}" if isinstance(element, tuple | list) else ""
     raise InputError(
         f"data[{index}] must be a pair (input, target) because a metric is given, "
-        f"got {type(element).__name__}{length}. Reshape what a DataLoader yields with a generator: "
+        f"got {type(element).__name__}{length}. Convert the batches of a DataLoader with a generator: "
         "data=((b['pixels'], b['label']) for b in loader); "
         "several inputs go into one tuple: ((a, b), target). Without targets, leave metric out."
     )
@@ -86,7 +87,7 @@ def _as_sample(caller: Callable[..., Any], given: Any, index: int, with_targets:
 
 
 def _most_specific(candidates: list[Callable[..., Any]]) -> Callable[..., Any]:
-    """The first candidate whose ``forward`` names its parameters: with ``*args, **kwargs`` any input would fit."""
+    """The first candidate whose ``forward`` names its parameters. Any input would fit ``*args, **kwargs``."""
     for candidate in candidates:
         signature = _signature(candidate)
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

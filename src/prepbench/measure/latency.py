@@ -1,8 +1,8 @@
-"""Latency of several candidates, fairly: one process for each, one active at a time, rounds interleaved.
+"""Latency of several candidates: one process for each, one of them active at a time, in interleaved rounds.
 
-Two runtimes in one process disturb each other: their thread pools compete, which was seen to cost a factor of six.
-And a candidate measured after another sees another state of the machine. So every candidate gets a process, and in
-every round each has its turn, while the others sleep in a pipe.
+Two runtimes in one process disturb each other, because their thread pools compete: we measured a factor of six. And
+the state of the machine changes over time. So every candidate gets a process of its own, and in each round every
+candidate has its turn while the other processes wait for input.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_CALLS = 200
 
 
 class Timer(Protocol):
-    """What can be asked for the times of a few calls of one candidate."""
+    """Times calls of one candidate."""
 
     def times_ns(self, settle: int, calls: int) -> list[int]:
         """Nanoseconds of ``calls`` calls after ``settle`` untimed ones."""
@@ -44,7 +44,7 @@ class Timer(Protocol):
 
 @dataclass(frozen=True)
 class Latency:
-    """Times of one candidate: milliseconds of every timed call, in order, and where it was timed."""
+    """The milliseconds of every timed call of one candidate, in order, and where it was timed."""
 
     times_ms: tuple[float, ...]
     timed_in: str
@@ -52,7 +52,7 @@ class Latency:
 
 
 class Steps:
-    """Reports progress, and the last step again while a worker is waited for, so that cancelling works at any time."""
+    """Reports progress, and the last step again while waiting for a worker, so that cancelling works at any time."""
 
     def __init__(self, progress: ProgressCallback) -> None:
         self._progress = progress
@@ -71,7 +71,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class LocalTimer:
-    """Times a candidate in this process: for those that cannot be saved."""
+    """Times a candidate that cannot be saved, in this process."""
 
     call: Callable[[], Any]
 
@@ -80,7 +80,7 @@ class LocalTimer:
         return timed_calls(self.call, settle, calls)
 
 
-def measure(
+def measure_latency(
     candidates: Mapping[str, Callable[..., Any]],
     artifacts: Mapping[str, Artifact],
     sample: Sample,
@@ -90,7 +90,7 @@ def measure(
     timeout: float | None,
     progress: ProgressCallback,
 ) -> dict[str, Latency]:
-    """Time every candidate on ``sample``; ``folder`` is a temporary one, for the inputs and the workers' logs.
+    """Time every candidate on ``sample``; ``folder`` is a temporary folder for the inputs and the logs of the workers.
 
     Raises:
         LatencyError: a worker failed or did not answer in time; all workers have ended by then.
@@ -98,10 +98,10 @@ def measure(
     if rounds == 0:
         return {name: Latency((), NOT_TIMED) for name in candidates}
     steps = Steps(progress)
-    note = _handed_over(sample, folder / "inputs")
+    note = _save_inputs(sample, folder / "inputs")
     folders = {name: None if note else artifacts[name].folder for name in candidates}
     own = own_copy(sample)
-    with started(folders, folder, timeout, steps) as workers:
+    with started_workers(folders, folder, timeout, steps) as workers:
         timers: dict[str, Timer] = {
             name: workers.get(name) or LocalTimer(functools.partial(own.call, candidate))
             for name, candidate in candidates.items()
@@ -114,10 +114,10 @@ def measure(
 
 
 @contextlib.contextmanager
-def started(
+def started_workers(
     folders: Mapping[str, Path | None], folder: Path, timeout: float | None, steps: Steps
 ) -> Iterator[dict[str, WorkerProcess]]:
-    """A worker for every candidate that has a folder, all loaded; all ended afterwards, whatever happens."""
+    """A worker for every candidate that has a folder, with the model loaded. All of them end after the block."""
     threads = torch.get_num_threads()
     saved = {name: path for name, path in folders.items() if path is not None}
     workers: dict[str, WorkerProcess] = {}
@@ -145,8 +145,8 @@ def started(
 def interleaved(timers: Mapping[str, Timer], rounds: int, progress: ProgressCallback) -> dict[str, list[int]]:
     """Nanoseconds of every timed call: all warm up, then ``rounds`` rounds in which each timer has one turn.
 
-    Every turn starts with one untimed call. All timers make the same number of calls, chosen so that the slowest one's
-    turn takes about 0.1 s: short turns, so that all candidates meet the same state of the machine.
+    Every turn starts with one untimed call. All timers make the same number of calls: as many as the slowest one makes
+    in about 0.1 s. Turns are short, so that all candidates meet the same state of the machine.
     """
     slowest = 1
     for position, (name, timer) in enumerate(timers.items()):
@@ -170,8 +170,8 @@ def _warm_up(timer: Timer) -> int:
     return fastest
 
 
-def _handed_over(sample: Sample, folder: Path) -> str:
-    """Save the inputs for the workers; the reason when they cannot be, else nothing."""
+def _save_inputs(sample: Sample, folder: Path) -> str:
+    """Save the inputs for the workers. Returns why that is impossible, or nothing."""
     try:
         save_sample(sample, folder)
     except InputError as error:

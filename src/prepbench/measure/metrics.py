@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench.running.sqnr import Powers, powers
 
 Metric = Callable[[Any, Any], Any]
 
@@ -69,38 +69,27 @@ def sqnr(output: Any, target: Any) -> float:
     """Signal-to-quantization-noise ratio of ``output`` against the reference output ``target``, in dB.
 
     ``10 log10(sum(target**2) / sum((target - output)**2))`` over ``logits`` where the output has them, else over all
-    floating-point tensors in it. ``inf`` when both are equal. As the ``metric`` of :func:`prepbench.compare` it is
-    taken over the whole data, not averaged over batches.
+    floating-point tensors in it. ``inf`` when both are equal, ``-inf`` when only one of the two is NaN or infinite
+    somewhere. As the ``metric`` of :func:`prepbench.compare` it is taken over all the data, not averaged over batches.
+
+    Raises:
+        ValueError: the reference has no floating-point tensor, or the shapes differ.
 
     Example:
         >>> round(sqnr(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.1])), 1)
         27.3
     """
-    return decibels(*powers(output, target))
+    return output_powers(output, target).decibels
 
 
-def powers(output: Any, reference: Any) -> tuple[float, float]:
-    """Energy of the reference and of the difference to it, in double precision."""
-    found, expected = signal_tensors(output), signal_tensors(reference)
+def output_powers(output: Any, target: Any) -> Powers:
+    """The power of the reference output ``target`` and of the noise in ``output``; raises what :func:`sqnr` raises."""
+    expected = signal_tensors(target)
     if not expected:
         raise ValueError(
-            "the reference output holds no floating-point tensor; give a metric that understands this output"
+            "the reference output holds no floating-point tensor. Give a metric that understands this output"
         )
-    if [t.shape for t in found] != [t.shape for t in expected]:
-        raise ValueError(f"output shapes {_shapes(found)} differ from those of the reference, {_shapes(expected)}")
-    signal = noise = 0.0
-    for value, base in zip(found, expected, strict=True):
-        exact = _double(base)
-        signal += float(exact.abs().square().sum())
-        noise += float((_double(value) - exact).abs().square().sum())
-    return signal, noise
-
-
-def decibels(signal: float, noise: float) -> float:
-    """The ratio in dB: ``inf`` without noise, ``-inf`` with noise but no signal."""
-    if noise == 0.0:
-        return math.inf
-    return 10.0 * math.log10(signal / noise) if signal else -math.inf
+    return powers(expected, signal_tensors(output))
 
 
 def signal_tensors(output: Any) -> list[torch.Tensor]:
@@ -156,11 +145,3 @@ def _share(correct: torch.Tensor) -> float:
     if correct.numel() == 0:
         raise ValueError(f"no target to count: all are {IGNORED_CLASS}, or the batch is empty")
     return float(correct.double().mean())
-
-
-def _double(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().to(torch.complex128 if tensor.is_complex() else torch.float64)
-
-
-def _shapes(tensors: list[torch.Tensor]) -> str:
-    return ", ".join(str(tuple(t.shape)) for t in tensors) or "(no floating-point tensor)"

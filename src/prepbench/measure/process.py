@@ -30,14 +30,14 @@ class LatencyTimeoutError(LatencyError, TimeoutError):
 
 
 class WorkerProcess:
-    """One worker: started at once, asked with :meth:`times_ns`, ended by :meth:`close`.
+    """One worker process. It starts at once; :meth:`times_ns` asks it for times, and :meth:`close` ends it.
 
     Args:
         name: the candidate's name, for error messages.
         command: the program and its arguments.
         log: file for the worker's standard error.
         threads: number of threads for the worker's libraries.
-        timeout: seconds to wait for any one answer; None waits for ever.
+        timeout: seconds to wait for each answer; None waits for ever.
         heartbeat: called about five times a second while waiting; it may raise to cancel.
     """
 
@@ -98,7 +98,7 @@ class WorkerProcess:
                 self._process.stdin.close()
 
     def close(self) -> None:
-        """End the process, by force when it does not do so by itself, and wait for it."""
+        """End the process, by force if it does not end by itself, and wait until it has ended."""
         self.dismiss()
         for grace, harder in ((1.0, self._process.terminate), (2.0, self._process.kill)):
             try:

@@ -1,4 +1,4 @@
-"""``compare``: score, time and weigh several candidates on the same data."""
+"""``compare``: accuracy, latency and size of several candidates on the same data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from prepbench.measure.artifacts import Artifact, save_candidate
 from prepbench.measure.batches import Batch, read_batches
 from prepbench.measure.comparison import CandidateResult as CandidateResult
 from prepbench.measure.comparison import Comparison as Comparison
-from prepbench.measure.latency import Latency, measure
+from prepbench.measure.latency import Latency, measure_latency
 from prepbench.measure.metrics import Metric
-from prepbench.measure.scores import Candidate, Scores, unchanged
+from prepbench.measure.scores import Candidate, Scores, eval_mode
 from prepbench.storage import temporary_folder
 
 
@@ -48,7 +48,7 @@ def compare(
             None: SQNR of the outputs in dB against the first candidate's.
         higher_is_better: False for a loss.
         rounds: interleaved rounds of timing; 0 leaves latency out.
-        timeout: seconds to wait for any one answer of a timing process; None waits for ever.
+        timeout: seconds to wait for each answer of a timing process; None waits for ever.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
 
     Raises:
@@ -65,11 +65,13 @@ def compare(
     scores = Scores(candidates, metric)
     batches = read_batches(candidates.values(), data, with_targets=metric is not None)
     total = len(data) if isinstance(data, Sized) else 0
-    with unchanged(candidates.values()):
+    with eval_mode(candidates.values()):
         # the first batch is scored before anything slow happens: most mistakes show there
         first = next(batches)
         _score(scores, first, total, progress)
-        artifacts, latencies = _size_and_latency(candidates, first, rounds=rounds, timeout=timeout, progress=progress)
+        artifacts, latencies = _sizes_and_latencies(
+            candidates, first, rounds=rounds, timeout=timeout, progress=progress
+        )
         for batch in batches:
             _score(scores, batch, total, progress)
     return Comparison(
@@ -90,7 +92,7 @@ def _score(scores: Scores, batch: Batch, total: int, progress: ProgressCallback)
     scores.add(batch)
 
 
-def _size_and_latency(
+def _sizes_and_latencies(
     candidates: Mapping[str, Candidate], first: Batch, *, rounds: int, timeout: float | None, progress: ProgressCallback
 ) -> tuple[dict[str, Artifact], dict[str, Latency]]:
     with temporary_folder("compare") as folder:
@@ -98,8 +100,10 @@ def _size_and_latency(
         for position, (candidate_name, candidate) in enumerate(candidates.items()):
             progress(Progress("save", position, len(candidates), candidate_name))
             artifacts[candidate_name] = save_candidate(candidate, first.sample, folder / str(position), progress)
-        timed = measure(candidates, artifacts, first.sample, folder, rounds=rounds, timeout=timeout, progress=progress)
-        return artifacts, timed
+        latencies = measure_latency(
+            candidates, artifacts, first.sample, folder, rounds=rounds, timeout=timeout, progress=progress
+        )
+        return artifacts, latencies
 
 
 def _rows(
@@ -140,9 +144,10 @@ def _row(
 
 
 def speedup(base: Sequence[float], times: Sequence[float], rounds: int) -> float | None:
-    """Median over the rounds of the ratio of both medians in that round; None without times.
+    """The median over the rounds of the ratio of the two medians in each round; None without times.
 
-    Both were measured one after the other in every round, so what slows the machine for a while slows both and cancels.
+    In each round both are timed one after the other. So what slows the machine down for a while slows both, and
+    cancels out.
 
     Args:
         base: times of the first candidate, rounds in order, the same number of calls in each.

@@ -1,4 +1,4 @@
-"""Run the candidates on the data and keep one score for each, without changing the models or the data."""
+"""Running the candidates on the data, with one score for each. Models and data stay as they are."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from prepbench.errors import InputError, MetricError
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
 from prepbench.measure.batches import Batch
+from prepbench.running.sqnr import Powers
 from prepbench.running.unchanged import own_copy
 
 Candidate = Callable[..., Any]
 
 
 class Score(Protocol):
-    """What grows with each batch and gives one number in the end."""
+    """Takes batch after batch and gives one number in the end."""
 
     def add(self, output: Any, target: Any, size: int) -> None: ...
     def value(self) -> float: ...
@@ -43,20 +44,19 @@ class MeanScore:
 
 
 class SqnrScore:
-    """SQNR in dB over all the data: energies are added first, so that one perfect batch makes no infinite mean."""
+    """SQNR in dB over all the data. Powers are added first: the mean over batches is infinite if one is perfect."""
 
     def __init__(self) -> None:
-        self._signal = self._noise = 0.0
+        self._powers = Powers()
 
     def add(self, output: Any, target: Any, size: int) -> None:
-        signal, noise = metrics.powers(output, target)
-        if not math.isfinite(signal + noise):
-            raise ValueError("an output holds NaN or infinite values")
-        self._signal += signal
-        self._noise += noise
+        found = metrics.output_powers(output, target)
+        if not math.isfinite(found.noise):
+            raise ValueError("an output holds NaN or infinite values where the reference does not, or the reverse")
+        self._powers += found
 
     def value(self) -> float:
-        return metrics.decibels(self._signal, self._noise)
+        return self._powers.decibels
 
 
 class Scores:
@@ -106,7 +106,7 @@ class Scores:
             except Exception as error:
                 raise MetricError(
                     f"metric {self.name!r} gave no number for candidate {name!r} on data[{batch.sample.index}]: "
-                    f"{_told(error)}. A metric takes (output, target) of one batch and returns one finite number "
+                    f"{_explained(error)}. A metric takes (output, target) of one batch and returns one finite number "
                     "(a float or a tensor of one element)."
                 ) from error
         self.samples += batch.size
@@ -123,8 +123,8 @@ def run(name: str, candidate: Candidate, batch: Batch) -> Any:
     except Exception as error:
         shapes = ", ".join(_shape(leaf) for leaf in pytree.tree_leaves((sample.args, sample.kwargs)))
         raise InputError(
-            f"candidate {name!r} failed on data[{batch.sample.index}] ({shapes}): {_told(error)}. Check that the data "
-            "has the form, type and device that this candidate takes, and that its dynamic axes allow this size."
+            f"candidate {name!r} failed on data[{batch.sample.index}] ({shapes}): {_explained(error)}. Check that the "
+            "data has the form, type and device that this candidate takes, and that its dynamic axes allow this size."
         ) from error
 
 
@@ -158,15 +158,15 @@ def metric_name(metric: Any) -> str:
 
 
 @contextlib.contextmanager
-def unchanged(candidates: Iterable[Candidate]) -> Iterator[None]:
-    """Evaluation mode inside; training flags and buffers as they were outside.
+def eval_mode(candidates: Iterable[Candidate]) -> Iterator[None]:
+    """Eval mode inside the block. Afterwards training flags and buffers are as before.
 
-    Flags are set one by one, because ``eval()`` of exported modules raises and that of others does more than set flags.
+    Flags are set one by one: ``eval()`` of an exported module raises, and that of others does more than set flags.
     """
     models = [c for c in candidates if isinstance(c, torch.nn.Module)]
     modules = [module for model in models for module in model.modules()]
     flags = [(module, module.training) for module in modules]
-    # a compiled model may hold its weights as buffers, and its graph does not write to them: no second copy of those
+    # compiled models are left out: they may hold their weights as buffers, to which their graphs never write
     eager = [module for model in models if not is_compiled(model) for module in model.modules()]
     buffers = [(m, name, b, b.detach().clone()) for m in eager for name, b in m._buffers.items() if b is not None]
     try:
@@ -195,7 +195,7 @@ def _shape(leaf: Any) -> str:
     )
 
 
-def _told(error: Exception) -> str:
+def _explained(error: Exception) -> str:
     text = str(error).strip().rstrip(".")
     return (
         text

@@ -1,4 +1,4 @@
-"""One sample input as two files, without pickle: tensors as safetensors, everything around them as JSON."""
+"""One sample in two files, without pickle: its tensors as safetensors, everything else as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORMATS = {"channels_last": torch.channels_last, "channels_last_3d": torch.chan
 
 
 def save_sample(sample: Sample, folder: Path) -> None:
-    """Write ``sample`` to ``folder``, with device and memory format of each tensor: latency depends on them.
+    """Write ``sample`` to ``folder``, with the device and memory format of each tensor, on which latency depends.
 
     Raises:
         InputError: a leaf is neither a tensor nor None, bool, int, float or str, or a container is unknown to pytree.
@@ -36,9 +36,7 @@ def save_sample(sample: Sample, folder: Path) -> None:
         elif leaf is None or isinstance(leaf, bool | int | float | str):
             described.append({"value": leaf})
         else:
-            raise InputError(
-                f"an input of type {type(leaf).__name__} cannot be handed to another process without pickle"
-            )
+            raise InputError(f"an input of type {type(leaf).__name__} cannot be sent to another process without pickle")
     try:
         structure = pytree.treespec_dumps(spec)
     except NotImplementedError as error:

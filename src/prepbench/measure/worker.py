@@ -1,8 +1,8 @@
 """The process that times one candidate: ``python -m prepbench.measure.worker ARTIFACT INPUTS THREADS``.
 
 It speaks JSON lines. First it answers ``{"ready": true}``; then each request ``{"settle": 1, "calls": 20}`` gets
-``{"times_ns": [...]}``. Between requests it sleeps in ``read``, so that its threads take nothing from the
-process that is measured next. It ends when its standard input is closed, also when the parent was killed.
+``{"times_ns": [...]}``. Between requests it waits for input, so that its threads do not slow down the process that
+is measured next. It ends when its standard input is closed, also when the parent is killed.
 """
 
 from __future__ import annotations
