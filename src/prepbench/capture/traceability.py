@@ -24,7 +24,8 @@ from prepbench.inputs import Sample
 from prepbench.running.callable_module import as_module
 from prepbench.running.outcomes import without_output
 from prepbench.running.time_limit import TimeLimit, TimeLimitReached
-from prepbench.running.unchanged import unchanged
+from prepbench.running.tracing import tracing
+from prepbench.running.twin import Twin
 
 DYNAMO, EXPORT, SYMBOLIC, VALUES = "dynamo", "torch.export", "symbolic trace", "trace with inputs"
 Operators = Callable[[torch.export.ExportedProgram], Iterable[Failure]]
@@ -147,10 +148,10 @@ def check_ways(
     axes = DynamicAxes.infer(samples, module_or_func)
     captured: list[Captured] = []
     checks = [
-        _checked(DYNAMO, time_limit, lambda: _dynamo(model, base_sample(model, samples, axes)), model),
-        _checked(EXPORT, time_limit, lambda: _export(module_or_func, samples, captured), model),
-        _checked(SYMBOLIC, time_limit, lambda: _symbolic(module_or_func, model), model),
-        _checked(VALUES, time_limit, lambda: _values(module_or_func, samples), model),
+        _checked(DYNAMO, time_limit, lambda part: _dynamo(part, base_sample(model, samples, axes)), model),
+        _checked(EXPORT, time_limit, lambda part: _export(part, samples, captured), module_or_func),
+        _checked(SYMBOLIC, time_limit, _symbolic, module_or_func),
+        _checked(VALUES, time_limit, lambda part: _values(part, samples), module_or_func),
     ]
     if operators is not None:
         checks.append(_operators(f"operators of {target}", captured, operators))
@@ -158,17 +159,19 @@ def check_ways(
     return TraceabilityReport(type(model).__name__, tuple(checks))
 
 
-def _checked(name: str, limit: float, attempt: Callable[[], list[Failure]], model: torch.nn.Module) -> Check:
+def _checked(name: str, limit: float, attempt: Callable[[Any], list[Failure]], model: Callable[..., Any]) -> Check:
+    # a twin, because what is ended by the time limit may leave anything behind
     start = time.perf_counter()
     timed_out = False
     try:
-        with unchanged(model), TimeLimit(limit):
-            failures = attempt()
+        with tracing(), TimeLimit(limit):
+            failures = attempt(Twin(model).model)
     except TimeLimitReached:
         timed_out = True
-        failures = [_out_of_time(name, limit, type(model).__name__)]
+        failures = [_out_of_time(name, limit, type(as_module(model)).__name__)]
     except Exception as error:
-        failures = [describe_failure(error, fqn="", module_type=type(model).__name__, module=model)]
+        module = as_module(model)
+        failures = [describe_failure(error, fqn="", module_type=type(module).__name__, module=module)]
     return Check(name, not failures, tuple(failures), time.perf_counter() - start, timed_out)
 
 
@@ -185,7 +188,8 @@ def _dynamo(model: torch.nn.Module, sample: Sample) -> list[Failure]:
     return [failure] if failure is not None else breaks
 
 
-def _symbolic(module_or_func: Callable[..., Any], model: torch.nn.Module) -> list[Failure]:
+def _symbolic(module_or_func: Callable[..., Any]) -> list[Failure]:
+    model = as_module(module_or_func)
     try:
         with without_output():
             torch.fx.symbolic_trace(module_or_func)

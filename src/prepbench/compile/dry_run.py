@@ -9,6 +9,7 @@ from prepbench.compile.task import CompileTask
 from prepbench.errors import SettingsError
 from prepbench.quantize import LayerReport, insert_observers
 from prepbench.running.module_state import state_bytes
+from prepbench.running.tracing import tracing
 
 
 def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
@@ -22,7 +23,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     problem = ""
     if task.layer_settings is not None:
         leaves = {leaf.fqn: leaf.kind for leaf in captured.leaves}
-        with timer("plan"):
+        with timer("plan"), tracing(timer.progress):
             try:
                 layers = insert_observers(
                     task.program, captured.model, task.layer_settings, task.target.placement, leaves
@@ -30,7 +31,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
             except SettingsError as error:
                 problem = str(error)
     unsupported = [f"{leaf.fqn or 'the model'}: {leaf.kind}" for leaf in captured.leaves]
-    with timer("check operators"):
+    with timer("check operators"), tracing(timer.progress):
         unsupported += operator_places(task.target.unsupported_nodes(task.program))
     total = state_bytes(captured.model)
     return CompileReport(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,8 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import check_calibration
 from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.running.module_state import state_bytes
+from prepbench.running.tracing import tracing
+from prepbench.running.twin import Twin
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
@@ -145,33 +146,37 @@ def compile_model(
     )
     if not is_dry_run:
         target.check_available()
-    function = module_or_func if forward_fn is None else with_forward_fn(module_or_func, forward_fn)
-    model = as_module(function)
+    called = module_or_func if forward_fn is None else with_forward_fn(module_or_func, forward_fn)
+    twin = Twin(called)  # for other threads the model stays in its mode
+    function, model = twin.model, as_module(twin.model)
     layers = _layer_settings(model, target, settings, quantization_settings, layer_quantization_settings)
     name = graph_name if graph_name is not None else type(as_module(module_or_func)).__name__
     log = CompileLog(logs_dir, name)
     log.start(target.name, settings, quantization_settings, options)
     with log.failures():
-        tracing, calibration = read_samples(function, tracing_inputs, calibration_inputs, data_transform_fn)
+        samples, calibration = read_samples(function, tracing_inputs, calibration_inputs, data_transform_fn)
         if quantization_settings is not None:
             check_calibration(function, calibration)
         timer = StageTimer(log.logged(progress), log)
-        with _mode(model, skip_eval_set_mode):
-            with timer("capture"):
-                axes = _axes(function, tracing, dynamic_axes, dynamic)
-                samples = with_static_sizes_of_first(tracing, axes, function)
-                captured = capture(function, samples, dynamic_axes=axes, fullgraph=fullgraph and not is_dry_run)
-            task = replace(
-                CompileTask.of(
-                    function, captured, target, settings, options, name, own_weights=not discard_input_model
-                ),
-                layer_settings=layers,
-                calibration=tuple(calibration),
-                is_pretrained=is_model_pretrained,
-                fullgraph=fullgraph,
-                data_transform_fn=data_transform_fn,
+        if not skip_eval_set_mode:
+            model.eval()
+        with timer("capture"), tracing(timer.progress):
+            axes = _axes(function, samples, dynamic_axes, dynamic)
+            samples = with_static_sizes_of_first(samples, axes, function)
+            captured = capture(function, samples, dynamic_axes=axes, fullgraph=fullgraph and not is_dry_run)
+            twin.give_back(captured.program)
+            task = CompileTask.of(
+                function, captured, target, settings, options, name, own_weights=not discard_input_model
             )
-            result: Any = planned(task, timer) if is_dry_run else _compile(task, timer)
+        task = replace(
+            task,
+            layer_settings=layers,
+            calibration=tuple(calibration),
+            is_pretrained=is_model_pretrained,
+            fullgraph=fullgraph,
+            data_transform_fn=data_transform_fn,
+        )
+        result: Any = planned(task, timer) if is_dry_run else _compile(task, timer)
     log.done(result if is_dry_run else result.report)
     return result
 
@@ -200,7 +205,7 @@ def _compile(task: CompileTask, timer: StageTimer) -> CompiledModel:
         target.check_leaves(captured.leaves)
     quantized = None if task.layer_settings is None else quantize(task, timer)
     program = task.program if quantized is None else quantized.program
-    with timer("lower"):
+    with timer("lower"), tracing(timer.progress):
         lowering = lowering_of(program, captured, call_spec, timer.progress)
         runtime, fallbacks = lower(task, lowering)
         check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec))
@@ -257,22 +262,9 @@ def _quantize_later(
     return _compile(later, StageTimer(progress, CompileLog(None, task.name)))
 
 
-def _axes(function: Callable[..., Any], tracing: list[Sample], axes: DynamicAxes | None, dynamic: bool) -> DynamicAxes:
-    axes = DynamicAxes.infer(tracing, function) if axes is None else axes
+def _axes(function: Callable[..., Any], samples: list[Sample], axes: DynamicAxes | None, dynamic: bool) -> DynamicAxes:
+    axes = DynamicAxes.infer(samples, function) if axes is None else axes
     if not dynamic:
         for axis in axes.dynamic:
             axes = axes.set(axis.path, axis.dim, False)
     return axes
-
-
-@contextlib.contextmanager
-def _mode(model: nn.Module, skip: bool) -> Iterator[None]:
-    """Eval mode inside the block unless ``skip``. Afterwards each module has its own flag again."""
-    flags = {module: module.training for module in model.modules()}
-    if not skip:
-        model.eval()
-    try:
-        yield
-    finally:
-        for module, training in flags.items():
-            module.training = training

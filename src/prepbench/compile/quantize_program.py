@@ -12,6 +12,7 @@ from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import CaptureError
 from prepbench.quantize import LayerReport, calibrate, choose_weight_schemes, convert, insert_observers
+from prepbench.running.tracing import tracing
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def quantize(task: CompileTask, timer: StageTimer) -> Quantized:
     assert task.layer_settings is not None
     assert program.example_inputs is not None
     samples = flat_samples(task.calibration, task.call_spec)
-    with timer("insert observers"):
+    with timer("insert observers"), tracing(progress):
         observed = insert_observers(
             program,
             captured.model,
@@ -51,7 +52,7 @@ def quantize(task: CompileTask, timer: StageTimer) -> Quantized:
     if task.is_pretrained:
         with timer("measure", reports_progress=True):
             observed = choose_weight_schemes(observed, samples, progress)
-    with timer("convert"):
+    with timer("convert"), tracing(progress):
         inputs, dynamic = program.example_inputs[0], dynamic_sizes(program)
         converted = export_again(convert(observed), inputs, dynamic, _not_dynamic)
     return Quantized(converted, observed.layers, observed.model_sqnr)

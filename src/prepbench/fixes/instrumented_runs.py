@@ -15,6 +15,7 @@ from prepbench.fixes.kinds.kind import RewriteKind
 from prepbench.inputs import Sample
 from prepbench.running.outcomes import without_output
 from prepbench.running.replaced_forward import replaced_forward
+from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
 
 
@@ -40,6 +41,7 @@ def places_to_change(
 
 def run_with(model: torch.nn.Module, fqn: str, function: Any, sample: Sample) -> Any:
     """The model's output with ``function`` as the forward of one submodule; the model is left as it was."""
+    model = Twin(model).model
     forward = types.MethodType(function, model.get_submodule(fqn))
     with unchanged(model), without_output(), torch.no_grad(), replaced_forward(model, fqn, forward):
         output = own_copy(sample).call(model)

@@ -30,6 +30,8 @@ from prepbench.prepare.training_flag import UNKNOWN_LINE, place_text
 from prepbench.prepare.verify import compare_in_other_mode, compare_on, verify
 from prepbench.running.check_inputs import check_names, checked_samples
 from prepbench.running.outcomes import without_output
+from prepbench.running.tracing import tracing
+from prepbench.running.twin import Twin
 
 Pass = Callable[[PreparedModel], Sequence[Change]]
 
@@ -77,7 +79,7 @@ def prepare_model(
     """
     check_arguments(model, modules_to_exclude, module_classes_to_exclude)
     check_names(model, concrete_args or {})
-    with _collector_paused():
+    with _collector_paused(), tracing(with_dynamo=inputs is not None):
         return _prepared(
             model, modules_to_exclude or (), module_classes_to_exclude or (), concrete_args, inputs, extra_passes
         )
@@ -86,8 +88,10 @@ def prepare_model(
 def _prepared(
     model: torch.nn.Module, modules: Any, classes: Any, concrete_args: Any, inputs: Any, extra_passes: Sequence[Pass]
 ) -> PreparedModel:
-    samples = None if inputs is None else _with_fixed(checked_samples(model, inputs), concrete_args)
-    shown, traced = _traced(model, samples, concrete_args, modules, classes)
+    twin = Twin(model)
+    samples = None if inputs is None else _with_fixed(checked_samples(twin.model, inputs), concrete_args)
+    shown, traced = _traced(twin.model, samples, concrete_args, [twin.of(module) for module in modules], classes)
+    traced.result.constants = {name: twin.original(value) for name, value in traced.result.constants.items()}
     prepared = PreparedModel.of(model, traced.result)
     signature, fixed = inspect.signature(model.forward), _fixed(concrete_args, samples)
     changes = _run(prepared, [lambda prepared: complete_signature_(prepared, signature, fixed)])
@@ -108,13 +112,14 @@ def _prepared(
 def _compared(
     model: torch.nn.Module, prepared: PreparedModel, samples: list[Sample], shown: list[Sample], traced: Traced
 ) -> list[Compared]:
-    """Compare with the original; modes and sizes for which the graph is wrong are refused from then on."""
-    compared = list(verify(model, prepared, samples, shown))
+    """Compare twins, because both modes run; modes and sizes for which the graph is wrong are refused from then on."""
+    model, twin = Twin((model, prepared)).model
+    compared = list(verify(model, twin, samples, shown))
     if traced.fixed_mode is None:
-        found, wrong = compare_in_other_mode(model, prepared, shown[-1])
+        found, wrong = compare_in_other_mode(model, twin, shown[-1])
         compared.append(found)
         traced.fixed_mode = UNKNOWN_LINE if wrong else None
-    sizes = fixed_sizes(model, prepared, samples[0], shown)
+    sizes = fixed_sizes(model, twin, samples[0], shown)
     if sizes is not None:
         prepared.add_check(sizes)
         compared += [Compared(name, note=f"for {size} only") for _, _, size, name in sizes.places]

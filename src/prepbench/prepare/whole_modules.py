@@ -46,6 +46,8 @@ class WholeModules:
 class PreparationTracer(RobustTracer):
     """A tracer for which whole modules and prepared operations are leaves."""
 
+    _makes_twin = False
+
     def __init__(self, whole: WholeModules) -> None:
         super().__init__()
         self._whole = whole

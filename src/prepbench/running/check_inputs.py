@@ -11,9 +11,11 @@ import torch
 
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, forward_of, named_leaves, normalize_samples
+from prepbench.interrupts import interruptible
 from prepbench.running.compare_samples import tensor_shapes
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.outcomes import without_output
+from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
 
 
@@ -38,10 +40,11 @@ def check_runs(function: Callable[..., Any], sample: Sample) -> None:
     Raises:
         CaptureError: with the index of the sample; the cause is the model's own error.
     """
-    module = function if isinstance(function, torch.nn.Module) else torch.nn.Module()
+    own = Twin(function).model
+    module = own if isinstance(own, torch.nn.Module) else torch.nn.Module()
     try:
-        with unchanged(module), without_output(), torch.no_grad():
-            register_nodes(own_copy(sample).call(function))
+        with unchanged(module), without_output(), torch.no_grad(), interruptible():
+            register_nodes(own_copy(sample).call(own))
     except InputError:
         raise
     except Exception as error:

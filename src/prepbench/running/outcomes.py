@@ -12,13 +12,14 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
+from prepbench.interrupts import interruptible
 from prepbench.patching import output_here, warnings_ignored_here
 from prepbench.running.unchanged import detached_copy, own_copy, unchanged
 
 
 def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Any:
     """The output on one sample, under ``no_grad``, with ``model``, the sample and random state as before afterwards."""
-    with torch.no_grad(), unchanged(model):
+    with torch.no_grad(), unchanged(model), interruptible():
         # what a model returns may be one of its buffers, which unchanged() resets
         return detached_copy(own_copy(sample).call(function))
 
@@ -46,7 +47,7 @@ def outcome(function: Callable[..., Any], sample: Sample, model: torch.nn.Module
     """Everything that one call changes, under ``no_grad``; afterwards all of it is as it was."""
     own = own_copy(sample)
     given = {i: leaf for i, leaf in enumerate(pytree.tree_leaves((own.args, own.kwargs))) if _is_tensor(leaf)}
-    with torch.no_grad(), unchanged(model):
+    with torch.no_grad(), unchanged(model), interruptible():
         output = detached_copy(own.call(function))
         return Outcome(output, detached_copy(given), detached_copy(dict(model.named_buffers())))
 

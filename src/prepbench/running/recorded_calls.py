@@ -15,6 +15,7 @@ from prepbench._torch_compat.fake_tensors import on_device
 from prepbench._torch_compat.symbolic_fx import wrapped_functions
 from prepbench._torch_compat.tensors import version_of
 from prepbench.inputs import Sample
+from prepbench.interrupts import interruptible
 from prepbench.patching import only_here, patched_here, patched_item
 from prepbench.running.nested_values import map_values
 from prepbench.running.object_nodes import count_registered, opened, register_nodes
@@ -131,7 +132,7 @@ def _record(model: torch.nn.Module, sample: Sample, as_called: bool) -> Recorded
 
     listening = _modules_and_functions if as_called else _forwards
     try:
-        with unchanged(model), torch.no_grad(), listening(model, recorded):
+        with unchanged(model), torch.no_grad(), listening(model, recorded), interruptible():
             own_copy(sample).call(model)
     except Exception as error:
         run.error = error

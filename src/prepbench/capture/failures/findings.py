@@ -16,6 +16,7 @@ from prepbench.inputs import Sample, named_leaves
 from prepbench.running.outcomes import without_output
 from prepbench.running.replaced_forward import replaceable_modules
 from prepbench.running.source_lines import code_frame, is_user_code, place_in_stack_trace, source_line
+from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
 
 TRAINING = "training flag fixed"
@@ -185,6 +186,7 @@ def _is_idle(node: torch.fx.Node) -> bool:
 
 
 def _changed_attributes(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
+    model = Twin(model).model
     before = {fqn: dict(vars(module)) for fqn, module in model.named_modules()}
     sizes = {
         id(v): len(v) for attributes in before.values() for v in attributes.values() if isinstance(v, list | dict | set)

@@ -21,6 +21,7 @@ from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample
 from prepbench.running.outcomes import without_output
 from prepbench.running.record_inputs import record_inputs
+from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
 from prepbench.storage import write_file
 
@@ -77,6 +78,8 @@ def received_inputs(model: torch.nn.Module, module: torch.nn.Module, samples: Se
     if module is model:
         return list(samples)
     first: list[Sample] = []
+    twin = Twin(model)
+    model, module = twin.model, twin.of(module)
     for sample in samples:
         with unchanged(model), without_output(), torch.no_grad(), record_inputs(module, max_samples=1) as recorded:
             own_copy(sample).call(model)

@@ -37,6 +37,8 @@ class RobustTracer:
         ['placeholder', 'call_module', 'call_module', 'output']
     """
 
+    _makes_twin = True  # False for a tracer that is given a twin already
+
     def __init__(self) -> None:
         self.root: Target | None = None
         self.graph: fx.Graph | None = None
@@ -124,17 +126,17 @@ class RobustTracer:
         self, root: Target, concrete_args: dict[str, Any] | None, inputs: Any, runs: SampleRuns | None, prefix: str
     ) -> TraceResult:
         """Trace a twin, because forward may change what other threads see of ``root``."""
-        twin = Twin(root)
+        twin = Twin(root if self._makes_twin else ())
 
         def is_leaf(module: torch.nn.Module, name: str) -> bool:
             return self.is_leaf_module(twin.original(module), name)
 
         if inputs is None:
-            result = trace_symbolically(twin.model, concrete_args, is_leaf=is_leaf)
+            result = trace_symbolically(twin.of(root), concrete_args, is_leaf=is_leaf)
         else:
             samples = normalize_samples(root, inputs) if not _are_samples(inputs) else list(inputs)
-            runs = runs or SampleRuns(twin.model, samples)
-            result = trace_values(twin.model, samples, is_leaf=is_leaf, runs=runs, prefix=prefix)
+            runs = runs or SampleRuns(twin.of(root), samples)
+            result = trace_values(twin.of(root), samples, is_leaf=is_leaf, runs=runs, prefix=prefix)
         result.constants = {name: twin.original(value) for name, value in result.constants.items()}
         return result
 
