@@ -351,8 +351,11 @@ def test_values_that_become_infinite_are_traced_to_sample_and_line() -> None:
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"weights_num_bits": 4}, "has no 4-bit weights with quantized activations.*It has: weights of 8 bits"),
-        ({"activations_num_bits": 16}, "has no 16-bit activations"),
+        (
+            {"weights_num_bits": 4},
+            "does not support 4-bit weights with quantized activations.*It supports: weights of 8 bits",
+        ),
+        ({"activations_num_bits": 16}, "does not support 16-bit activations"),
     ],
 )
 def test_unsupported_bits_are_refused_with_those_that_the_target_has(net: Net, settings: Any, message: str) -> None:

@@ -331,7 +331,7 @@ def test_state_between_calls_is_refused() -> None:
         pb.compile_model(Counts(), tracing_inputs=[noise(4)], deployment_settings=pb.ExecuTorchDeployment())
 
 
-def test_leaves_run_between_parts() -> None:
+def test_leaves_run_between_partitions() -> None:
     class Branches(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x if x.sum() > 0 else -x

@@ -126,7 +126,7 @@ def both(net: nn.Module, *shape: int, **settings: Any) -> tuple[pb.CompiledModel
     ],
     ids=["per-tensor", "w4", "symmetric", "w4-a16", "weights-only", "w4-only"],
 )
-def test_every_form_computes_what_the_converted_graph_computes(
+def test_every_pass_computes_what_the_converted_graph_computes(
     settings: Any, kernels: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(EagerTarget, "placement", InductorTarget.placement)

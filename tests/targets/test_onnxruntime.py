@@ -149,12 +149,12 @@ def test_inputs_and_outputs_may_have_the_names_of_operators(tmp_path: Path) -> N
     assert [value.name for value in (*graph.input, *graph.output)] == ["add", "fc.weight", "linear"]
 
 
-def test_an_operator_without_onnx_form_is_named() -> None:
+def test_an_operator_without_an_onnx_translation_is_named() -> None:
     class Inverts(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.linalg.inv(x)
 
-    with pytest.raises(TargetError, match=r"no ONNX form.*linalg_inv.*InductorDeployment"):
+    with pytest.raises(TargetError, match=r"cannot be written as ONNX.*linalg_inv.*InductorDeployment"):
         pb.compile_model(Inverts(), tracing_inputs=[noise(4, 4)])
 
 

@@ -229,12 +229,12 @@ def test_settings_are_passed_on() -> None:
     assert str(compiled_model.get_property("PERFORMANCE_HINT")).endswith("LATENCY")
 
 
-def test_an_operator_without_onnx_form_is_named() -> None:
+def test_an_operator_without_an_onnx_translation_is_named() -> None:
     with pytest.raises(TargetError, match=r"linalg_inv"):
         in_float(lambda x: torch.linalg.inv(x), noise(4, 4))
 
 
-def test_fourier_transforms_are_refused_and_run_in_pytorch_between_parts() -> None:
+def test_fourier_transforms_are_refused_and_run_in_pytorch_between_partitions() -> None:
     samples = [noise(2, 8), noise(3, 8)]
     with pytest.raises(TargetError, match=r"fft_rfft.*another axis"):
         in_float(lambda x: torch.fft.rfft(x).abs() * 2, *samples)

@@ -103,7 +103,9 @@ def test_weights_alone_are_stored_in_their_bits(bits: int, kind: int, tmp_path: 
 
 
 def test_4_bits_need_activations_in_float() -> None:
-    with pytest.raises(SettingsError, match="TensorRtDeployment has no 4-bit weights with quantized activations"):
+    with pytest.raises(
+        SettingsError, match="TensorRtDeployment does not support 4-bit weights with quantized activations"
+    ):
         compiled(*MLP, weights_num_bits=4)
 
 

@@ -1,4 +1,4 @@
-"""Whether a target has what the settings ask for."""
+"""Whether a target supports what the quantization settings ask for."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from prepbench.targets.base import Target
 
 
 def check_settings(target: Target, settings: DeploymentSettings, explained: Iterable[ExplainedLayer]) -> None:
-    """Raise ``SettingsError`` for the first layer whose settings the target cannot carry out, and say what it has."""
+    """Raise ``SettingsError`` for the first layer whose settings the target does not support; it says what it does."""
     placement = target.placement
     for layer in explained:
         if layer.settings is None:
             continue
-        problem = _lacking(layer.settings, placement)
+        problem = _unsupported(layer.settings, placement)
         if problem:
             rule = "quantization_settings" if layer.rule == "global" else f"layer_quantization_settings[{layer.rule!r}]"
             raise SettingsError(
-                f"{type(settings).__name__} has no {problem}, which {rule} asks for (layer {layer.fqn!r}). It has: "
-                f"{_what_it_has(placement)}."
+                f"{type(settings).__name__} does not support {problem}, which {rule} asks for (layer {layer.fqn!r}). "
+                f"It supports: {_supported(placement)}."
             )
 
 
-def _lacking(settings: QuantizationSettings, placement: Placement) -> str:
+def _unsupported(settings: QuantizationSettings, placement: Placement) -> str:
     bits = settings.weights_num_bits
     listed = (bits,) if isinstance(bits, int) else tuple(bits)
     blocks = settings.weights_only_quantization_block_size
@@ -44,7 +44,7 @@ def _lacking(settings: QuantizationSettings, placement: Placement) -> str:
     return ""
 
 
-def _what_it_has(placement: Placement) -> str:
+def _supported(placement: Placement) -> str:
     def bits(numbers: tuple[int, ...]) -> str:
         return " or ".join(map(str, sorted(numbers)))
 

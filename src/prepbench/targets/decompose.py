@@ -1,4 +1,4 @@
-"""Taking operators apart into others, where they stand."""
+"""Replacing operators of a program by others that compute the same."""
 
 from __future__ import annotations
 
@@ -18,62 +18,68 @@ from prepbench.targets.masks import choose_known
 Program = torch.export.ExportedProgram
 
 
-def take_apart(program: Program, forms: Mapping[OpOverload, Callable[..., Any]]) -> Program:
-    """The program with some operators replaced by those that their form runs; itself where it has none of them.
+def decompose(program: Program, decompositions: Mapping[OpOverload, Callable[..., Any]]) -> Program:
+    """Replace some operators by others that compute the same; ``run_decompositions`` would trace the whole program.
 
     Args:
-        program: not changed.
-        forms: for an operator, a function of its arguments that computes the same with others, or gives
-            ``NotImplemented`` for arguments for which it has no form.
+        program: it is not changed.
+        decompositions: for an operator a function of its arguments that runs the others. It returns
+            ``NotImplemented`` for arguments that it does not take; the operator then stays.
+
+    Returns:
+        The changed program, or ``program`` itself where it has none of the operators.
     """
-    if not any(node.target in forms for node in program.graph.nodes):
+    if not any(node.target in decompositions for node in program.graph.nodes):
         return program
     graph = fx.Graph()
     graph.output(graph.graph_copy(program.graph, {}))
     module = fx.GraphModule(program.graph_module, graph)
     for node in list(graph.nodes):
-        if node.target in forms:
-            _replace(node, forms[node.target])
+        if node.target in decompositions:
+            steps = _traced(node, decompositions[node.target])
+            if steps is not None:
+                _replace(node, steps.graph)
     choose_known(module)
     module.recompile()
     return with_graph(program, module)
 
 
-def _replace(node: fx.Node, form: Callable[..., Any]) -> None:
-    """Put the operators that ``form`` runs in the place of one; leave it where there is no such form.
-
-    Taking whole programs apart (``run_decompositions``) traces them anew, which takes as long as exporting them.
-    """
+def _traced(node: fx.Node, decomposition: Callable[..., Any]) -> fx.GraphModule | None:
+    """The operators that a decomposition runs for the arguments of a node; None where it does not take them."""
     operands = node.all_input_nodes
-    values = [operand.meta["val"] for operand in operands]
-    has_form = True
+    is_taken = True
 
     def run(*given: torch.Tensor) -> Any:
-        nonlocal has_form
+        nonlocal is_taken
         by_node = dict(zip(operands, given, strict=True))
         args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda operand: by_node[operand])
-        result = form(*args, **kwargs)
-        has_form = result is not NotImplemented
-        return result if has_form else given[0]
+        result = decomposition(*args, **kwargs)
+        is_taken = result is not NotImplemented
+        return result if is_taken else given[0]
 
     with warnings_ignored_here(), torch.no_grad():  # torch about its own internals
+        values = [operand.meta["val"] for operand in operands]
         steps = make_fx(run, tracing_mode="symbolic", pre_dispatch=True)(*values)
-    if not has_form:
-        return
-    places = dict(zip(steps.graph.find_nodes(op="placeholder"), operands, strict=True))
+    return steps if is_taken else None
+
+
+def _replace(node: fx.Node, steps: fx.Graph) -> None:
+    """Copy operators in front of a node, let them read its operands, and erase it."""
+    copies = dict(zip(steps.find_nodes(op="placeholder"), node.all_input_nodes, strict=True))
+    origin = {key: node.meta[key] for key in _ORIGIN if key in node.meta}
     with node.graph.inserting_before(node):
-        for step in steps.graph.nodes:
+        for step in steps.nodes:
             if step.op == "output":
                 (result,) = step.all_input_nodes
-                node.replace_all_uses_with(places[result])
+                node.replace_all_uses_with(copies[result])
             elif step.op != "placeholder":
-                copy = node.graph.node_copy(step, lambda source: places[source])
-                copy.meta = {**{key: node.meta[key] for key in _KEPT if key in node.meta}, "val": step.meta["val"]}
-                places[step] = copy
+                copies[step] = node.graph.node_copy(step, lambda source: copies[source])
+                copies[step].meta = {**origin, "val": step.meta["val"]}
     node.graph.erase_node(node)
 
 
-_KEPT = ("nn_module_stack", "stack_trace", "from_node")
+# what says which module and which line of the model an operator comes from
+_ORIGIN = ("nn_module_stack", "stack_trace", "from_node")
 
 
 def attention(
@@ -97,20 +103,21 @@ def attention(
         rows, columns = (torch.arange(tensor.shape[-2], device=query.device) for tensor in (query, key))
         attn_mask = rows.unsqueeze(-1) >= columns
     scores = torch.matmul(query * factor, key.transpose(-2, -1))
-    if attn_mask is None:
-        return torch.matmul(torch.softmax(scores, -1), value)
-    # in rows that see nothing every weight is 0, as in PyTorch
-    if attn_mask.dtype == torch.bool:
-        weights = torch.softmax(torch.where(attn_mask, scores, torch.finfo(scores.dtype).min), -1)
-        weights = torch.where(attn_mask, weights, 0.0)
-    else:
-        weights = torch.softmax(scores + attn_mask, -1)
-        weights = torch.where(attn_mask == -math.inf, 0.0, weights)
-    return torch.matmul(weights, value)
+    return torch.matmul(_attention_weights(scores, attn_mask), value)
+
+
+def _attention_weights(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """The softmax of the scores that the mask leaves; 0 in rows where it leaves none, as in PyTorch."""
+    if mask is None:
+        return torch.softmax(scores, -1)
+    if mask.dtype == torch.bool:
+        weights = torch.softmax(torch.where(mask, scores, torch.finfo(scores.dtype).min), -1)
+        return torch.where(mask, weights, 0.0)
+    return torch.where(mask == -math.inf, 0.0, torch.softmax(scores + mask, -1))
 
 
 def _repeat_heads(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """Each head of keys or values for the queries that share it."""
+    """Each head of keys or values, repeated for the queries that share it."""
     groups = heads // tensor.shape[-3]
     shape = (*tensor.shape[:-2], groups, *tensor.shape[-2:])
     return tensor.unsqueeze(-3).expand(shape).flatten(-4, -3)

@@ -1,4 +1,4 @@
-"""Masks that hide nothing."""
+"""Attention masks that mask nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import fx
 
 aten = torch.ops.aten
 
-# operators that give the elements of their first argument in another arrangement
+# operators that only rearrange, copy or convert the elements of their first argument
 _MOVES = frozenset(
     [
         *(aten.expand.default, aten.unsqueeze.default, aten.view.default, aten.reshape.default, aten.slice.Tensor),
@@ -25,26 +25,26 @@ _CHOICES = frozenset([aten.where.self, aten.where.ScalarOther, aten.where.Scalar
 
 
 def choose_known(graph: fx.GraphModule) -> None:
-    """Replace, in place, each choice between two values whose condition is the same whatever the inputs are.
+    """Replace ``where`` by one of its values, in place, if its condition is the same for all inputs.
 
-    Libraries make masks that hide nothing while a model is exported, because they cannot look whether one is needed.
+    While a model is exported, libraries make masks that mask nothing, because they cannot read whether one is needed.
     """
     for node in graph.graph.nodes:
         known = _known(node.args[0]) if node.target in _CHOICES else None
         chosen = node.args[1 if known else 2] if known is not None else None
-        if isinstance(chosen, fx.Node) and _form(chosen) == _form(node):
+        if isinstance(chosen, fx.Node) and _type(chosen) == _type(node):
             node.replace_all_uses_with(chosen)
     graph.graph.eliminate_dead_code()
     graph.recompile()
 
 
-def _form(node: fx.Node) -> object:
+def _type(node: fx.Node) -> object:
     value = node.meta["val"]
     return value.dtype, [str(size) for size in value.shape]
 
 
 def _known(mask: Any) -> bool | None:
-    """What all elements of a boolean tensor are, if they are the same for all inputs."""
+    """The value of all elements of a boolean tensor, if it is the same for all inputs."""
     if not isinstance(mask, fx.Node):
         return None
     if mask.target in _AND:

@@ -1,4 +1,4 @@
-"""Average pooling that is a mean, which several targets compute better as such."""
+"""Average pooling that is a mean, which several targets compute better as a mean."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def is_mean(
     """Whether one window of ``aten.avg_pool2d`` holds the whole image.
 
     Args:
-        image: height and width; symbolic sizes are never known to fit.
-        kernel_size: and the rest: the operator's arguments. Where the window has the size of the image or a larger one,
-            ``stride``, ``ceil_mode`` and ``count_include_pad`` make no difference.
+        image: height and width; a symbolic size is never known to fit.
+        kernel_size: like the rest an argument of the operator. ``stride``, ``ceil_mode`` and ``count_include_pad``
+            make no difference where the window is at least as large as the image.
     """
     window = (kernel_size[0], kernel_size[-1])
     is_plain = divisor_override is None and not any(padding)

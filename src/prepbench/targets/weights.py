@@ -1,4 +1,4 @@
-"""Quantized weights in graphs: finding them, and storing them in the form for which a target has kernels."""
+"""Quantized weights in graphs: finding them, and storing them as the kernels of a target read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LINEAR: dict[Any, tuple[int, int, int | None, bool]] = {
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A constant of a graph that is stored in integers.
+    """A weight of a graph that is stored in integers.
 
     Attributes:
         integers: int8; for linear layers a row is an output.
@@ -49,11 +49,11 @@ class QuantizedWeight:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether there are no zero points, and the channels are outputs: what integer kernels multiply by."""
+        """Whether integer kernels can multiply by it: it has no zero points, and its channels are outputs."""
         return self.axis == 0 and not bool(self.zero_point.any())
 
     def floats(self) -> torch.Tensor:
-        """The numbers that it stands for."""
+        """The float numbers that the integers stand for."""
         shape = [-1 if dim == self.axis else 1 for dim in range(self.integers.ndim)]
         return (self.integers - self.zero_point.reshape(shape)) * self.scale.reshape(shape)
 
@@ -64,16 +64,16 @@ Choice = Callable[[fx.Node, QuantizedWeight], int]
 def fit_weights(module: fx.GraphModule, bits: Choice) -> bool:
     """Rewrite how quantized weights are stored, in place; what the graph computes stays the same.
 
-    Products with a weight become ``aten.linear``, and scales one for each output channel, because these are the forms
-    that compilers know.
+    Products with a weight become ``aten.linear``, and there is one scale for each output channel, because this is
+    what compilers look for.
 
     Args:
         module: a graph with its weights as attributes.
-        bits: says for a layer's node and its weight in how many bits the integers go on, 0 for as float numbers: where
-            a target has no kernel, or would dequantize at each call.
+        bits: for a layer's node and its weight, how many bits to store the integers in. 0 stores float numbers, where
+            a target has no kernel or would dequantize in each call.
 
     Returns:
-        Whether there were any.
+        Whether the graph has quantized weights.
     """
     found = False
     for node in list(module.graph.nodes):
@@ -103,7 +103,7 @@ def input_of(node: fx.Node) -> fx.Node:
 
 
 def operator_name(node: object) -> str:
-    """The operator, whichever dialect and overload, such as ``"aten.relu"``."""
+    """The operator without its overload, in torch's dialect or another, such as ``"aten.relu"``."""
     schema = schema_of(getattr(node, "target", None))
     return schema.name.replace("::", ".") if schema is not None else ""
 
@@ -163,7 +163,7 @@ def _value(module: fx.GraphModule, argument: Any) -> Any:
 
 
 def _stored(module: fx.GraphModule, weight: QuantizedWeight, bits: int) -> fx.Node:
-    """A node that gives the weight, kept in this many bits."""
+    """A node that gives the weight, stored in this many bits."""
     if bits == 0:
         return _constant(module, weight.floats())
     half = 2 ** (bits - 1)
@@ -180,7 +180,7 @@ def _constant(module: fx.GraphModule, value: torch.Tensor) -> fx.Node:
 
 
 def _forget_unused(module: fx.GraphModule) -> None:
-    """Drop the constants that nothing reads; they would be stored all the same."""
+    """Drop the constants that nothing reads, because they would be saved with the model."""
     used = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
     for prefix, owner in list(module.named_modules()):
         for name in [*owner._parameters, *owner._buffers]:

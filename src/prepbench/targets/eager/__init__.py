@@ -19,7 +19,7 @@ class EagerRuntime(Runtime):
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         self._program = program
         self._module = program.module(check_guards=False)
-        # weights are shared with the original; what the program changes at each call must not be
+        # weights are shared with the original model, but not the buffers that the program changes in each call
         for name in written_buffers(program):
             owner, _, attribute = program.graph_signature.inputs_to_buffers[name].rpartition(".")
             module = self._module.get_submodule(owner)

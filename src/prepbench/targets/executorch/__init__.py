@@ -18,7 +18,7 @@ from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.executorch.lower import to_pte, without_kernel
 from prepbench.targets.executorch.quiet import quiet
 from prepbench.targets.executorch.trial import check_loads
-from prepbench.targets.onnx.state import check_stateless
+from prepbench.targets.state import check_stateless
 
 FILE = "model.pte"
 
@@ -62,7 +62,7 @@ class ExecuTorch(Runtime):
         shutil.copy(self._file, folder / FILE)
 
     def _check_sizes(self, inputs: Sequence[Any]) -> None:
-        """ExecuTorch plans memory for the largest sizes; beyond them it would fail with an error number."""
+        """Raise ``InputError`` for sizes beyond those that memory is planned for; ExecuTorch would give a number."""
         for index, (value, bounds) in enumerate(zip(inputs, self._bounds, strict=True)):
             if bounds is None or not isinstance(value, torch.Tensor):
                 continue
@@ -76,7 +76,7 @@ class ExecuTorch(Runtime):
 
 
 def _bounds(metadata: Any, index: int) -> tuple[int, ...] | None:
-    """The largest sizes of an input tensor; None for what is no tensor."""
+    """The largest sizes of an input tensor; None for other inputs."""
     try:
         sizes: tuple[int, ...] = metadata.input_tensor_meta(index).sizes()
     except IndexError:

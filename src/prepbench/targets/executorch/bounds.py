@@ -1,4 +1,4 @@
-"""Largest sizes: ExecuTorch plans memory ahead, so every dynamic size needs one."""
+"""The largest values of dynamic sizes, for which ExecuTorch plans memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from prepbench.errors import TargetError
 
 Program = torch.export.ExportedProgram
 
-# as many sizes are tried, counted down from the largest
+# how many values of a size are tried, counted down from the largest
 _POINTS = 16
 
 
 class LargestSizes:
     """A pass that gives each tensor the sizes for which memory is planned.
 
-    A dynamic size may reach ``factor`` times what it is in the example inputs, or less where the model takes no more.
-    Sizes computed from these take their largest value at or shortly below that (padding to a multiple is largest below
-    it), which intervals would overestimate, and so differently for a tensor and its views.
+    A dynamic size of an input may grow to ``factor`` times its value in the example inputs, or less where the model
+    allows less. Sizes computed from it are largest there or slightly below, as with padding to a multiple, so a few
+    values are tried. Interval arithmetic would give too much, and not the same for a tensor and its views.
     """
 
     def __init__(self, program: Program, factor: int) -> None:
@@ -74,7 +74,7 @@ class LargestSizes:
 
 
 def bytes_needed(graph: fx.Graph, sizes: LargestSizes) -> int:
-    """About how many bytes the values of a graph take at once, at its largest sizes."""
+    """About how many bytes a graph needs at a time, at its largest sizes."""
     last_reader = {source: node for node in graph.nodes for source in node.all_input_nodes}
     held: dict[fx.Node, int] = {}
     most = 0
@@ -83,7 +83,7 @@ def bytes_needed(graph: fx.Graph, sizes: LargestSizes) -> int:
             held[node] = sum(_bytes(value, sizes) for value in pytree.tree_leaves(node.meta.get("val")))
         most = max(most, sum(held.values()))
         for source in node.all_input_nodes:
-            # what getitem takes from a result is a part of it
+            # a value from getitem is a part of the operator's result
             if last_reader[source] is node and node.target is not operator.getitem:
                 held.pop(source.args[0] if source.target is operator.getitem else source, None)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]

@@ -11,9 +11,9 @@ from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.errors import TargetError, sentence
-from prepbench.targets.decompose import attention, take_apart
+from prepbench.targets.decompose import attention, decompose
 from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
-from prepbench.targets.executorch.partition import partitioner
+from prepbench.targets.executorch.partitioner import partitioner
 from prepbench.targets.executorch.weights import fit_to_xnnpack
 from prepbench.targets.programs import _storage_of
 from prepbench.targets.weights import lowered_program
@@ -21,7 +21,7 @@ from prepbench.targets.weights import lowered_program
 Program = torch.export.ExportedProgram
 
 
-# without a wish of the user's, sizes may grow as long as memory for them stays within this
+# without max_size_factor, the largest of these factors whose sizes need no more than this many bytes
 _FACTORS = (64, 32, 16, 8, 4, 2, 1)
 _BYTES = 256 * 2**20
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
@@ -64,21 +64,19 @@ def without_kernel(program: Program) -> list[fx.Node]:
 
 
 def _rewritten(program: Program) -> Program:
-    # ExecuTorch's own form of attention has its result in another order of memory than what reads it was traced with
-    program = take_apart(program, {torch.ops.aten.scaled_dot_product_attention.default: attention})
+    # ExecuTorch's own attention lays its result out in memory otherwise than its readers expect
+    program = decompose(program, {torch.ops.aten.scaled_dot_product_attention.default: attention})
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     _write_to_copies(module)
     _divide_for_remainders(module)
     fit_to_xnnpack(module)
-    # lowering notes what it assumes about sizes where programs share them, so it must not get the program itself
+    # lowering records assumptions about sizes in what programs share, so it must not get the program itself
     return lowered_program(module, program)
 
 
 def _write_to_copies(module: fx.GraphModule) -> None:
-    """Let operators that write in place write to copies of inputs and buffers: a runtime changes no inputs, and a
-    changed value would become one more output.
-    """
+    """Let operators that change inputs or buffers in place change copies, because a changed input becomes an output."""
     written = {
         _storage_of(value)
         for node in module.graph.nodes
@@ -97,7 +95,7 @@ def _write_to_copies(module: fx.GraphModule) -> None:
 
 
 def _divide_for_remainders(module: fx.GraphModule) -> None:
-    """Compute remainders of sizes by division: ExecuTorch's own have the sign of the dividend, Python's have none."""
+    """Compute remainders of sizes by division, in place, because ExecuTorch's have the sign of the dividend."""
     for node in module.graph.find_nodes(op="call_function", target=operator.mod):
         with module.graph.inserting_before(node):
             quotient = module.graph.call_function(operator.floordiv, node.args)
@@ -110,7 +108,7 @@ def _divide_for_remainders(module: fx.GraphModule) -> None:
 def _edge(program: Program) -> Any:
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
-    # what has no kernel is found here by name, with its place
+    # operators without a kernel are found later, with the module that they are in
     config = EdgeCompileConfig(_check_ir_validity=False)
     try:
         # without gradients, because their rules refuse some operators on complex numbers
@@ -137,25 +135,25 @@ def _has_kernel(node: fx.Node, known: set[str]) -> bool:
     overload = node.target if isinstance(node.target, OpOverload) else getattr(node.target, "_op", None)
     name = _operator(node)
     if not isinstance(overload, OpOverload) or name in known:
-        return True  # the interpreter computes numbers, as far as it knows how; delegates and getitem are its own
-    if name.startswith(("aten::_assert", "aten::sym_constrain_range")):  # left out in the end
+        return True  # the runtime itself computes numbers, delegates and getitem
+    if name.startswith(("aten::_assert", "aten::sym_constrain_range")):  # removed before saving
         return True
     values = [node, *node.all_input_nodes]
     if any(getattr(value.meta.get("val"), "dtype", None) in _COMPLEX for value in values):
         return False
     if name == "aten::convolution" and node.meta["val"].ndim > 4:
         return False
-    for form in (overload, _copying(overload)):
+    for variant in (overload, _copying(overload)):
         try:
-            if form is not None and to_variant(form, SchemaKind.out).name() in known:
+            if variant is not None and to_variant(variant, SchemaKind.out).name() in known:
                 return True
-        except (RuntimeError, AssertionError):  # no form that writes into planned memory
+        except (RuntimeError, AssertionError):  # no variant that writes into planned memory
             continue
     return False
 
 
 def _copying(view: OpOverload) -> OpOverload | None:
-    """The form of an operator that copies instead of giving a view."""
+    """The variant of a view that copies."""
     packet = getattr(torch.ops.aten, f"{view.overloadpacket.__name__}_copy", None)
     return getattr(packet, view.name().partition(".")[2] or "default", None)
 

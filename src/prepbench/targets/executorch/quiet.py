@@ -25,7 +25,7 @@ class Heard:
         self._text = text
 
     def text(self) -> str:
-        """The messages in one line; to be asked inside the block."""
+        """The messages in one line; call it inside the block."""
         self._file.seek(0)
         return " ".join((self._text.getvalue() + self._file.read().decode(errors="replace")).split())
 

@@ -1,4 +1,4 @@
-"""Quantized weights in the forms for which XNNPACK has kernels."""
+"""Quantized weights as the kernels of XNNPACK read them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _FUSED = frozenset(f"aten.{name}" for name in ("relu", "relu_", "relu6", "relu6_
 def fit_to_xnnpack(module: fx.GraphModule) -> None:
     """Rewrite how quantized weights are stored, in place; what the graph computes stays the same.
 
-    - A linear layer whose activations stay in float multiplies by integers of 8 or 4 bits for each channel. XNNPACK has
-      no bias there, so that becomes an addition.
-    - Between quantized activations integers of 4 bits are stored in 8.
-    - What no kernel takes (convolutions in float, weights with zero points) is stored in float.
-    - Each reader of quantized activations dequantizes them itself, because XNNPACK marks a dequantizer as part of the
-      integer kernel that reads it, and takes other readers for integer kernels, too.
+    - A linear layer with activations in float multiplies by 8-bit or 4-bit integers. XNNPACK's kernel has no bias, so
+      the bias becomes an addition.
+    - 4-bit weights between quantized activations are stored in 8 bits.
+    - Weights without a kernel are stored in float: those of convolutions in float, and those with zero points.
+    - Each reader of quantized activations gets a dequantizer of its own. XNNPACK counts a dequantizer to the integer
+      kernel that reads it, and would take its other readers for integer kernels, too.
     """
     if not fit_weights(module, _bits):
         return
@@ -43,7 +43,7 @@ def fit_to_xnnpack(module: fx.GraphModule) -> None:
 
 
 def is_between_quantizers(node: fx.Node) -> bool:
-    """Whether a layer reads quantized values and ends, maybe after an activation function, in a quantizer."""
+    """Whether a layer reads quantized values and a quantizer follows, maybe after an activation function."""
     users = list(node.users)
     if len(users) == 1 and operator_name(users[0]) in _FUSED:
         users = list(users[0].users)
@@ -55,7 +55,7 @@ def is_between_quantizers(node: fx.Node) -> bool:
 
 
 def has_dynamic_sizes(node: fx.Node) -> bool:
-    """Whether more than one size of a result is dynamic, which is too many for XNNPACK's reshapes."""
+    """Whether more than one size of a result is dynamic, which XNNPACK's reshapes do not support."""
     return sum(isinstance(size, torch.SymInt) for size in tuple[Any, ...](node.meta["val"].shape)) > 1
 
 

@@ -1,6 +1,4 @@
-"""PyTorch's Inductor on the CPU: compiled ahead of time, or just in time when leaf-wrapped modules call back into
-Python.
-"""
+"""PyTorch's Inductor on the CPU: compiled ahead of time, or just in time where leaf modules call back into Python."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler, inductor_options
-from prepbench.errors import ArtifactError, MissingPackageError, TargetError, sentence
+from prepbench.errors import ArtifactError, MissingPackageError, TargetError, TorchVersionError, sentence
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, InductorDeployment
@@ -43,12 +41,12 @@ class AheadOfTime(Runtime):
 
 
 class JustInTime(Runtime):
-    """``torch.compile`` of a program whose leaves call back into Python; lives in this process only."""
+    """``torch.compile`` of a program with leaf modules, which call back into the Python of this process."""
 
     def __init__(self, lowering: Lowering) -> None:
         self._leaves = lowering.leaves
         self._keep_alive = lowering.keep_alive
-        # leaves may keep state, and may run a compiled model themselves
+        # leaf modules may keep state, and may run a compiled model themselves
         self._lock = threading.RLock()
         program = fit_to_inductor(lowering.program)
         self._compiled = torch.compile(program.module(check_guards=False), dynamic=True)
@@ -57,8 +55,7 @@ class JustInTime(Runtime):
             self.run(program.example_inputs[0])  # compiles now, not at the first call
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        # weights become constants only while this is set when Inductor compiles, also for a size that needs another
-        # kernel
+        # Inductor makes weights constants only while this option is set, also when a new size needs another kernel
         with self._lock, torch.no_grad(), inductor_options(**_options()):
             outputs: Sequence[Any] = self._compiled(*leaves)
         return outputs
@@ -66,32 +63,31 @@ class JustInTime(Runtime):
     def save(self, folder: Path) -> None:
         names = ", ".join(leaf.fqn or "the model itself" for leaf in self._leaves)
         raise TargetError(
-            "A model with leaf-wrapped modules cannot be saved, because they call back into this process's "
-            f"Python: {names}. "
+            f"A model with leaf modules cannot be saved, because they call back into this process's Python: {names}. "
             f"Rewrite them first: {self._leaves[0].remedy}"
         )
 
 
 class InductorTarget(Target):
-    """Machine code by Inductor."""
+    """Machine code that Inductor compiles."""
 
     name = "inductor"
     display_name = "Inductor"
     settings_type = InductorDeployment
     runs_leaves = True
     # With one input channel, contiguous and channels-last memory look the same, and what follows such an int8
-    # convolution
-    # reads its output in the other order (torch 2.13).
+    # convolution reads its output in the other order (torch 2.13).
     placement = Placement(single_channel_convs=False)
 
     def check_available(self) -> None:
         try:
             find_cpp_compiler()
-        except Exception as error:
+        except TorchVersionError:
+            raise
+        except Exception as error:  # Inductor's own
             raise MissingPackageError(
-                "InductorDeployment needs a C++ compiler, and none was found. Install one (Debian: apt-get "
-                "install g++), or name "
-                "yours in the environment variable CXX, or choose OnnxRuntimeDeployment()."
+                "InductorDeployment needs a C++ compiler, and none was found. Install one (Debian: apt-get install "
+                "g++), or name yours in the environment variable CXX, or choose OnnxRuntimeDeployment()."
             ) from error
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
@@ -103,7 +99,7 @@ class InductorTarget(Target):
         try:
             with torch.no_grad(), _quiet():
                 compile_package(program, file, _options())
-        except Exception as error:  # of its many passes, which have no errors of their own
+        except Exception as error:  # Inductor's passes have no errors of their own
             raise TargetError(
                 f"Inductor cannot compile the graph: {type(error).__name__}: {sentence(error)} Choose another target, "
                 "such as OnnxRuntimeDeployment(), for this model."

@@ -1,4 +1,4 @@
-"""Sizes that Inductor may expect where they are dynamic."""
+"""Sizes that Inductor expects where they are dynamic."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from prepbench._torch_compat.inductor_pass import CustomGraphPass
 
 
 class ExpectedSizes(CustomGraphPass):
-    """Lets Inductor pack integer weights for the sizes of the example inputs.
+    """A pass that lets Inductor pack integer weights for the sizes of the example inputs.
 
-    Its passes for weights look at the recorded shape of what is multiplied with them, and pack for no shape in
-    particular where one size is symbolic: then oneDNN reorders the weights in each call (torch 2.13). With the
-    example's sizes instead they fit those calls, and others are reordered as before. Nothing else reads these records.
+    Inductor packs weights for the recorded shape of what they are multiplied with. Where a size of it is symbolic, it
+    packs them for no shape, and oneDNN reorders them in each call (torch 2.13). This pass records the sizes of the
+    example inputs instead; only calls of other sizes still reorder. Nothing else reads the recorded shapes.
     """
 
     def __call__(self, graph: fx.Graph) -> None:

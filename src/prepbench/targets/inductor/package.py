@@ -20,15 +20,15 @@ _LINE = 64
 class Package:
     """The machine code of a ``.pt2`` file, loaded; safe to call from several threads.
 
-    torch's own loader copies the weights to memory from ``malloc``, which lies 16 bytes behind a cache line when it is
-    large; each load of a packed weight then reads two lines, and int8 convolutions took 1.25 times as long (torch
-    2.13). Here these weights move to a tensor's memory, and their first copy is never touched again.
+    torch's loader copies weights to memory from ``malloc``, which starts 16 bytes after a cache line when it is large.
+    Each load of a packed weight then reads two lines, and int8 convolutions take 1.25 times as long (torch 2.13). So
+    these weights are copied to the memory of tensors, and the first copy is not used again.
 
     Args:
         file: what ``aoti_compile_and_package`` wrote.
 
     Raises:
-        ArtifactError: there is no machine code in it.
+        ArtifactError: the file does not hold one library.
     """
 
     def __init__(self, file: Path) -> None:
@@ -37,7 +37,7 @@ class Package:
         self._runner = load_library(library)
         constants: dict[str, torch.Tensor] = self._runner.extract_constants_map(False)
         is_off = any(value.data_ptr() % _LINE for value in constants.values() if not value.is_mkldnn and value.numel())
-        # the runner refers to these and does not own them
+        # the runner points to these and does not own them
         self._weights = {name: value.clone() for name, value in constants.items() if value.is_mkldnn and is_off}
         if self._weights:
             self._runner.update_constant_buffer(self._weights, False, False, True)

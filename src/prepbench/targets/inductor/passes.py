@@ -1,4 +1,4 @@
-"""Quantized graphs in the forms for which Inductor has integer kernels; the rest as float."""
+"""Passes that rewrite a graph so that Inductor finds its integer kernels and avoids what it gets wrong."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, argument_names, schema_of
+from prepbench.targets.edits import replace_node
 from prepbench.targets.pooling import is_mean
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, lowered_program, operator_name
 
@@ -17,29 +18,31 @@ Program = torch.export.ExportedProgram
 
 
 def fit_to_inductor(program: Program) -> Program:
-    """A program that computes the same; the one given where nothing is to be changed.
+    """Run all passes on a program, which computes the same afterwards.
 
-    - Blocks of weights are taken apart into operators that Inductor knows.
-    - Weights for which there is no integer kernel are stored in float; they would be dequantized at each call.
-    - Activations of 16 bits are rounded in float, exactly: patterns for 8 bits stumble over them.
-    - Quantized linear layers that read transposed activations, or some of dynamic sizes, which Inductor may transpose,
-      get them as matrices: their other form, batches of products with a weight that is repeated, stops Inductor's
-      patterns (torch 2.13).
-    - Convolutions without padding have a 0 for each dim: packing weights for a size reads as many (torch 2.13).
-    - Quantized convolutions over a line become those over an image of one row: Inductor mistakes the size of their
-      results, and computes what follows for it (torch 2.13).
-    - Inputs that are added, and what is computed from constants, are negated and subtracted instead: the integer
-      kernels would add in place, and change the caller's tensor, or the constant from call to call (torch 2.13).
-    - Pooling windows larger than the image become means: the loops of Inductor's kernel are as long as the window.
+    - Weights quantized in blocks are decomposed into operators that Inductor knows.
+    - Weights without an integer kernel are stored in float, because they would be dequantized in each call.
+    - 16-bit activations are rounded in float, which is exact: Inductor's patterns for 8 bits fail on them.
+    - Quantized linear layers read a matrix where their input is transposed or may be, because of dynamic sizes.
+      Inductor would compute a batch of products with a repeated weight, which its patterns do not match (torch 2.13).
+    - The padding "valid" becomes a 0 for each dim, because packing weights reads one number for each (torch 2.13).
+    - Quantized 1d convolutions become 2d convolutions over one row, because Inductor takes their results for longer
+      than they are (torch 2.13).
+    - Instead of adding an input, or something computed from constants alone, its negative is subtracted. The integer
+      kernels add in place, and would change the caller's tensor, or the constant in each call (torch 2.13).
+    - Average pooling over the whole image becomes a mean, because Inductor's loops are as long as the window.
+
+    Returns:
+        The rewritten program, or ``program`` itself where no pass applies.
     """
     from prepbench.quantize.blocks import decompose_blocks
 
     program = decompose_blocks(program)
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    rewrites = (_spell_padding, _round_in_float, _widen_lines, _flatten_linears, _spare_lasting, _average_images)
-    changes = [fit_weights(module, _bits), *(rewrite(module) for rewrite in rewrites)]
-    if not any(changes):
+    passes = (_spell_padding, _round_in_float, _widen_conv1d, _flatten_linears, _subtract_negatives, _average_images)
+    applied = [fit_weights(module, _bits), *(run(module) for run in passes)]
+    if not any(applied):
         return program
     module.recompile()
     return lowered_program(module, program)
@@ -56,7 +59,7 @@ _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor"
 
 
 def _round_in_float(module: fx.GraphModule) -> bool:
-    """Replace what quantizes to 16 bits and back, in place; the integers are float numbers in between."""
+    """Replace 16-bit quantizers by arithmetic on float numbers, in place."""
     found = False
     for node in list(module.graph.nodes):
         if operator_name(node) not in (_QUANTIZE, _DEQUANTIZE) or node.args[5] is not torch.int16:
@@ -76,17 +79,16 @@ def _round_in_float(module: fx.GraphModule) -> bool:
             for operator, arguments in steps:
                 value = module.graph.call_function(operator, (value, *arguments))
                 value.meta = dict(node.meta)
-        node.replace_all_uses_with(value)
-        module.graph.erase_node(node)
+        replace_node(node, value)
         found = True
     return found
 
 
-def _widen_lines(module: fx.GraphModule) -> bool:
-    """Compute quantized convolutions over a line as those over an image of one row, in place."""
+def _widen_conv1d(module: fx.GraphModule) -> bool:
+    """Replace quantized 1d convolutions by 2d convolutions over one row, in place."""
     found = False
     for node in list(module.graph.nodes):
-        if node.target not in _OF_IMAGES or not all(_is_dequantized(operand) for operand in node.args[:2]):
+        if node.target not in _CONV2D or not all(_is_dequantized(operand) for operand in node.args[:2]):
             continue
         source, weight = node.args[:2]
         names = argument_names(node.target)
@@ -98,16 +100,14 @@ def _widen_lines(module: fx.GraphModule) -> bool:
             for name, of_rows in (("stride", 1), ("padding", 0), ("dilation", 1)):
                 if isinstance(given.get(name), list):
                     given[name] = [of_rows, *given[name]]
-            image = module.graph.call_function(_OF_IMAGES[node.target], (), given)
-            line = module.graph.call_function(aten.squeeze.dim, (image, 2))
-        line.meta = dict(node.meta)
-        node.replace_all_uses_with(line)
-        module.graph.erase_node(node)
+            image = module.graph.call_function(_CONV2D[node.target], (), given)
+            row = module.graph.call_function(aten.squeeze.dim, (image, 2))
+        replace_node(node, row)
         found = True
     return found
 
 
-_OF_IMAGES = {aten.conv1d.default: aten.conv2d.default, aten.conv1d.padding: aten.conv2d.padding}
+_CONV2D = {aten.conv1d.default: aten.conv2d.default, aten.conv1d.padding: aten.conv2d.padding}
 
 
 def _is_dequantized(node: Any) -> bool:
@@ -115,7 +115,7 @@ def _is_dequantized(node: Any) -> bool:
 
 
 def _flatten_linears(module: fx.GraphModule) -> bool:
-    """Let quantized linear layers read matrices where their input may be transposed, in place."""
+    """Let quantized linear layers read a matrix where their input may be transposed, in place."""
     found = False
     for node in list(module.graph.nodes):
         if node.target is not aten.linear.default or operator_name(node.args[0]) != _DEQUANTIZE:
@@ -142,8 +142,8 @@ def _flatten_linears(module: fx.GraphModule) -> bool:
     return found
 
 
-def _spare_lasting(module: fx.GraphModule) -> bool:
-    """Rewrite additions to what outlives a call of a quantized graph as subtractions, in place."""
+def _subtract_negatives(module: fx.GraphModule) -> bool:
+    """Replace additions to what outlives a call of a quantized graph by subtractions, in place."""
     if not any(operator_name(node) == _DEQUANTIZE for node in module.graph.nodes):
         return False
     lasting = _lasting(module.graph)
@@ -170,7 +170,7 @@ _SUBTRACTIONS = {aten.add.Tensor: aten.sub.Tensor, aten.add_.Tensor: aten.sub_.T
 
 
 def _lasting(graph: fx.Graph) -> set[fx.Node]:
-    """What has its memory before and after a call: inputs, views of them, and what depends on no input."""
+    """The nodes whose memory outlives a call: inputs, views of them, and what depends on no input."""
     varying, lasting = set[fx.Node](), set[fx.Node]()
     for node in graph.nodes:
         if node.op == "placeholder" or not varying.isdisjoint(node.all_input_nodes):
@@ -181,8 +181,8 @@ def _lasting(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:
-    """The node whose memory a node may return."""
-    if node.target is operator.getitem:  # of the parts that an operator splits a tensor into
+    """The node of whose memory this one may be a view."""
+    if node.target is operator.getitem:  # one of the tensors that an operator splits another into
         return node.all_input_nodes[0]
     if not isinstance(node.target, OpOverload) or not node.all_input_nodes:
         return None
@@ -194,7 +194,7 @@ _MAY_SHARE = (aten.reshape.default, aten.flatten.using_ints, aten.contiguous.def
 
 
 def _average_images(module: fx.GraphModule) -> bool:
-    """Replace average pooling whose one window holds the whole image by a mean, in place."""
+    """Replace average pooling over the whole image by a mean, in place."""
     found = False
     for node in list(module.graph.find_nodes(op="call_function", target=aten.avg_pool2d.default)):
         source = input_of(node)
@@ -203,15 +203,13 @@ def _average_images(module: fx.GraphModule) -> bool:
             continue
         with module.graph.inserting_before(node):
             mean = module.graph.call_function(aten.mean.dim, (source, [-2, -1], True))
-        mean.meta = dict(node.meta)
-        node.replace_all_uses_with(mean)
-        module.graph.erase_node(node)
+        replace_node(node, mean)
         found = True
     return found
 
 
 def _spell_padding(module: fx.GraphModule) -> bool:
-    """Give convolutions with the padding "valid" zeros instead, in place."""
+    """Replace the padding "valid" of convolutions by zeros, in place."""
     found = False
     for target in (aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding):
         for node in module.graph.find_nodes(op="call_function", target=target):

@@ -1,1 +1,1 @@
-"""The ONNX file that the ONNX-based targets share: export, finishing touches, and what ONNX has no place for."""
+"""What the targets that read ONNX share: writing the file, and saying what cannot be written."""

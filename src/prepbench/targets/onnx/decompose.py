@@ -1,6 +1,4 @@
-"""Operators that are taken apart before the ONNX file is written, because the exporter's own form of them is slow or
-missing.
-"""
+"""Operators that are decomposed before the ONNX file is written, because the exporter translates them badly or not."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Any
 
 import torch
 
-from prepbench.targets.decompose import attention, take_apart
+from prepbench.targets.decompose import attention, decompose
 from prepbench.targets.pooling import is_mean
 
 Program = torch.export.ExportedProgram
@@ -17,13 +15,13 @@ aten = torch.ops.aten
 
 
 def decompose_for_onnx(program: Program) -> Program:
-    """The program with attention as products and a softmax, and with the dims of reductions over all of them named.
+    """Write attention as two products and a softmax, and reductions over all dims with the dims that they reduce.
 
-    The exporter's own translation of attention transposes the keys in a detour over their shape, scales queries and
-    keys apart and looks for NaN in every weight, so that no runtime recognises it. In this form OpenVINO computes it in
+    The exporter's translation of attention computes the shape of the keys, scales queries and keys separately and
+    replaces NaN in all weights, so that no runtime recognizes it. OpenVINO computes the products and the softmax in
     one kernel, also between integer layers.
     """
-    return take_apart(
+    return decompose(
         program,
         {
             aten.scaled_dot_product_attention.default: attention,
@@ -42,7 +40,7 @@ def _average(
     ceil_mode: bool = False,
     *rest: Any,
 ) -> Any:
-    """One window over everything, which OpenVINO refuses where it is larger than the image: only with ``ceil_mode``."""
+    """A mean for a window over the whole image; with ``ceil_mode`` it may be larger, which OpenVINO refuses."""
     if not ceil_mode or not is_mean(x.shape[-2:], kernel_size, stride, padding, ceil_mode, *rest):
         return NotImplemented
     return x.mean((-2, -1), keepdim=True)

@@ -71,14 +71,14 @@ def _convert(lowering: Lowering) -> Any:
         try:
             return _export(lowering.program)
         except Exception as error:
-            # sizes that depend on data and that an earlier trace left behind; they are gone now
+            # an earlier trace left sizes behind that depend on data; now they are gone
             if "Pending unbacked symbols" not in str(_first_cause(error)):
                 raise
             return _export(lowering.program)
     except Exception as error:
         cause = _first_cause(error)
         raise TargetError(
-            f"The graph has no ONNX form: {type(cause).__name__}: {sentence(cause)} "
+            f"The graph cannot be written as ONNX: {type(cause).__name__}: {sentence(cause)} "
             "Rewrite the operator named here, or choose InductorDeployment()."
         ) from error
 
@@ -102,7 +102,7 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def _keep_free(model: Any, names: set[str]) -> None:
-    """Rename what is inside the graph and has one of the names that its inputs and outputs are going to have."""
+    """Rename values inside the graph that have one of the names which its inputs and outputs are about to get."""
     inside = [
         *model.graph.initializers.values(),
         *(value for node in model.graph.all_nodes() for value in node.outputs),
@@ -115,7 +115,7 @@ def _keep_free(model: Any, names: set[str]) -> None:
 
 
 def _name_inputs(model: Any, lowering: Lowering) -> list[str]:
-    """Name the graph's inputs after the leaves they are; for each leaf returns the name, or "" for a constant."""
+    """Name the graph's inputs; returns the name of each input of the program, "" for one that is a constant."""
     user_inputs = lowering.program.graph_signature.user_inputs
     tensors = [
         name if isinstance(leaf, str) else "" for name, leaf in zip(lowering.input_names, user_inputs, strict=True)
@@ -142,7 +142,7 @@ def _example_shapes(program: torch.export.ExportedProgram, names: Sequence[str])
 
 
 def _name_outputs(model: Any, names: tuple[str, ...]) -> None:
-    """Give the outputs their names; the same value returned twice keeps the first."""
+    """Name the outputs; a value that is returned twice keeps its first name."""
     taken = {value.name for value in model.graph.inputs}
     seen: set[int] = set()
     for value, name in zip(model.graph.outputs, names, strict=False):

@@ -1,4 +1,4 @@
-"""Last touches on the ONNX graph: what lets ONNX Runtime fuse its quantized layers, and what should not be shipped."""
+"""Changes of the finished ONNX graph: so that ONNX Runtime fuses quantized layers, and removing what is private."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _BIASED = ("Conv", "Gemm")
 
 
 def quantize_biases(model: Any) -> None:
-    """Give each layer of quantized input and weight, in place, its bias as int32 of scale (input scale x weight scale).
+    """Store the biases of layers with quantized inputs and weights as int32, in place.
 
-    That is the form that ONNX Runtime's fusions of QuantizeLinear and DequantizeLinear look for; a linear layer whose
-    output stays in float would run in float otherwise.
+    Their scale is the product of the scales of input and weight, as ONNX Runtime's fusions of QuantizeLinear and
+    DequantizeLinear expect. Otherwise a linear layer whose output stays in float would run in float.
 
     Args:
         model: an ``onnx_ir.Model``. Biases fit into int32, see :func:`prepbench.quantize.biases.fit_biases`.
@@ -44,9 +44,9 @@ def quantize_biases(model: Any) -> None:
 
 
 def type_by_zero_point(model: Any) -> None:
-    """Leave it to the zero point, in place, to say what integers a quantizer writes.
+    """Let only the zero point of a quantizer say which integers it writes, in place.
 
-    ONNX Runtime copies quantizers past operators that move values, with the attribute that says the same but without
+    ONNX Runtime copies quantizers past operators that move values. It copies the attribute ``output_dtype`` but not
     the zero point, and then refuses its own copy when the integers are signed.
     """
     for node in model.graph:
@@ -55,7 +55,7 @@ def type_by_zero_point(model: Any) -> None:
 
 
 def forget_origin(model: Any) -> None:
-    """Drop, in place, what the exporter notes about where each node comes from: large, and it tells paths of files."""
+    """Remove the exporter's notes on where each node comes from, in place: they are large and hold paths of files."""
     for graph in (model.graph, *model.functions.values()):
         graph.metadata_props.clear()
         for node in graph.all_nodes():
@@ -68,7 +68,7 @@ def forget_origin(model: Any) -> None:
 
 
 def _scale(value: Any) -> Any:
-    """The scale of a value that comes from a DequantizeLinear, else None."""
+    """The scale of a value that comes from a DequantizeLinear; None for others."""
     producer = dequantized_from(value)
     if producer is None or producer.inputs[1].const_value is None:
         return None

@@ -14,7 +14,7 @@ from prepbench.targets.onnx.translations import translations
 
 
 def check_no_complex_values(lowering: Lowering) -> None:
-    """Raise ``TargetError`` for a complex input or output: ONNX files have none, only pairs of real numbers inside."""
+    """Raise ``TargetError`` for a complex input or output, which ONNX files do not have."""
     signature = lowering.program.graph_signature
     values = {node.name: node for node in lowering.program.graph.nodes}
     for kind, names, nodes in (
@@ -24,8 +24,8 @@ def check_no_complex_values(lowering: Lowering) -> None:
         for name, node in zip(names, nodes, strict=False):
             if isinstance(node, str) and node in values and _is_complex(values[node]):
                 raise TargetError(
-                    f"The {kind} {name} is complex, which no ONNX file takes or gives. Use torch.view_as_real and "
-                    "torch.view_as_complex inside the model, or choose InductorDeployment()."
+                    f"The {kind} {name} is complex, and ONNX files have no complex inputs or outputs. Use "
+                    "torch.view_as_real and torch.view_as_complex inside the model, or choose InductorDeployment()."
                 )
 
 
@@ -34,20 +34,20 @@ def unsupported_nodes(
 ) -> list[torch.fx.Node]:
     """The nodes, after decomposition, whose operator cannot be written as ONNX.
 
-    Where there are such nodes, what computes with complex numbers is among them: these cannot pass from a part of the
-    graph in PyTorch to one in ONNX.
+    If there are any, the nodes that compute with complex numbers are added: complex tensors cannot be passed between
+    a partition in PyTorch and one in ONNX.
 
     Args:
         program: the graph.
-        others: nodes that the target cannot take for reasons of its own.
+        others: nodes that the target does not support for other reasons.
     """
     nodes = without_onnx_translation(decompose_for_onnx(program))
     own = translations()
-    lacking = [*others, *(node for node in nodes if node.target not in own)]
-    if lacking:
-        calls = [node for node in program.graph.nodes if node.op == "call_function" and node not in lacking]
-        lacking += [node for node in calls if any(map(_is_complex, (node, *node.all_input_nodes)))]
-    return lacking
+    unsupported = [*others, *(node for node in nodes if node.target not in own)]
+    if unsupported:
+        calls = [node for node in program.graph.nodes if node.op == "call_function" and node not in unsupported]
+        unsupported += [node for node in calls if any(map(_is_complex, (node, *node.all_input_nodes)))]
+    return unsupported
 
 
 def _is_complex(node: torch.fx.Node) -> bool:

@@ -12,7 +12,7 @@ from prepbench.targets.base import Lowering, Target
 from prepbench.targets.onnx.export import Change, export_onnx
 from prepbench.targets.onnx.finish import quantize_biases
 from prepbench.targets.onnx.requirements import check_no_complex_values, unsupported_nodes
-from prepbench.targets.onnx.state import check_stateless
+from prepbench.targets.state import check_stateless
 
 
 class OnnxTarget(Target):

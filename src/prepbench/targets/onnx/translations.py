@@ -1,4 +1,4 @@
-"""ONNX forms of operators that torch's exporter has none for."""
+"""ONNX translations of operators that torch's exporter cannot translate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 def _dequantize_blocks(q: Any, scale: Any, zero_point: Any, block_size: int, bits: int) -> Any:
-    """Inputs are the last axis of the weight; how many bits its integers take is decided when all are known."""
+    """The last axis of the weight is its inputs; ``pack_weights`` decides how many bits its integers take."""
     from onnxscript import opset21
 
     return opset21.DequantizeLinear(q, scale, zero_point, axis=1, block_size=block_size)

@@ -1,4 +1,4 @@
-"""Weights that are quantized alone: as small as their integers allow, and where kernels that unpack them look."""
+"""Quantized weights of layers in float: packed, and laid out as the kernels that unpack them expect."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _WEIGHTED = ("Conv", "Gemm", "MatMul")
 
 
 def pack_weights(model: Any) -> None:
-    """Rewrite, in place, the weights of layers whose activations stay in float.
+    """Rewrite the weights of layers whose activations stay in float, in place.
 
-    A matrix is turned so that it is the right operand of its product, the only form that ONNX Runtime replaces by a
-    kernel that unpacks weights while it multiplies (``MatMulNBits``). Integers from -8 to 7 are stored in 4 bits.
-    Layers with quantized activations keep 8 bits, which is what their kernels read.
+    A matrix becomes the right operand of its product, because only there ONNX Runtime uses a kernel that unpacks
+    weights while it multiplies (``MatMulNBits``). Integers from -8 to 7 are stored in 4 bits. Layers with quantized
+    activations keep 8 bits, which is what their kernels read.
 
     Args:
         model: an ``onnx_ir.Model``.
@@ -30,13 +30,13 @@ def pack_weights(model: Any) -> None:
 
 
 def dequantized_from(value: Any) -> Any:
-    """The DequantizeLinear that a value comes from, else None."""
+    """The DequantizeLinear that a value comes from; None for others."""
     producer = value.producer() if value is not None else None
     return producer if producer is not None and producer.op_type == "DequantizeLinear" else None
 
 
 def add_initializer(model: Any, name: str, array: Any) -> Any:
-    """A new initializer with this value, its name made unique."""
+    """Add an initializer with this value, whose name is made unique."""
     import onnx_ir
 
     while name in model.graph.initializers:
@@ -47,14 +47,14 @@ def add_initializer(model: Any, name: str, array: Any) -> Any:
 
 
 def remove_unused_initializers(model: Any) -> None:
-    """Drop, in place, what nothing reads any more."""
+    """Remove the initializers that nothing reads, in place."""
     for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
         if not model.graph.initializers[name].is_graph_output():
             del model.graph.initializers[name]
 
 
 def _readers(value: Any) -> list[tuple[Any, int]]:
-    """What reads a weight, looking through transpositions."""
+    """The nodes that read a weight, directly or transposed."""
     result = []
     for node, index in value.uses():
         if node.op_type == "Transpose" and not node.outputs[0].is_graph_output():
@@ -69,7 +69,7 @@ def _is_weights_only(reader: Any, index: int) -> bool:
 
 
 def _turn(model: Any, node: Any) -> bool:
-    """Make the weight the right operand of its products, if it is the transposed one of all of them."""
+    """Make the weight the right operand of its products, if all of them transpose it."""
     import onnx_ir
 
     uses = list(node.outputs[0].uses())
@@ -95,7 +95,7 @@ def _transposes(user: Any) -> bool:
 
 
 def _replace_integers(model: Any, node: Any, turned: bool) -> None:
-    """Put the turned and packed arrays in the place of the inputs of a DequantizeLinear."""
+    """Replace the inputs of a DequantizeLinear by transposed and packed arrays."""
     import ml_dtypes
 
     if len(node.inputs) > 2 and _is_zero(node.inputs[2]):

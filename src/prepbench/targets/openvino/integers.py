@@ -1,4 +1,4 @@
-"""Whether a model in OpenVINO's form is quantized throughout."""
+"""Whether all layers of an OpenVINO model are quantized."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOVE = ("Reshape", "Transpose", "Convert")
 
 
 def is_all_integer(model: Any) -> bool:
-    """Whether activations are quantized and no layer multiplies with weights in float.
+    """Whether activations are quantized and no layer has weights in float.
 
     Args:
         model: an ``openvino.Model``.

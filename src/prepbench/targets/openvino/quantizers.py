@@ -1,4 +1,4 @@
-"""Where quantizers stand in what OpenVINO reads."""
+"""Passes over the ONNX graph that OpenVINO reads: where quantizers are, and which integers they write."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "MaxPool")
 
 
 def hoist_quantizers(model: Any) -> None:
-    """Put quantizers in front of the changes of shape that they follow, in place; the values stay the same.
+    """Move quantizers in front of changes of shape, in place; the values stay the same.
 
-    OpenVINO moves dequantization forwards through changes of shape, but quantization not backwards; only where it comes
-    at once does the kernel that computes the values write integers.
+    A kernel of OpenVINO writes integers only where a quantizer follows directly. OpenVINO moves dequantizers forward
+    through changes of shape, but does not move quantizers back.
 
     Args:
         model: an ``onnx_ir.Model``.
@@ -40,9 +40,9 @@ def hoist_quantizers(model: Any) -> None:
 
 
 def use_signed_integers(model: Any) -> None:
-    """Turn uint8 with a zero point of 128 into int8 without one, in place; the values stay the same.
+    """Replace uint8 with a zero point of 128 by int8 without one, in place; the values stay the same.
 
-    Products of int8 are faster than those of uint8, whose zero point has to be multiplied with the weights as well.
+    Products of int8 are faster, because the zero point of uint8 must be multiplied with the weights, too.
 
     Args:
         model: an ``onnx_ir.Model``.

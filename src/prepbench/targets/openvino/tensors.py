@@ -13,7 +13,7 @@ _INT32 = torch.iinfo(torch.int32)
 
 
 def check_dtypes(lowering: Lowering) -> None:
-    """Raise ``TargetError`` for inputs and outputs in float64, which OpenVINO computes in float32 without a word."""
+    """Raise ``TargetError`` for inputs and outputs in float64, which OpenVINO silently computes in float32."""
     signature = lowering.program.graph_signature
     values = {node.name: node.meta.get("val") for node in lowering.program.graph.nodes}
     for kind, names, nodes in (

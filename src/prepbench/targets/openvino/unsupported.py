@@ -1,4 +1,4 @@
-"""Operators that OpenVINO reads from ONNX but computes wrongly."""
+"""Operators that OpenVINO reads but computes wrongly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FOURIER = ("aten::fft_", "aten::_fft_", "aten::stft", "aten::istft")
 
 
 def wrong_nodes(program: Program) -> list[torch.fx.Node]:
-    """Fourier transforms: ONNX gives their axis as an input since version 20, which OpenVINO (2026.4) does not read."""
+    """Fourier transforms: since version 20 of ONNX their axis is an input, which OpenVINO (2026.4) ignores."""
     return [
         node
         for node in program.graph.nodes
@@ -25,6 +25,6 @@ def check_right(program: Program) -> None:
     """Raise ``TargetError`` naming the first operator that OpenVINO would compute wrongly."""
     for node in wrong_nodes(program):
         raise TargetError(
-            f"OpenVINO computes {node.target} along another axis than the one that is asked for. Choose "
+            f"OpenVINO computes {node.target} along the wrong axis. Choose "
             "OnnxRuntimeDeployment() or InductorDeployment() for this model."
         )

@@ -23,7 +23,7 @@ from prepbench.targets.tensorrt.explicit import check_explicit
 
 
 class TensorRtTarget(OnnxTarget):
-    """ONNX in the form that TensorRT builds engines from."""
+    """ONNX files from which TensorRT builds engines."""
 
     name = "tensorrt"
     display_name = "TensorRT"
@@ -61,7 +61,7 @@ def check_file(file: Path) -> None:
         onnx.checker.check_model(str(file), full_check=True)
     except Exception as error:  # its errors have no common base
         raise TargetError(
-            f"The graph is no valid ONNX: {sentence(error)} Choose another target for this model."
+            f"The graph is not valid ONNX: {sentence(error)} Choose another target for this model."
         ) from error
     check_explicit(onnx.load(str(file), load_external_data=False))
 

@@ -1,4 +1,4 @@
-"""What TensorRT asks of explicit quantization: symmetric, signed, with constant scales."""
+"""TensorRT's rules for explicit quantization: symmetric, signed, with constant scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that change their buffers at each call: ONNX keeps no state."""
+"""Models that change their buffers in each call, which ONNX files cannot."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ Program = torch.export.ExportedProgram
 
 
 def check_stateless(program: Program) -> None:
-    """Raise ``TargetError`` when an output depends on a buffer that the model changes at each call; ONNX keeps no
-    state.
-    """
+    """Raise ``TargetError`` when an output depends on a buffer that the model changes in each call."""
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes}
     needed = _ancestors([nodes[name] for name in signature.user_outputs])
-    kept = sorted({signature.inputs_to_buffers[name] for name in written_buffers(program) if nodes[name] in needed})
-    if kept:
+    state = sorted({signature.inputs_to_buffers[name] for name in written_buffers(program) if nodes[name] in needed})
+    if state:
         raise TargetError(
-            f"The model changes its buffers at each call and its outputs depend on them: {', '.join(kept)}. An "
-            "ONNX file "
-            "keeps nothing between calls. Make them arguments and results of forward, or choose EagerDeployment()."
+            f"The model changes its buffers at each call and its outputs depend on them: {', '.join(state)}. The "
+            "target keeps nothing between calls. Make them arguments and results of forward, or "
+            "choose EagerDeployment()."
         )
 
 
