@@ -74,7 +74,7 @@ def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any) 
             f"{where} in its type: {type(leaf).__name__} and {type(other).__name__}. "
             "Give the same type in every sample."
         )
-    elif not isinstance(leaf, torch.Tensor) and not _same(leaf, other):
+    elif not isinstance(leaf, torch.Tensor) and not is_same(leaf, other):
         raise InputError(
             f"{where}: {leaf!r} and {other!r}. Python values are fixed in a graph: give the same value in every "
             "sample, capture once for each value, or pass it as a tensor if the model takes one."
@@ -93,7 +93,8 @@ def _check_tensors(where: str, leaf: torch.Tensor, other: torch.Tensor) -> None:
         )
 
 
-def _same(leaf: Any, other: Any) -> bool:
+def is_same(leaf: Any, other: Any) -> bool:
+    """Whether two Python values are the same object or equal; false where ``==`` has no answer."""
     if leaf is other:
         return True
     try:

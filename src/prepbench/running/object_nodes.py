@@ -14,13 +14,12 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.running.nested_values import Slot, attributes
+from prepbench.running.nested_values import attributes, is_value
 
 _PLAIN = (
     torch.Tensor, torch.nn.Module, type(None), bool, int, float, complex, str, bytes, type, enum.Enum, torch.dtype,
     torch.device, torch.layout, torch.memory_format, torch.Generator, torch.SymInt, torch.SymFloat, torch.SymBool,
 )  # fmt: skip
-_VALUES = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, Slot)
 _NUMBERS = (int, float, bool, complex, str)
 _DEEPEST = 12
 
@@ -41,10 +40,12 @@ def register_nodes(value: Any) -> None:
     """Register the classes of all objects inside ``value`` that hold tensors and that pytrees do not know yet."""
     for leaf in _leaves(value):
         if not isinstance(leaf, _PLAIN):
-            _register_object(leaf, 0)
+            _register_object(leaf, ())
 
 
 _REGISTERED: set[type] = set()
+_CYCLIC: set[type] = set()
+"""Classes whose objects refer back to themselves: pytrees would walk them without end."""
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -52,18 +53,21 @@ def _leaves(value: Any) -> list[Any]:
     return pytree.tree_leaves(value, is_leaf=lambda part: type(part) in _REGISTERED)
 
 
-def _register_object(value: Any, depth: int) -> bool:
-    """Whether ``value`` holds tensors; its class is registered if so."""
-    if isinstance(value, _VALUES):
+def _register_object(value: Any, around: tuple[int, ...]) -> bool:
+    """Whether ``value`` holds tensors; its class is registered if so. ``around`` has the ids of what it lies in."""
+    if is_value(value):
         return True
     kind = type(value)
-    if isinstance(value, _PLAIN) or callable(value) or depth > _DEEPEST or kind.__module__ == "builtins":
+    if isinstance(value, _PLAIN) or callable(value) or len(around) > _DEEPEST or kind.__module__ == "builtins":
+        return False
+    if id(value) in around:
+        _CYCLIC.add(kind)
         return False
     found = False
     for part in attributes(value).values():
         for leaf in _leaves(part):
-            found |= _register_object(leaf, depth + 1)
-    if found and kind not in pytree.SUPPORTED_NODES:
+            found |= _register_object(leaf, (*around, id(value)))
+    if found and kind not in pytree.SUPPORTED_NODES and kind not in _CYCLIC:
         _REGISTERED.add(kind)
         pytree.register_pytree_node(
             kind,
@@ -102,7 +106,7 @@ def _unflatten(parts: Iterable[Any], layout: _Layout) -> Any:
 
 def _holds_values(part: Any) -> bool:
     # an object that holds nothing yet may be filled later, so it must be made anew as well
-    return any(isinstance(leaf, _VALUES) or type(leaf) in _REGISTERED for leaf in _leaves(part))
+    return any(is_value(leaf) or type(leaf) in _REGISTERED for leaf in _leaves(part))
 
 
 @dataclasses.dataclass

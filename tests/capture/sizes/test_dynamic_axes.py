@@ -52,33 +52,6 @@ def test_nested_arguments_have_readable_paths_and_share_a_symbol() -> None:
     assert len({axis.symbol for axis in axes.dynamic if axis.dim == 0}) == 1
 
 
-@pytest.mark.parametrize(
-    "first, second, words",
-    [
-        ({"a": torch.ones(1)}, {"a": torch.ones(1), "mask": torch.ones(1)}, ["'mask'", "sample 1", "not in sample 0"]),
-        ({"a": torch.ones(1)}, {"a": None}, ["'a'", "None in sample 1", "Tensor in sample 0"]),
-        ({"a": torch.ones(2)}, {"a": torch.ones(2, 1)}, ["'a'", "rank", "(2,)", "(2, 1)"]),
-        ({"a": torch.ones(2)}, {"a": torch.ones(2).int()}, ["'a'", "dtype", "float32", "int32"]),
-        ({"a": 1}, {"a": 2}, ["'a'", "1 and 2", "sample 0 and sample 1"]),
-        ({"a": True}, {"a": False}, ["'a'", "True and False"]),
-        ({"a": "x"}, {"a": "y"}, ["'a'", "'x' and 'y'"]),
-        ({"a": 1}, {"a": 1.0}, ["'a'", "type", "int and float"]),
-        ({"a": [torch.ones(1)] * 2}, {"a": [torch.ones(1)] * 3}, ["'a'", "2 values", "3 in sample 1"]),
-        ({"a": {"p": torch.ones(1)}}, {"a": {"q": torch.ones(1)}}, ["'a'", "keys"]),
-    ],
-)
-def test_differences_that_no_axis_can_express_name_the_argument(first: Any, second: Any, words: list[str]) -> None:
-    with pytest.raises(InputError) as caught:
-        DynamicAxes.infer([first, second])
-    for word in words:
-        assert word in str(caught.value)
-
-
-def test_the_later_of_three_samples_is_named() -> None:
-    with pytest.raises(InputError, match="sample 0 and sample 2"):
-        DynamicAxes.infer([{"n": 1}, {"n": 1}, {"n": 3}])
-
-
 def test_identical_samples_say_how_to_get_dynamic_axes() -> None:
     text = repr(DynamicAxes.infer(shapes((2, 3), (2, 3)), nn.Identity()))
     assert "Nothing is dynamic" in text

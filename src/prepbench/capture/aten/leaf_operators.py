@@ -18,6 +18,7 @@ from prepbench.capture.aten.leaf_memory import leaves_written_into
 from prepbench.capture.aten.leaf_outputs import LeafOutputs
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.errors import CaptureError
+from prepbench.running.compare_samples import is_same
 from prepbench.running.object_nodes import refill
 
 _NAMESPACE = "prepbench_leaf"
@@ -71,9 +72,7 @@ class _Signature:
             self.spec == other.spec
             and self.kinds == other.kinds
             and self.repeats == other.repeats
-            and all(
-                a is b or (type(a) is type(b) and _equal(a, b)) for a, b in zip(self.fixed, other.fixed, strict=True)
-            )
+            and all(type(a) is type(b) and is_same(a, b) for a, b in zip(self.fixed, other.fixed, strict=True))
         )
 
 
@@ -276,10 +275,3 @@ def _free_name(namespace: str, fqn: str) -> str:
     stem = re.sub(r"\W", "_", f"layer_{fqn}" if fqn[:1].isdigit() else fqn or "model")
     candidates = (f"{stem}_{number}" if number else stem for number in itertools.count())
     return next(name for name in candidates if not is_registered(f"{namespace}::{name}"))
-
-
-def _equal(one: Any, two: Any) -> bool:
-    try:
-        return bool(one == two)
-    except (RuntimeError, TypeError, ValueError):  # objects whose == has no truth value
-        return False

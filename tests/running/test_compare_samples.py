@@ -1,0 +1,59 @@
+"""Samples may differ in sizes only; every other difference is named by its argument and its samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from prepbench.errors import InputError
+from prepbench.inputs import Sample
+from prepbench.running.compare_samples import is_same, tensor_shapes
+
+
+def nothing(**arguments: Any) -> None: ...
+
+
+def samples(*kwargs: dict[str, Any]) -> list[Sample]:
+    return [Sample((), one, index) for index, one in enumerate(kwargs)]
+
+
+def test_shapes_of_all_samples_by_path() -> None:
+    given = samples(*({"x": torch.empty(n, 4), "past": [torch.empty(n)], "flag": True} for n in (2, 3)))
+    assert tensor_shapes(nothing, given) == {"x": [(2, 4), (3, 4)], "past[0]": [(2,), (3,)]}
+
+
+@pytest.mark.parametrize(
+    "first, second, words",
+    [
+        ({"a": torch.ones(1)}, {"a": torch.ones(1), "mask": torch.ones(1)}, ["'mask'", "sample 1", "not in sample 0"]),
+        ({"a": torch.ones(1)}, {"a": None}, ["'a'", "None in sample 1", "Tensor in sample 0"]),
+        ({"a": torch.ones(2)}, {"a": torch.ones(2, 1)}, ["'a'", "rank", "(2,)", "(2, 1)"]),
+        ({"a": torch.ones(2)}, {"a": torch.ones(2).int()}, ["'a'", "dtype", "float32", "int32"]),
+        ({"a": 1}, {"a": 2}, ["'a'", "1 and 2", "sample 0 and sample 1"]),
+        ({"a": True}, {"a": False}, ["'a'", "True and False"]),
+        ({"a": "x"}, {"a": "y"}, ["'a'", "'x' and 'y'"]),
+        ({"a": 1}, {"a": 1.0}, ["'a'", "type", "int and float"]),
+        ({"a": [torch.ones(1)] * 2}, {"a": [torch.ones(1)] * 3}, ["'a'", "2 values", "3 in sample 1"]),
+        ({"a": {"p": torch.ones(1)}}, {"a": {"q": torch.ones(1)}}, ["'a'", "keys"]),
+    ],
+)
+def test_differences_that_no_axis_can_express_name_the_argument(first: Any, second: Any, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        tensor_shapes(nothing, samples(first, second))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_later_of_three_samples_is_named() -> None:
+    with pytest.raises(InputError, match="sample 0 and sample 2"):
+        tensor_shapes(nothing, samples({"n": 1}, {"n": 1}, {"n": 3}))
+
+
+def test_values_without_an_answer_to_equality_are_the_same_only_as_one_object() -> None:
+    array = np.ones(2)
+    assert is_same(array, array)
+    assert not is_same(array, np.ones(2))
+    assert is_same(1, 1.0)
