@@ -159,9 +159,11 @@ def test_an_operator_without_an_onnx_translation_is_named() -> None:
 
 
 def test_a_number_type_that_it_cannot_run_is_an_error_with_the_remedy() -> None:
-    net = nn.Linear(4, 4).bfloat16()
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
     with pytest.raises(TargetError, match=r"cannot run the graph.*model.float\(\)"):
-        pb.compile_model(net, tracing_inputs=[noise(2, 4).bfloat16()])
+        pb.compile_model(product, tracing_inputs=[torch.ones(4, 4, dtype=torch.int16)])
 
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,34 +45,55 @@ def without_guards(program: torch.export.ExportedProgram) -> torch.export.Export
 
 
 def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModule) -> torch.export.ExportedProgram:
-    """The same program computing its results in another way; inputs and constants keep their names."""
+    """The same program computing its results in another way, from the same inputs, parameters and constants."""
     (output,) = graph.graph.find_nodes(op="output")
-    specs = [
-        dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=value.name))
-        if isinstance(value, torch.fx.Node)
-        else spec
-        for spec, value in zip(program.graph_signature.output_specs, output.args[0], strict=True)
-    ]
-    signature = dataclasses.replace(program.graph_signature, output_specs=specs)
+    signature = program.graph_signature
+    signature = dataclasses.replace(
+        signature,
+        # a copy of a graph may name nodes otherwise
+        input_specs=_specs_of(signature.input_specs, graph.graph.find_nodes(op="placeholder")),
+        output_specs=_specs_of(signature.output_specs, output.args[0]),
+    )
     return _changed(program, _graph_module=graph, _graph_signature=signature)
+
+
+def _specs_of(specs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """The descriptions of inputs or outputs with the names of their nodes."""
+    return [
+        dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=value.name))
+        if isinstance(value, torch.fx.Node) and not isinstance(spec.arg, ConstantArgument)
+        else spec
+        for spec, value in zip(specs, values, strict=True)
+    ]
 
 
 def with_own_weights(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The same program with copies of all parameters, buffers and constants."""
-    copies: dict[int, Any] = {}
+    return with_tensors(program, torch.Tensor.clone)
 
-    def own(value: Any) -> Any:
+
+def with_tensors(
+    program: torch.export.ExportedProgram, change: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.export.ExportedProgram:
+    """The same program with other parameters, buffers and constants: ``change`` is called once for each tensor."""
+    changed: dict[int, Any] = {}
+
+    def new(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        if id(value) not in copies:  # tied weights stay tied
-            clone = value.detach().clone()
-            copies[id(value)] = torch.nn.Parameter(clone, False) if isinstance(value, torch.nn.Parameter) else clone
-        return copies[id(value)]
+        if id(value) not in changed:  # tied weights stay tied
+            plain = value.detach()
+            result = change(plain)
+            is_parameter = isinstance(value, torch.nn.Parameter)
+            changed[id(value)] = (
+                value if result is plain else torch.nn.Parameter(result, False) if is_parameter else result
+            )
+        return changed[id(value)]
 
     return _changed(
         program,
-        _state_dict={name: own(value) for name, value in program.state_dict.items()},
-        _constants={name: own(value) for name, value in program.constants.items()},
+        _state_dict={name: new(value) for name, value in program.state_dict.items()},
+        _constants={name: new(value) for name, value in program.constants.items()},
     )
 
 

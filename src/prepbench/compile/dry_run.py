@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from prepbench.compile.lowering import operator_places
 from prepbench.compile.report import CompileReport
 from prepbench.compile.stage_timer import StageTimer
@@ -18,7 +20,8 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     Where a layer has several candidates, the plan shows the smallest one, because only calibration can choose. A layer
     that falls below the floor when it is measured is still shown as quantized.
     """
-    captured = task.captured
+    captured, as_captured = task.captured, _bytes(task.program)
+    task = task.in_types_of_target()
     layers: tuple[LayerReport, ...] = ()
     problem = ""
     if task.layer_settings is not None:
@@ -43,12 +46,17 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
         tuple(leaf.fqn for leaf in captured.leaves),
         name=task.name,
         dry_run=True,
-        estimated_bytes=total - sum(map(_saved, layers)),
+        estimated_bytes=total + _bytes(task.program) - as_captured - sum(map(_saved, layers)),
         unsupported=tuple(unsupported),
         problem=problem,
     )
 
 
+def _bytes(program: torch.export.ExportedProgram) -> int:
+    tensors = {id(tensor): tensor for tensor in program.state_dict.values()}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
 def _saved(row: LayerReport) -> int:
-    """Bytes that quantizing a layer saves, without its scales."""
+    """Bytes that quantizing a layer in float32 saves, without its scales."""
     return row.parameters * (32 - row.weights_bits) // 8 if row.quantized else 0

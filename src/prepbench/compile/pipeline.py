@@ -203,6 +203,7 @@ def _compile(task: CompileTask, timer: StageTimer) -> CompiledModel:
     target, captured, call_spec = task.target, task.captured, task.call_spec
     if task.fullgraph:
         target.check_leaves(captured.leaves)
+    task = task.in_types_of_target()
     quantized = None if task.layer_settings is None else quantize(task, timer)
     program = task.program if quantized is None else quantized.program
     with timer("lower"), tracing(timer.progress):

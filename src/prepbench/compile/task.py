@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat.programs import flat_program, with_outputs, with_own_weights
 from prepbench.capture.aten.captured import Captured
+from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_float32
 from prepbench.compile.call_spec import CallSpec
 from prepbench.inputs import Sample
 from prepbench.settings import CompileOptions, DeploymentSettings, ExplainedLayer
@@ -67,6 +68,14 @@ class CompileTask:
         program = flatten(captured, call_spec)
         program = with_own_weights(program) if own_weights else program
         return cls(target, settings, options, captured, call_spec, program, name)
+
+    def in_types_of_target(self) -> CompileTask:
+        """The same task with a program of types that the target computes in.
+
+        Quantization measures in float32, and layers that stay in float stay in float32, which all CPUs compute well.
+        """
+        dtypes = self.target.types_without_kernels if self.layer_settings is None else HALF_TYPES
+        return replace(self, program=computed_in_float32(self.program, dtypes))
 
 
 def flatten(captured: Captured, call_spec: CallSpec) -> torch.export.ExportedProgram:

@@ -65,6 +65,7 @@ class Target(ABC):
         extra: the extra of prepbench that installs the packages; empty where prepbench itself requires them.
         runs_leaves: whether it can run leaf modules, which call back into this process's Python.
         placement: where it wants quantizers, and which bits it has.
+        types_without_kernels: floating types that it computes in float32, because it has no kernels of them.
     """
 
     name: ClassVar[str]
@@ -74,6 +75,7 @@ class Target(ABC):
     extra: ClassVar[str] = ""
     runs_leaves: ClassVar[bool] = False
     placement: ClassVar[Placement] = Placement()
+    types_without_kernels: ClassVar[frozenset[torch.dtype]] = frozenset()
 
     def check_available(self) -> None:
         """Raise ``MissingPackageError`` with the install command when something that the target needs is missing."""

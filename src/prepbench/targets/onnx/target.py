@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 
+from prepbench.capture.aten.computed_in_float32 import computed_in_float32
 from prepbench.targets.base import Lowering, Target
 from prepbench.targets.onnx.export import Change, export_onnx
 from prepbench.targets.onnx.finish import quantize_biases
@@ -24,6 +26,8 @@ class OnnxTarget(Target):
 
     packages: ClassVar[tuple[str, ...]] = ("onnx", "onnxscript")
     changes: ClassVar[tuple[Change, ...]] = (quantize_biases,)
+    # convolutions of ONNX do not take it, and ONNX Runtime multiplies no matrices of it
+    types_without_kernels = frozenset({torch.bfloat16})
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()
@@ -41,4 +45,6 @@ def write_onnx(target: Target, lowering: Lowering, folder: Path) -> Path:
     Raises:
         TargetError: an operator cannot be written as ONNX.
     """
+    program = computed_in_float32(lowering.program, OnnxTarget.types_without_kernels)
+    lowering = replace(lowering, program=program)
     return export_onnx(lowering, folder, target.changes if isinstance(target, OnnxTarget) else OnnxTarget.changes)

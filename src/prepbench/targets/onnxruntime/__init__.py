@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from prepbench.errors import TargetError
 from prepbench.quantize import Placement
@@ -62,16 +63,36 @@ class OnnxRuntime(Runtime):
         inputs = self.metadata.get("prepbench.inputs")
         self._inputs = inputs.split("\n") if inputs else []
         self._outputs = [output.name for output in self._session.get_outputs()]
+        ends = (*self._session.get_inputs(), *self._session.get_outputs())
+        self._has_bfloat16 = any(end.type == "tensor(bfloat16)" for end in ends)
         self._file = file
         self._keep = keep
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        return [torch.from_numpy(value) for value in self._session.run(self._outputs, self.feeds(leaves))]
+        if not self._has_bfloat16:
+            return [torch.from_numpy(value) for value in self._session.run(self._outputs, self.feeds(leaves))]
+        values = self._session.run_with_ort_values(self._outputs, self._values(leaves))
+        return [from_dlpack(value._ortvalue) for value in values]
+
+    def _values(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """The inputs by name as values of ONNX Runtime, which have bfloat16, as arrays of NumPy do not."""
+        from onnxruntime import OrtValue
+
+        # the number of bfloat16 in ONNX's list of types
+        return {
+            name: OrtValue.ortvalue_from_numpy_with_onnx_type(leaf.view(torch.uint16).numpy(), 16)
+            if leaf.dtype == torch.bfloat16
+            else OrtValue.ortvalue_from_numpy(leaf.numpy())
+            for name, leaf in self._tensors(leaves).items()
+        }
 
     def feeds(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """The arrays that the file takes, by name."""
+        return {name: leaf.numpy() for name, leaf in self._tensors(leaves).items()}
+
+    def _tensors(self, leaves: Sequence[Any]) -> dict[str, torch.Tensor]:
         return {
-            name: leaf.detach().cpu().contiguous().numpy()
+            name: leaf.detach().cpu().contiguous()
             for name, leaf in zip(self._inputs, leaves, strict=True)
             if name and isinstance(leaf, torch.Tensor)
         }

@@ -1,0 +1,150 @@
+"""A program in half precision, computed in float32: for targets that have no kernels of that type."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export.graph_signature import InputKind, OutputKind
+
+from prepbench._torch_compat import pytree
+from prepbench._torch_compat.operators import OpOverload
+from prepbench._torch_compat.programs import with_graph, with_tensors
+
+Program = torch.export.ExportedProgram
+Dtypes = Collection[torch.dtype]
+
+HALF_TYPES = frozenset({torch.float16, torch.bfloat16})
+_aten = torch.ops.aten
+# operators that are computed in any floating type
+_NAMESPACES = ("aten", "prims")
+
+
+def computed_in_float32(program: Program, dtypes: Dtypes) -> Program:
+    """The same program with every value of one of these types computed in float32.
+
+    Inputs and results keep their types: they are cast at the border. Operators of other libraries keep theirs too,
+    because nobody says that they take float32.
+
+    Args:
+        program: not changed. Its parameters and constants of these types are copied.
+        dtypes: floating types; where the program has none of them, it is returned as it is.
+    """
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    if not any(_type_of(value, dtypes) for value in pytree.tree_leaves(values)):
+        return program
+    inputs = [spec.kind is InputKind.USER_INPUT for spec in program.graph_signature.input_specs]
+    results = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
+    return with_tensors(
+        with_graph(program, _rewritten(program.graph_module, dtypes, inputs, results)), _to_float32(dtypes)
+    )
+
+
+def _to_float32(dtypes: Dtypes) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor.to(torch.float32) if tensor.dtype in dtypes else tensor
+
+
+def _rewritten(
+    module: fx.GraphModule, dtypes: Dtypes, inputs: Sequence[bool] = (), results: Sequence[bool] = ()
+) -> fx.GraphModule:
+    """A copy of a graph, computed in float32.
+
+    Args:
+        module: the graph.
+        dtypes: the types to replace.
+        inputs: for each placeholder, whether it keeps its type.
+        results: for each value that the graph returns, whether it keeps its type.
+    """
+    copy = fx.GraphModule(module, deepcopy(module.graph))
+    for name, inner in list(copy.named_children()):
+        if isinstance(inner, fx.GraphModule):  # the branches of torch.cond and their like
+            copy.add_submodule(name, _rewritten(inner, dtypes))
+    types: dict[fx.Node, torch.dtype] = {}  # of the values that are float32 now, what they were
+    keepers = set(itertools.compress(copy.graph.find_nodes(op="placeholder"), inputs))
+    for node in list(copy.graph.nodes):
+        if node.op == "output":
+            _cast_results(node, results, types)
+            continue
+        if node in keepers or _keeps_type(node, keepers):
+            keepers.add(node)
+            _cast_operands(node, types)
+            _cast_result(node, dtypes, types)
+            continue
+        if dtype := _type_of(node.meta.get("val"), dtypes):
+            types[node] = dtype
+        _ask_for_float32(node, dtypes)
+    copy.recompile()
+    return copy
+
+
+def _keeps_type(node: fx.Node, keepers: Collection[fx.Node]) -> bool:
+    if node.target is operator.getitem:
+        return node.args[0] in keepers
+    if node.target is _aten.view.dtype:  # reads the bits
+        return True
+    return isinstance(node.target, OpOverload) and node.target.namespace not in _NAMESPACES
+
+
+def _ask_for_float32(node: fx.Node, dtypes: Dtypes) -> None:
+    """Replace the types among the arguments of a node, and say that its result is float32."""
+    if getattr(node.target, "__name__", "") == "wrap_with_autocast" and node.args[1] in dtypes:
+        node.update_arg(2, False)  # it would compute in that type
+        return
+    node.args, node.kwargs = pytree.tree_map(
+        lambda value: torch.float32 if isinstance(value, torch.dtype) and value in dtypes else value,
+        (node.args, node.kwargs),
+    )
+    cast = _to_float32(dtypes)
+    node.meta["val"] = pytree.tree_map(
+        lambda value: cast(value) if isinstance(value, torch.Tensor) else value, node.meta.get("val")
+    )
+
+
+def _cast_operands(node: fx.Node, types: dict[fx.Node, torch.dtype]) -> None:
+    """Give a node that keeps its type the operands that it had."""
+    for source in node.all_input_nodes:
+        if source in types:
+            with node.graph.inserting_before(node):
+                node.replace_input_with(source, _cast(source, types[source], node))
+
+
+def _cast_result(node: fx.Node, dtypes: Dtypes, types: dict[fx.Node, torch.dtype]) -> None:
+    """Hand the result of a node that keeps its type on in float32."""
+    dtype = _type_of(node.meta.get("val"), dtypes)
+    if dtype is None:
+        return
+    with node.graph.inserting_after(node):
+        cast = _cast(node, torch.float32, node)
+    node.replace_all_uses_with(cast, lambda user: user is not cast)
+    types[cast] = dtype
+
+
+def _cast_results(output: fx.Node, results: Sequence[bool], types: dict[fx.Node, torch.dtype]) -> None:
+    """Return results in the type that they had."""
+    if not any(results):
+        return
+    values: Any = output.args[0]
+    with output.graph.inserting_before(output):
+        output.args = (
+            tuple(
+                _cast(value, types[value], value) if keeps and value in types else value
+                for value, keeps in zip(values, results, strict=True)
+            ),
+        )
+
+
+def _cast(source: fx.Node, dtype: torch.dtype, place: fx.Node) -> fx.Node:
+    """A cast at the graph's present place, said to stand where ``place`` does."""
+    cast = source.graph.call_function(_aten.to.dtype, (source, dtype))
+    cast.meta = {key: place.meta[key] for key in ("nn_module_stack", "stack_trace") if key in place.meta}
+    cast.meta["val"] = source.meta["val"].to(dtype)
+    return cast
+
+
+def _type_of(value: Any, dtypes: Dtypes) -> torch.dtype | None:
+    return value.dtype if isinstance(value, torch.Tensor) and value.dtype in dtypes else None

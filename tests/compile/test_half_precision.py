@@ -1,0 +1,142 @@
+"""Models in half precision: computed in float32 where kernels are missing, with results in the model's type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.running.sqnr import sqnr
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+class Convolutional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x))
+
+
+class AsksForItsType(nn.Module):
+    """Masks, constants and casts of the type of the weights; one result is in float32 and one counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.tied = nn.Linear(16, 16)
+        self.tied.weight = self.linear.weight
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        mask = torch.full((x.shape[1], x.shape[1]), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)
+        y = self.tied(self.linear(x).float().to(self.linear.weight.dtype))
+        weights = (y @ y.transpose(1, 2) + mask).softmax(-1)
+        return {"y": weights @ y, "sums": y.float().sum(-1), "best": y.argmax(-1), "input": x}
+
+
+MODELS = {"convolutional": (Convolutional, (3, 12, 12)), "transformer": (Transformer, (6, 16))}
+TARGETS = [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment(), pb.TensorRtDeployment()]
+
+
+def noise(batch: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(batch)).to(dtype)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda settings: type(settings).__name__)
+@pytest.mark.parametrize("name", MODELS)
+def test_bfloat16_is_computed_where_the_runtime_lacks_kernels(name: str, target: pb.DeploymentSettings) -> None:
+    torch.manual_seed(0)
+    kind, shape = MODELS[name]
+    model = kind().eval().bfloat16()
+    compiled = pb.compile_model(
+        model, tracing_inputs=[noise(k, shape, torch.bfloat16) for k in (2, 3)], deployment_settings=target
+    )
+    x = noise(5, shape, torch.bfloat16)
+    result = compiled(x)
+    assert result.dtype == torch.bfloat16
+    assert sqnr(model(x).float(), result.float()) > 35
+    # rounded once, at the end: nearer to the exact result than bfloat16 itself
+    assert sqnr(kind.forward(model.float(), x.float()), result.float()) > 45
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda settings: type(settings).__name__)
+def test_a_model_in_half_precision_is_quantized(dtype: torch.dtype, target: pb.DeploymentSettings) -> None:
+    torch.manual_seed(0)
+    model = Convolutional().eval().to(dtype)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    samples = [noise(k, (3, 12, 12), dtype) for k in (2, 3)]
+    compiled = pb.compile_model(
+        model,
+        calibration_inputs=samples,
+        deployment_settings=target,
+        quantization_settings=pb.QuantizationSettings(),
+    )
+    assert {row.fqn for row in compiled.report.layers if row.quantized} == {"conv", "head"}
+    result = compiled(samples[1])
+    assert result.dtype == dtype
+    assert sqnr(model(samples[1]).float(), result.float()) > 20
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_what_a_model_makes_in_its_own_type_is_computed_in_float32() -> None:
+    torch.manual_seed(0)
+    model = AsksForItsType().eval().bfloat16()
+    compiled = pb.compile_model(model, tracing_inputs=[noise(k, (6, 16), torch.bfloat16) for k in (2, 3)])
+    x = noise(4, (6, 16), torch.bfloat16)
+    expected, actual = model(x), compiled(x)
+    assert [value.dtype for value in actual.values()] == [value.dtype for value in expected.values()]
+    assert sqnr(expected["y"].float(), actual["y"].float()) > 30
+    assert torch.equal(actual["input"], x)
+
+
+def test_a_quantized_model_in_half_precision_is_saved_and_exported(tmp_path: Path) -> None:
+    model = Convolutional().eval().bfloat16()
+    samples = [noise(k, (3, 12, 12), torch.bfloat16) for k in (2, 3)]
+    compiled = pb.compile_model(model, tracing_inputs=samples)
+    compiled.save(tmp_path / "saved")
+    assert torch.equal(pb.load_compiled(tmp_path / "saved")(samples[0]), compiled(samples[0]))
+    later = compiled.initialize_algorithms(samples)
+    assert later(samples[0]).dtype == torch.bfloat16
+    import onnx
+
+    onnx.checker.check_model(str(later.export(tmp_path / "model.onnx")), full_check=True)
+
+
+def test_a_plan_of_a_model_in_half_precision_says_what_is_quantized() -> None:
+    report = pb.compile_model(
+        Convolutional().eval().bfloat16(),
+        calibration_inputs=[noise(k, (3, 12, 12), torch.bfloat16) for k in (2, 3)],
+        deployment_settings=pb.OnnxRuntimeDeployment(),
+        quantization_settings=pb.QuantizationSettings(),
+        is_dry_run=True,
+    )
+    assert not report.problem
+    assert sum(row.quantized for row in report.layers) == 2
+    assert 0 < report.estimated_bytes < report.float_bytes
+
+
+def test_a_leaf_in_half_precision_gets_its_own_type() -> None:
+    class Leaf(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert x.dtype == torch.bfloat16
+            return torch.from_numpy(x.detach().float().numpy() * 2).to(x.dtype)
+
+    model = nn.Sequential(nn.Linear(16, 16), Leaf(), nn.Linear(16, 4)).eval().bfloat16()
+    samples = [noise(k, (16,), torch.bfloat16) for k in (2, 3)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, fullgraph=False)
+    assert sqnr(model(samples[0]).float(), compiled(samples[0]).float()) > 30
