@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from prepbench.checks import check_path, check_texts
+
 
 def view(module: str, function: str, *arguments: Any, **keywords: Any) -> Any:
     """Call ``prepbench.<module>.<function>``, e.g. ``view("views.display", "collection_bundle", self)``."""
@@ -39,12 +41,14 @@ class HasDiagram:
         Args:
             expanded: ids of the open modules; None for the default view.
         """
+        check_texts("expanded", expanded, "encoder", optional=True)
         opened = None if expanded is None else frozenset(expanded)
         text: str = view("views.text", "to_text", self.document(), opened)
         return text
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the interactive diagram to one HTML file that needs no network; returns its path."""
+        check_path("path", path)
         written: Path = view("views.page", "write_page", view("views.diagrams", "combined", self), path)
         return written
 
@@ -54,9 +58,11 @@ class HasDiagram:
         Args:
             expanded: ids of the open modules; None for the default view.
         """
+        check_texts("expanded", expanded, "encoder", optional=True)
         return view("views.dot", "document_to_graphviz", self.document(), expanded)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the document; a file whose name ends in ``.graph.json`` opens as a diagram in JupyterLab."""
+        check_path("path", path)
         written: Path = view("views.page", "write_document", self.document(), path)
         return written

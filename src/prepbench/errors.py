@@ -7,9 +7,27 @@ wrong, where (layer name, argument path, sample index), what was expected and wh
 
 from __future__ import annotations
 
+import re
+
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, which steer a terminal, characters that reverse text, and halves of surrogate pairs."""
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal or a page must not receive written as Python escapes it.
+
+    Example:
+        >>> printable("block\\x1b[31m")
+        'block\\\\x1b[31m'
+    """
+    return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+
 
 class PrepbenchError(Exception):
-    """Base class of all errors raised by prepbench."""
+    """Base class of all errors raised by prepbench. Its text is printable, whatever it quotes."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class InputError(PrepbenchError, ValueError):
@@ -26,6 +44,13 @@ class PreparationError(PrepbenchError, RuntimeError):
 
 class SettingsError(PrepbenchError, ValueError):
     """A setting is invalid, contradicts another one, or matches no layer."""
+
+
+class UnknownNameError(PrepbenchError, KeyError):
+    """Something was looked up under a name that is not there; the message gives the names that are."""
+
+    def __str__(self) -> str:  # KeyError would print the message in quotes
+        return printable(str(self.args[0])) if self.args else ""
 
 
 class CalibrationError(PrepbenchError, ValueError):
@@ -63,10 +88,10 @@ class StorageError(PrepbenchError, OSError):
     """
 
     def __str__(self) -> str:  # OSError would print the number of the error in place of the message
-        return str(self.args[0]) if self.args else ""
+        return printable(str(self.args[0])) if self.args else ""
 
 
 def sentence(error: BaseException) -> str:
     """What another library says, in one sentence for a message: its first line, or the type of a wordless error."""
-    words = str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
+    words = printable(str(error)).strip().partition("\n")[0].rstrip() or type(error).__name__
     return words if words.endswith((".", "!", "?")) else f"{words}."

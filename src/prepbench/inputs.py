@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.errors import InputError
+from prepbench.checks import check_function, described
+from prepbench.errors import InputError, PrepbenchError, sentence
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,12 @@ class Sample:
 
     def call(self, function: Callable[..., Any]) -> Any:
         """Call ``function`` with this sample."""
+        check_function("function", function, "function(*args, **kwargs)")
         return function(*self.args, **self.kwargs)
 
     def map(self, function: Callable[[Any], Any]) -> Sample:
         """A sample with ``function`` applied to every leaf."""
+        check_function("function", function, "function(leaf)")
         args, kwargs = pytree.tree_map(function, (self.args, self.kwargs))
         return Sample(args, kwargs, self.index)
 
@@ -69,10 +72,10 @@ def normalize_samples(
     """
     if isinstance(samples, torch.Tensor | Mapping | Sample):
         samples = [samples]
-    if not isinstance(samples, Iterable):
+    if not isinstance(samples, Iterable) or isinstance(samples, str | bytes | type):
         raise InputError(
-            f"{name} must be an iterable of sample inputs (a list of tensors, tuples or dicts), got "
-            f"{type(samples).__name__}."
+            f"{name} must be an iterable of sample inputs, got {described(samples)}. Give a list of tensors, tuples or "
+            "dicts."
         )
     signature = _signature(module_or_function)
     result = []
@@ -80,7 +83,7 @@ def normalize_samples(
         if isinstance(element, Sample):
             result.append(Sample(element.args, element.kwargs, index))
             continue
-        value = data_transform_fn(element) if data_transform_fn is not None else element
+        value = element if data_transform_fn is None else _transformed(data_transform_fn, element, f"{name}[{index}]")
         sample = _as_call(value, signature, index)
         _check_fits(sample, signature, module_or_function, name)
         result.append(sample)
@@ -120,6 +123,18 @@ def positional_names(module_or_function: Callable[..., Any], count: int) -> list
             break
     names += [f"args[{i}]" for i in range(len(names), count)]
     return names[:count]
+
+
+def _transformed(function: Callable[[Any], Any], element: Any, place: str) -> Any:
+    try:
+        return function(element)
+    except PrepbenchError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"data_transform_fn raises on {place}: {type(error).__name__}: {sentence(error)} Check that it takes one "
+            "element, and returns a tensor, a tuple of positional arguments, or a dict of keyword arguments."
+        ) from error
 
 
 def _signature(module_or_function: Callable[..., Any]) -> inspect.Signature | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from prepbench import interrupts
+from prepbench.checks import check_function, check_progress, check_seconds
 from prepbench.errors import PrepbenchError
 
 T = TypeVar("T")
@@ -82,6 +83,8 @@ class Job(Generic[T]):
     """
 
     def __init__(self, function: Callable[[ProgressCallback], T], progress: ProgressCallback = report_nothing) -> None:
+        check_function("function", function, "function(progress)")
+        check_progress(progress)
         self._function = function
         self._progress = progress
         self._cancel = threading.Event()
@@ -118,6 +121,7 @@ class Job(Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the value; raises what the function raised, or ``TimeoutError`` after ``timeout`` seconds."""
+        check_seconds("timeout", timeout, optional=True)
         self._thread.join(timeout)
         if self._thread.is_alive():
             raise TimeoutError(f"The job is still running after {timeout} s.")

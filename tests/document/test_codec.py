@@ -11,12 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prepbench.document.checks import printable
 from prepbench.document.codec import from_json, to_json
 from prepbench.document.hierarchy import grouped
 from prepbench.document.model import VERSION, DiagramDocument, Graph, GraphCollectionDocument, Overlay, OverlayValue
 from prepbench.document.schema import FILE, main, schema
-from prepbench.errors import DocumentError
+from prepbench.errors import DocumentError, printable
 from tests.views.documents import failing, language_model, reused
 
 # texts and numbers of the kinds that a document may hold

@@ -19,7 +19,9 @@ from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.modules.collection import recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample
+from prepbench.checks import described
 from prepbench.document.model import Failure
+from prepbench.errors import UnknownNameError
 from prepbench.inputs import Sample
 from prepbench.running.callable_module import as_module
 from prepbench.running.outcomes import without_output
@@ -100,12 +102,13 @@ class TraceabilityReport:
         """The check of this name.
 
         Raises:
-            KeyError: there is none; the message lists the names.
+            UnknownNameError: there is none; the message lists the names.
         """
         for check in self.checks:
             if check.name == name:
                 return check
-        raise KeyError(f"No check {name!r}; there are {[check.name for check in self.checks]}.")
+        known = [check.name for check in self.checks]
+        raise UnknownNameError(f"name: there is no check called {described(name)}. Choose one of {known}.")
 
     def table(self) -> Any:
         """One row for each check and failure, as a pandas ``DataFrame``."""

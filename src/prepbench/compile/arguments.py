@@ -7,8 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from prepbench.checks import check_type
 from prepbench.errors import SettingsError
-from prepbench.settings import CompileOptions, DeploymentSettings, LayerQuantizationSettings, QuantizationSettings
+from prepbench.settings import (
+    CompileOptions,
+    DeploymentSettings,
+    LayerQuantizationSettings,
+    OnnxRuntimeDeployment,
+    QuantizationSettings,
+)
+from prepbench.settings.rules import check_layer_rules
+
+_EXAMPLES: dict[type, type] = {DeploymentSettings: OnnxRuntimeDeployment}
 
 
 def check_arguments(
@@ -20,6 +30,13 @@ def check_arguments(
     options: Any,
 ) -> None:
     """Raise ``SettingsError`` for arguments of the wrong type, or without another one that they need."""
+    for name, value, kind in (
+        ("deployment_settings", deployment, DeploymentSettings),
+        ("quantization_settings", quantization, QuantizationSettings),
+        ("compile_options", options, CompileOptions),
+    ):
+        check_type(name, value, kind, f"Write {name}=pb.{_EXAMPLES.get(kind, kind).__name__}().", optional=True)
+    check_layer_rules(layers)
     if quantization is not None and calibration is None:
         raise SettingsError(
             "quantization_settings needs calibration_inputs: a list of representative samples, from which the "
@@ -36,12 +53,6 @@ def check_arguments(
             "quantization_settings, so nothing is quantized. "
             "Add quantization_settings=QuantizationSettings()."
         )
-    for name, value, kind in (
-        ("quantization_settings", quantization, QuantizationSettings),
-        ("compile_options", options, CompileOptions),
-    ):
-        if value is not None and not isinstance(value, kind):
-            raise SettingsError(f"{name} must be a {kind.__name__}, got {type(value).__name__}.")
     if tracing is None and calibration is None:
         raise SettingsError(
             "Give tracing_inputs (or calibration_inputs): sample inputs whose sizes differ in the dims to make dynamic."

@@ -13,6 +13,7 @@ from torch import nn
 
 from prepbench._display import view
 from prepbench._torch_compat import pytree
+from prepbench.checks import check_count, check_path, check_progress, check_switch
 from prepbench.compile.artifact import read_manifest, write_folder
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
@@ -131,6 +132,7 @@ class CompiledModel(nn.Module):
             TargetError: it has leaf modules, which live in this process only.
             ArtifactError: the folder holds something else.
         """
+        check_path("folder", folder)
         if self.report.leaves:
             names = ", ".join(name or "the model itself" for name in self.report.leaves)
             raise TargetError(
@@ -179,6 +181,7 @@ class CompiledModel(nn.Module):
             >>> compiled.initialize_algorithms([torch.randn(8, 4)]).report.layers[0].weights_bits
             8
         """
+        check_progress(progress)
         if self._origin is None or self._origin.quantize is None:
             why = "was loaded from a folder" if self._origin is None else "is quantized already"
             raise SettingsError(
@@ -208,6 +211,7 @@ class CompiledModel(nn.Module):
             >>> compiled(*dummy.args, **dummy.kwargs).shape
             torch.Size([3, 2])
         """
+        check_count("seed", seed)
         return self._call_spec.dummy(seed)
 
     def export(
@@ -238,6 +242,7 @@ class CompiledModel(nn.Module):
             TargetError: an operator has no ONNX equivalent.
             ArtifactError: the model does not fit into one file (2 GB), or the disk is full.
         """
+        check_path("path", path)
         wanted = ExportNames(input_names, output_names, dynamic_axes, keep_outputs_at_idx)
         source = self._origin.lowering if self._origin is not None else None
         return export_onnx_file(Path(path), wanted, source, self._runtime, self.target, self.report)
@@ -263,6 +268,8 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
             is false.
         MissingPackageError: its target's package is not installed.
     """
+    check_path("folder", folder)
+    check_switch("allow_code", allow_code)
     folder = Path(folder)
     manifest = read_manifest(folder)
     try:

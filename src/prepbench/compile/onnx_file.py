@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.programs import with_outputs
+from prepbench.checks import check_table, described
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.storage import folder_beside, move_file, typed_errors
@@ -78,11 +79,11 @@ def _from_saved(folder: Path, names: ExportNames, runtime: Runtime, target: str)
 def _renamed(source: Lowering, names: ExportNames) -> Lowering:
     program, outputs = source.program, list(source.output_names)
     if names.kept_outputs is not None:
-        places = list(names.kept_outputs)
+        places = list(names.kept_outputs) if isinstance(names.kept_outputs, Iterable) else []
         if not places or any(type(place) is not int or not 0 <= place < len(outputs) for place in places):
             raise SettingsError(
                 f"keep_outputs_at_idx must name some of the results 0 to {len(outputs) - 1} ({', '.join(outputs)}), "
-                f"got {places!r}."
+                f"got {described(names.kept_outputs)}. Give their indices."
             )
         program, outputs = with_outputs(program, places), [outputs[place] for place in places]
     user_inputs = program.graph_signature.user_inputs
@@ -101,24 +102,34 @@ def _renamed(source: Lowering, names: ExportNames) -> Lowering:
 
 
 def _checked(given: Sequence[str], old: Sequence[str], argument: str) -> list[str]:
+    if not isinstance(given, Iterable):
+        raise SettingsError(
+            f"{argument} must be a list of names, got {described(given)}. Write {argument}=[{old[0]!r}]."
+        )
     listed = [given] if isinstance(given, str) else list(given)
     if len(listed) != len(old):
         raise SettingsError(
             f"{argument} must hold {len(old)} names, one for each of {', '.join(old) or 'none'}; got {listed!r}."
         )
     wrong = [name for name in listed if not isinstance(name, str) or not re.fullmatch(r"[^\s/\\]+", name)]
-    if wrong or len(set(listed)) < len(listed):
+    if wrong or len(set(map(str, listed))) < len(listed):
         raise SettingsError(f"{argument} must be different names without spaces or slashes; got {listed!r}.")
     return listed
 
 
 def _axis_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, str]:
     """Names for the symbols of dynamic sizes."""
+    check_table("dynamic_axes", axes, '{"ids": {0: "batch"}}')
     sizes = _symbolic_sizes(lowering)
     result: dict[str, str] = {}
     for tensor, dims in axes.items():
         if tensor not in sizes:
             raise SettingsError(f"dynamic_axes names {tensor!r}; there are {', '.join(map(repr, sizes))}.")
+        if not isinstance(dims, Mapping | list | tuple):
+            raise SettingsError(
+                f"dynamic_axes[{tensor!r}] must be a dict of names by dim or a list of dims, got {described(dims)}. "
+                f"Write dynamic_axes={{{tensor!r}: {{0: 'batch'}}}}."
+            )
         shape = sizes[tensor]
         for dim in dims:
             if type(dim) is not int or not -len(shape) <= dim < len(shape) or isinstance(shape[dim], int):

@@ -13,7 +13,8 @@ from torch import nn
 
 from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.documents import document_of_program
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
+from prepbench.checks import check_function, check_path, check_progress, check_switch, check_switches, check_text
 from prepbench.compile.arguments import check_arguments, with_extra_options
 from prepbench.compile.check_lowered import check_lowered
 from prepbench.compile.compile_log import CompileLog
@@ -129,8 +130,23 @@ def compile_model(
         >>> compiled(torch.randn(9, 4)).shape
         torch.Size([9, 2])
     """
+    check_switch("disable", disable)
     if disable:
         return module_or_func
+    check_switches(
+        discard_input_model=discard_input_model,
+        is_model_pretrained=is_model_pretrained,
+        is_dry_run=is_dry_run,
+        skip_eval_set_mode=skip_eval_set_mode,
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+    )
+    check_function("data_transform_fn", data_transform_fn, "data_transform_fn(element)", optional=True)
+    check_function("forward_fn", forward_fn, "forward_fn(model, args, kwargs)", optional=True)
+    check_path("logs_dir", logs_dir, optional=True)
+    check_text("graph_name", graph_name, "encoder", optional=True)
+    check_axes(dynamic_axes)
+    check_progress(progress)
     check_arguments(
         tracing_inputs,
         calibration_inputs,
@@ -237,6 +253,7 @@ def _quantize_later(
     progress: ProgressCallback,
 ) -> CompiledModel:
     """Quantize what was compiled in float, without capturing it again."""
+    check_progress(progress)
     check_arguments(
         None,
         calibration_inputs,

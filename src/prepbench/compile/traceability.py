@@ -12,6 +12,7 @@ import torch
 from prepbench.capture.aten.leaf_operators import is_leaf_operator
 from prepbench.capture.failures.describe import describe_node
 from prepbench.capture.traceability import TraceabilityReport, check_ways
+from prepbench.checks import check_seconds
 from prepbench.document.model import Failure
 from prepbench.fixes import proposed_rewrites
 from prepbench.running.callable_module import as_module
@@ -51,7 +52,8 @@ def check_traceability(
         >>> report.passed
         True
     """
-    chosen = target_for(target) if target is not None else None
+    check_seconds("time_limit", time_limit)
+    chosen = target_for(target, "target") if target is not None else None
     operators = partial(_unsupported, chosen) if chosen is not None else None
     samples = checked_samples(module_or_func, inputs)
     report = check_ways(

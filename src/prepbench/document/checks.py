@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from prepbench.document.model import GraphCollectionDocument, Node
-from prepbench.errors import DocumentError
+from prepbench.errors import UNPRINTABLE, DocumentError, printable
 
 MAX_DEPTH = 500
 """Modules inside each other; Python itself cannot call deeper by default."""
@@ -17,23 +16,10 @@ MAX_DEPTH = 500
 MAX_NUMBER = 2**53
 """The largest number that every reader of JSON keeps exactly."""
 
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, which steer a terminal, characters that reverse text, and halves of surrogate pairs."""
-
-
-def printable(text: str) -> str:
-    """The text with what a terminal or a page must not receive written as Python escapes it.
-
-    Example:
-        >>> printable("block\\x1b[31m")
-        'block\\\\x1b[31m'
-    """
-    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
-
 
 def cleaned(document: GraphCollectionDocument) -> GraphCollectionDocument:
     """The document with :func:`printable` texts; the same object where all of them are."""
-    if not any(_UNPRINTABLE.search(text) for text in _texts(document)):
+    if not any(UNPRINTABLE.search(text) for text in _texts(document)):
         return document
     result = _cleaned(document)
     assert isinstance(result, GraphCollectionDocument)
@@ -62,7 +48,7 @@ def _cleaned(value: Any) -> Any:
 
 def check_text(text: str, path: str) -> None:
     """Raise ``DocumentError`` when a text holds what :func:`printable` would replace."""
-    found = _UNPRINTABLE.search(text)
+    found = UNPRINTABLE.search(text)
     if found:
         raise DocumentError(
             f"{path} holds {found[0]!a} at position {found.start()}, which is no printable text. Trace the model "

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prepbench._display import view
+from prepbench.checks import described
+from prepbench.errors import UnknownNameError
 from prepbench.measure.artifacts import PARAMETERS
 
 if TYPE_CHECKING:
@@ -82,7 +84,8 @@ class Comparison:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise KeyError(f"no candidate {name!r}; there are {', '.join(repr(row.name) for row in self.rows)}")
+        known = ", ".join(repr(row.name) for row in self.rows)
+        raise UnknownNameError(f"name: no candidate is called {described(name)}. Choose one of {known}.")
 
     @property
     def metric_label(self) -> str:

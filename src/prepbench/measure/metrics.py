@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench.checks import check_count, described
+from prepbench.errors import InputError
 from prepbench.running.sqnr import Powers, powers
 
 Metric = Callable[[Any, Any], Any]
@@ -29,7 +31,7 @@ def accuracy(output: Any, target: Any) -> float:
         target: class numbers, or class scores of the logits' shape; entries of ``-100`` are not counted.
 
     Raises:
-        ValueError: the shapes do not fit each other.
+        InputError: the shapes do not fit each other.
 
     Example:
         >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
@@ -48,13 +50,12 @@ def top_k(k: int) -> Metric:
         >>> top_k(2)(torch.tensor([[0.1, 0.5, 0.4]]), torch.tensor([2]))
         1.0
     """
-    if k < 1:
-        raise ValueError(f"top_k needs k of at least 1, got {k}.")
+    check_count("k", k, 1)
 
     def metric(output: Any, target: Any) -> float:
         scores, classes = _scores_and_classes(output, target)
         if scores.dim() == classes.dim():
-            raise ValueError(
+            raise InputError(
                 f"top_{k} needs logits, got predictions of shape {tuple(scores.shape)}; use metrics.accuracy."
             )
         best = scores.topk(min(k, scores.shape[-1]), dim=-1).indices
@@ -73,7 +74,7 @@ def sqnr(output: Any, target: Any) -> float:
     somewhere. As the ``metric`` of :func:`prepbench.compare` it is taken over all the data, not averaged over batches.
 
     Raises:
-        ValueError: the reference has no floating-point tensor, or the shapes differ.
+        InputError: the reference has no floating-point tensor, or the shapes differ.
 
     Example:
         >>> round(sqnr(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.1])), 1)
@@ -86,7 +87,7 @@ def output_powers(output: Any, target: Any) -> Powers:
     """The power of the reference output ``target`` and of the noise in ``output``; raises what :func:`sqnr` raises."""
     expected = signal_tensors(target)
     if not expected:
-        raise ValueError(
+        raise InputError(
             "the reference output holds no floating-point tensor. Give a metric that understands this output"
         )
     return powers(expected, signal_tensors(output))
@@ -111,8 +112,8 @@ def logits_of(output: Any) -> torch.Tensor:
     if tensors and (isinstance(output, tuple | list) or len(tensors) == 1):
         return tensors[0]
     keys = f" with the keys {sorted(map(str, output))}" if isinstance(output, Mapping) else ""
-    raise ValueError(
-        f"no logits in an output of type {type(output).__name__}{keys}; wrap the metric: "
+    raise InputError(
+        f"no logits in an output of type {type(output).__name__}{keys}. Wrap the metric: "
         "metric=lambda output, target: prepbench.metrics.accuracy(output['...'], target)"
     )
 
@@ -125,7 +126,10 @@ def _named_logits(output: Any) -> torch.Tensor | None:
 def _scores_and_classes(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores with the classes in the last dimension (or predictions), and class numbers."""
     scores = logits_of(output).detach()
-    classes = torch.as_tensor(target).detach().to(scores.device)
+    try:
+        classes = torch.as_tensor(target).detach().to(scores.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"target must be a tensor or numbers, got {described(target)}. Give class numbers.") from error
     if scores.shape == classes.shape:
         if not scores.is_floating_point():
             return scores, classes
@@ -135,7 +139,7 @@ def _scores_and_classes(output: Any, target: Any) -> tuple[torch.Tensor, torch.T
         return scores, classes
     if scores.dim() > 2 and scores.shape[:1] + scores.shape[2:] == classes.shape:
         return scores.movedim(1, -1), classes
-    raise ValueError(
+    raise InputError(
         f"logits of shape {tuple(scores.shape)} and a target of shape {tuple(classes.shape)} do not fit: expected "
         "logits (batch, classes) with targets (batch,); of larger ones, the classes in the last dimension or in 1"
     )
@@ -143,5 +147,5 @@ def _scores_and_classes(output: Any, target: Any) -> tuple[torch.Tensor, torch.T
 
 def _share(correct: torch.Tensor) -> float:
     if correct.numel() == 0:
-        raise ValueError(f"no target to count: all are {IGNORED_CLASS}, or the batch is empty")
+        raise InputError(f"no target to count: all are {IGNORED_CLASS}, or the batch is empty")
     return float(correct.double().mean())

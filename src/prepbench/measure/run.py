@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from prepbench.checks import check_count, check_progress, check_seconds, check_switch
 from prepbench.errors import InputError
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.measure.artifacts import Artifact, save_candidate
@@ -61,6 +62,8 @@ def compare(
         >>> compare({"float32": model}, [torch.ones(8, 4)], rounds=0).samples
         8
     """
+    check_switch("higher_is_better", higher_is_better)
+    check_progress(progress)
     _check(candidates, metric, rounds, timeout)
     scores = Scores(candidates, metric)
     batches = read_batches(candidates.values(), data, with_targets=metric is not None)
@@ -194,7 +197,5 @@ def _check(candidates: Any, metric: Any, rounds: Any, timeout: Any) -> None:
         raise InputError(
             f"metric must be a function of (output, target), got {metric!r}; e.g. prepbench.metrics.accuracy."
         )
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
-        raise InputError(f"rounds must be a whole number of at least 0, got {rounds!r}.")
-    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
-        raise InputError(f"timeout must be a positive number of seconds or None, got {timeout!r}.")
+    check_count("rounds", rounds)
+    check_seconds("timeout", timeout, optional=True)

@@ -7,21 +7,25 @@ from typing import Any
 
 import torch
 
+from prepbench.checks import check_function, described
 from prepbench.errors import InputError
 from prepbench.prepare.model import PreparedModel
 
 
-def check_arguments(model: Any, modules: Any, classes: Any) -> None:
+def check_arguments(model: Any, modules: Any, classes: Any, passes: Any) -> None:
     """Check the model and what is excluded.
 
     Raises:
         InputError: one of them is of another kind, or is not part of the model.
     """
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"prepare_model takes a torch.nn.Module, got {type(model).__name__}.")
+        raise InputError(
+            f"model must be a torch.nn.Module, got {described(model)}. Give prepare_model the module itself."
+        )
     for name, given in (("modules_to_exclude", modules), ("module_classes_to_exclude", classes)):
         if given is not None and not isinstance(given, list | tuple | set):
-            raise InputError(f"{name} is a list, got {type(given).__name__}: write {name}=[...].")
+            raise InputError(f"{name} is a list, got {described(given)}: write {name}=[...].")
+    check_passes("extra_passes", passes)
     _check_modules(model, list(modules or ()))
     _check_classes(model, list(classes or ()))
 
@@ -55,7 +59,7 @@ def _check_classes(model: torch.nn.Module, classes: Sequence[Any]) -> None:
             )
 
 
-def check_passes(prepared: Any, passes: Any) -> None:
+def check_run(prepared: Any, passes: Any) -> None:
     """Check what ``run_passes`` takes.
 
     Raises:
@@ -66,5 +70,12 @@ def check_passes(prepared: Any, passes: Any) -> None:
             f"run_passes takes what prepare_model returns, got {type(prepared).__name__}: call "
             "prepare_model(model, inputs=[...]) first."
         )
-    if callable(passes):
-        raise InputError("passes is a list: write run_passes(prepared, [fold_batch_norm_]).")
+    check_passes("passes", passes)
+
+
+def check_passes(name: str, passes: Any) -> None:
+    """Raise ``InputError`` unless the value is a list of functions."""
+    if not isinstance(passes, list | tuple):
+        raise InputError(f"{name} is a list, got {described(passes)}: write {name}=[fold_batch_norm_].")
+    for index, each in enumerate(passes):
+        check_function(f"{name}[{index}]", each, "fold_batch_norm_(prepared)")

@@ -15,7 +15,7 @@ import torch
 from prepbench.capture.modules.assumptions import SizeCheck, readable
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample, normalize_samples
-from prepbench.prepare.check_arguments import check_arguments, check_passes
+from prepbench.prepare.check_arguments import check_arguments, check_run
 from prepbench.prepare.fixed_mode import FixedMode
 from prepbench.prepare.kept import kept_operations
 from prepbench.prepare.model import PreparedModel, names_taken
@@ -77,8 +77,8 @@ def prepare_model(
           (module_add): Add()
         )
     """
-    check_arguments(model, modules_to_exclude, module_classes_to_exclude)
-    check_names(model, concrete_args or {})
+    check_arguments(model, modules_to_exclude, module_classes_to_exclude, extra_passes)
+    check_names(model, concrete_args)
     with _collector_paused(), tracing(with_dynamo=inputs is not None):
         return _prepared(
             model, modules_to_exclude or (), module_classes_to_exclude or (), concrete_args, inputs, extra_passes
@@ -167,7 +167,7 @@ def run_passes(prepared: PreparedModel, passes: Sequence[Pass], *, inputs: Any =
     Raises:
         PreparationError: the results differ, or a pass cannot be applied.
     """
-    check_passes(prepared, passes)
+    check_run(prepared, passes)
     made = copy.copy(prepared)
     changes = _run(made, passes)
     made.recompile()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from prepbench._display import view
+from prepbench.checks import described
 from prepbench.document.model import SourceLine
 from prepbench.errors import InputError
 from prepbench.prepare.kept import (
@@ -114,8 +115,10 @@ def validate_model(
         ['operation without module', 'reused module']
     """
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"validate_model takes a torch.nn.Module, got {type(model).__name__}.")
-    check_names(model, concrete_args or {})
+        raise InputError(
+            f"model must be a torch.nn.Module, got {described(model)}. Give validate_model the module itself."
+        )
+    check_names(model, concrete_args)
     samples = None if inputs is None else checked_samples(model, inputs)
     with without_output():
         traced = trace(model, samples, concrete_args, (), ())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from prepbench.checks import check_table, described
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, forward_of, named_leaves, normalize_samples
 from prepbench.interrupts import interruptible
@@ -56,7 +57,18 @@ def itself_raises(function: Callable[..., Any], sample: Sample, error: Exception
     name = type(function).__name__ if isinstance(function, torch.nn.Module) else getattr(function, "__name__", "it")
     return CaptureError(
         f"{name} itself raises on inputs[{sample.index}], before any capturing: {type(error).__name__}: {error}. Check "
-        "that model(*inputs) runs on its own."
+        f"that model(*inputs) runs on its own.{_about_batches(sample)}"
+    )
+
+
+def _about_batches(sample: Sample) -> str:
+    """What to do when a sample is what a ``DataLoader`` of inputs and targets yields."""
+    if len(sample.args) != 1 or sample.kwargs or not isinstance(sample.args[0], list):
+        return ""
+    return (
+        f" It got a list of {len(sample.args[0])} as its one argument, as from a DataLoader of inputs and targets: "
+        "pick the inputs with data_transform_fn=lambda batch: batch[0] in compile_model, elsewhere with "
+        "[batch[0] for batch in loader]."
     )
 
 
@@ -90,19 +102,29 @@ def on_device_of(function: Callable[..., Any], samples: Sequence[Sample]) -> lis
     return list(samples)
 
 
-def check_names(function: Callable[..., Any], names: Iterable[str]) -> None:
+def check_traced(name: str, model: Any) -> None:
+    """Raise ``InputError`` unless the value is a module or a function."""
+    if not callable(model) or isinstance(model, type):
+        raise InputError(
+            f"{name} must be a module or a function, got {described(model)}. Give an instance of a module."
+        )
+
+
+def check_names(function: Callable[..., Any], names: Any) -> None:
     """Check the names in ``concrete_args``.
 
     Raises:
+        SettingsError: it is no dict.
         InputError: forward has no parameter of a name; gives the nearest.
     """
+    check_table("concrete_args", names, '{"use_cache": False}', optional=True)
     try:
         parameters = inspect.signature(forward_of(function)).parameters
     except (TypeError, ValueError):  # builtins without a signature
         return
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    for name in names:
+    for name in names or {}:
         if name not in parameters:
             near = difflib.get_close_matches(name, list(parameters), 3, 0.4) or list(parameters)
             raise InputError(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench.checks import check_count, check_switch, described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.running.object_nodes import register_nodes
@@ -43,6 +44,8 @@ class record_inputs:
     def __init__(
         self, module_or_method: Callable[..., Any], *, max_samples: int | None = None, distinct_shapes: bool = False
     ) -> None:
+        check_count("max_samples", max_samples, optional=True)
+        check_switch("distinct_shapes", distinct_shapes)
         if isinstance(module_or_method, torch.nn.Module):
             self._owner, self._name = module_or_method, "forward"
             self.name = type(module_or_method).__name__
@@ -50,8 +53,8 @@ class record_inputs:
             owner, name = getattr(module_or_method, "__self__", None), getattr(module_or_method, "__name__", "")
             if owner is None or isinstance(owner, type) or not hasattr(owner, name):
                 raise InputError(
-                    f"Expected a module or a bound method such as model.decode, got {type(module_or_method).__name__} "
-                    f"{getattr(module_or_method, '__qualname__', '')}. A plain function is called by name, so its "
+                    f"module_or_method must be a module or a bound method such as model.decode, got "
+                    f"{described(module_or_method)}. A plain function is called by name, so its "
                     "calls cannot be seen: pass the method of the object that is called."
                 )
             self._owner, self._name = owner, name

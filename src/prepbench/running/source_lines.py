@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from prepbench.document.checks import printable
 from prepbench.document.model import SourceLine
+from prepbench.errors import printable
 
 # Frames in these files run the capture, not the model.
 _LIBRARY_ROOTS = tuple(

@@ -9,10 +9,11 @@ from typing import Any
 from torch import nn
 
 from prepbench._display import view
-from prepbench.errors import SettingsError
+from prepbench.checks import check_type, described
+from prepbench.errors import InputError, SettingsError
 from prepbench.settings.quantizable import quantizable_layers
 from prepbench.settings.quantization import QuantizationSettings
-from prepbench.settings.rules import LayerRules, check_rule, matching_rules
+from prepbench.settings.rules import LayerRules, check_layer_rules, check_rule, matching_rules
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ def explain_settings(
         layer_quantization_settings: overrides by key; None for none.
 
     Raises:
+        InputError: ``model`` is no module.
         SettingsError: a key that matches no module of the model, or a value of another type; two keys that name the
             same module and say different things; or a global setting that changes nothing in any layer.
 
@@ -101,6 +103,10 @@ def explain_settings(
         >>> [layer.rule for layer in explain_settings(net, QuantizationSettings(), rules)]
         ['0', 'global']
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be a torch.nn.Module, got {described(model)}. Give the module to quantize.")
+    check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().")
+    check_layer_rules(layer_quantization_settings)
     rules = dict(layer_quantization_settings or {})
     modules = dict(model.named_modules(remove_duplicate=False))  # a shared layer answers to each of its names
     for key, value in rules.items():

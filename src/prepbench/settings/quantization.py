@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from prepbench.checks import check_type
 from prepbench.errors import SettingsError
 from prepbench.settings.validation import Settings, check_candidates, check_choice
 
@@ -139,7 +140,7 @@ class LayerQuantizationSettings(Settings):
         check_choice(self, "observer", (*OBSERVERS, None))
         _check_threshold(self)
         until = self.skip_quantization_until
-        names = (until,) if isinstance(until, str) else tuple(until)
+        names = (until,) if isinstance(until, str) else tuple(until) if isinstance(until, Iterable) else (None,)
         if not all(isinstance(name, str) for name in names):
             raise SettingsError(
                 f"LayerQuantizationSettings.skip_quantization_until must be a list of FQNs of layers, got {until!r}."
@@ -158,6 +159,7 @@ class LayerQuantizationSettings(Settings):
 
     def applied_to(self, base: QuantizationSettings) -> QuantizationSettings | None:
         """The settings of a layer with these overrides, or None if it stays in float."""
+        check_type("base", base, QuantizationSettings, "Give pb.QuantizationSettings().")
         return None if self.skips else replace(base, **self._overrides())
 
     def _overrides(self) -> dict[str, Any]:

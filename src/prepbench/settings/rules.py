@@ -9,12 +9,19 @@ from collections.abc import Mapping
 
 from torch import nn
 
+from prepbench.checks import check_table
 from prepbench.errors import SettingsError
 from prepbench.settings.quantizable import is_quantizable
 from prepbench.settings.quantization import LayerQuantizationSettings
 
 LayerRules = Mapping[str, LayerQuantizationSettings]
 """Settings by key: an FQN, a glob, a regular expression with the prefix ``re:``, or a class name."""
+
+
+def check_layer_rules(rules: object) -> None:
+    """Raise ``SettingsError`` unless the value is None or a dict of settings by key."""
+    example = '{"encoder.*": pb.LayerQuantizationSettings(skip_quantization=True)}'
+    check_table("layer_quantization_settings", rules, example, optional=True)
 
 
 def check_rule(key: str, rule: object, modules: Mapping[str, nn.Module]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Self
 
+from prepbench.checks import check_table
 from prepbench.errors import SettingsError
 
 
@@ -24,6 +25,7 @@ class Settings:
         Raises:
             SettingsError: a field that does not exist (with the nearest names), or a value that is not allowed.
         """
+        check_table("data", data, "settings.to_dict()")
         names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         for key in data:
             if key not in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from prepbench.checks import described
 from prepbench.errors import ArtifactError, SettingsError
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.base import Target
@@ -23,8 +24,8 @@ TARGETS: tuple[Target, ...] = (
 )
 
 
-def target_for(settings: DeploymentSettings) -> Target:
-    """The target that takes these settings.
+def target_for(settings: DeploymentSettings, argument: str = "deployment_settings") -> Target:
+    """The target that takes these settings; ``argument`` is the name under which they were given.
 
     Raises:
         SettingsError: no target takes settings of this type.
@@ -33,7 +34,9 @@ def target_for(settings: DeploymentSettings) -> Target:
         if isinstance(settings, target.settings_type):
             return target
     known = ", ".join(target.settings_type.__name__ for target in TARGETS)
-    raise SettingsError(f"deployment_settings must be one of {known}, got {type(settings).__name__}.")
+    raise SettingsError(
+        f"{argument} must be one of {known}, got {described(settings)}. Write {argument}=pb.OnnxRuntimeDeployment()."
+    )
 
 
 def target_named(name: str) -> Target:

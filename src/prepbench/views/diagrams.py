@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from prepbench.checks import check_switch, described
 from prepbench.document.differences import differences
 from prepbench.document.hierarchy import grouped
 from prepbench.document.model import DiagramDocument, GraphCollectionDocument
@@ -21,6 +22,9 @@ def combined(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) 
     Raises:
         InputError: nothing to show, something without a document, or a comparison of more or fewer than two.
     """
+    check_switch("compare", compare)
+    if not isinstance(titles, tuple | list) or not all(isinstance(title, str) for title in titles):
+        raise InputError(f"titles must be a list of texts, got {described(titles)}. Write titles=('before', 'after').")
     documents = tuple(_document(thing) for thing in things)
     if not documents:
         raise InputError("There is nothing to show: give at least one collection or captured graph.")

@@ -13,7 +13,8 @@ from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.reproduce import with_reproduction
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
+from prepbench.checks import check_switches
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
@@ -66,6 +67,8 @@ def capture(
         >>> captured.program.module()(torch.randn(7, 4)).shape
         torch.Size([7, 2])
     """
+    check_switches(fullgraph=fullgraph, strict=strict)
+    check_axes(dynamic_axes)
     start = time.perf_counter()
     model = as_module(module_or_func)
     samples = on_device_of(model, normalize_samples(module_or_func, inputs))

@@ -14,7 +14,7 @@ from prepbench.capture.aten.verification import AxesReport, verify_axes
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.findings import findings_of_program
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.inputs import Sample, named_leaves
 
@@ -45,6 +45,7 @@ class Captured(HasDiagram):
         Args:
             axes: the axes to try; those that the graph was captured with when not given.
         """
+        check_axes(axes)
         return verify_axes(self.program, self.model, self.samples, self.axes if axes is None else axes)
 
     @property

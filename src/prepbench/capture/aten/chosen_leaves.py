@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from prepbench.checks import described
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
 
@@ -30,6 +31,11 @@ def chosen_leaves(model: torch.nn.Module, leaf_modules: Iterable[Any]) -> dict[s
     Raises:
         SettingsError: one that matches nothing; the message gives the nearest names.
     """
+    if not isinstance(leaf_modules, Iterable):
+        raise SettingsError(
+            f"leaf_modules must be a list of names, modules or classes, got {described(leaf_modules)}. Write "
+            "leaf_modules=['encoder']."
+        )
     leaves: dict[str, Failure] = {}
     names = {id(module): fqn for fqn, module in model.named_modules()}
     aliases = {fqn: names[id(module)] for fqn, module in model.named_modules(remove_duplicate=False)}

@@ -12,8 +12,8 @@ import re
 import torch
 
 from prepbench.capture.failures.reasons import REASONS, UNSUPPORTED, Reason
-from prepbench.document.checks import printable
 from prepbench.document.model import Failure
+from prepbench.errors import printable
 from prepbench.running.source_lines import code_frame, forward_place, place_in_stack_trace, source_line, user_place
 
 MESSAGE_LINES = 3

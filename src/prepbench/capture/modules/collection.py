@@ -18,10 +18,11 @@ from prepbench.capture.modules.runnable import runnable
 from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.capture.modules.tracer import RobustTracer, Target
+from prepbench.checks import check_text, described
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
-from prepbench.errors import CaptureError
+from prepbench.errors import CaptureError, UnknownNameError
 from prepbench.inputs import Sample
-from prepbench.running.check_inputs import checked_samples
+from prepbench.running.check_inputs import check_names, check_traced, checked_samples
 from prepbench.running.twin import Twin
 
 
@@ -67,6 +68,8 @@ class GraphCollection(HasDiagram):
             InputError: a sample does not fit the model or the others, or ``concrete_args`` names no parameter.
             CaptureError: the model itself raises on a sample; the cause is its error.
         """
+        check_traced("model", model)
+        check_names(model, concrete_args)
         GraphCollection.__init__(self)
         self.model = model
         samples = None if inputs is None else checked_samples(model, inputs)
@@ -117,13 +120,18 @@ class GraphCollection(HasDiagram):
 
     def __getitem__(self, key: str | Target) -> fx.Graph:
         """The graph of a module, given itself or its fully qualified name."""
-        if isinstance(key, str):
+        if isinstance(key, str) and key in self.graphs:
             return self.graphs[key]
         for fqn in self.graphs:
             if self._target(fqn) is key:
                 return self.graphs[fqn]
-        name = type(key).__name__
-        raise KeyError(f"This {name} has no graph of its own; there are graphs of {sorted(self.graphs)}.")
+        raise self._no_graph("key", key)
+
+    def _no_graph(self, argument: str, given: object) -> UnknownNameError:
+        return UnknownNameError(
+            f"{argument}: {described(given)} has no graph of its own. Choose one of {sorted(self.graphs)}, or "
+            "recursive_trace the module itself."
+        )
 
     def _target(self, fqn: str) -> Target:
         assert self.model is not None
@@ -163,17 +171,18 @@ class GraphCollection(HasDiagram):
 
     def calls(self, fqn: str) -> int:
         """How often the module was called while tracing."""
+        check_text("fqn", fqn, "encoder.0")
         return self._tracer.counts.get(fqn, 0)
 
     def graph_module(self, fqn: str = "") -> fx.GraphModule:
         """A runnable module with the traced graph; it shares parameters and leaf modules with the model.
 
         Raises:
-            KeyError: no graph has this name.
+            UnknownNameError: no graph has this name.
             CaptureError: the module's own forward could not be traced.
         """
-        if fqn not in self.graphs:
-            raise KeyError(f"No graph {fqn!r}; there are {sorted(self.graphs)}.")
+        if not isinstance(fqn, str) or fqn not in self.graphs:
+            raise self._no_graph("fqn", fqn)
         target = self._target(fqn)
         if self._traces[fqn].error is not None:
             others = [name for name in self.graphs if name != fqn]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+from prepbench.checks import described
+from prepbench.errors import SettingsError, UnknownNameError
 
 MARKER = "__prepbench_layer__"
 """A class with this attribute set is a layer, as the classes of ``torch.nn`` are."""
@@ -17,8 +22,16 @@ def is_layer_class(kind: type[torch.nn.Module]) -> bool:
     return kind.__module__.startswith(_PACKAGES) or bool(getattr(kind, MARKER, False))
 
 
-def register_leaf(kind: type[torch.nn.Module]) -> None:
-    """Keep every module of this class as one call from now on."""
+def register_leaf(kind: Any) -> None:
+    """Keep every module of this class as one call from now on.
+
+    Raises:
+        SettingsError: it is no class of modules.
+    """
+    if not isinstance(kind, type) or not issubclass(kind, torch.nn.Module):
+        raise SettingsError(
+            f"m must be a class of modules, got {described(kind)}. Give the class: register_leaf(type(module))."
+        )
     _registered.add(kind)
 
 
@@ -26,8 +39,11 @@ def unregister_leaf(kind: type[torch.nn.Module]) -> None:
     """Trace into modules of this class again.
 
     Raises:
-        KeyError: the class was not registered.
+        UnknownNameError: the class was not registered.
     """
+    if kind not in _registered:
+        known = ", ".join(sorted(one.__name__ for one in _registered)) or "none"
+        raise UnknownNameError(f"m: {described(kind)} is not registered as a leaf; registered are: {known}.")
     _registered.remove(kind)
 
 

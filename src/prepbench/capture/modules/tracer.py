@@ -14,9 +14,10 @@ from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.symbolic_trace import trace_symbolically
 from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.capture.modules.value_trace import trace_values
+from prepbench.checks import check_text
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample, normalize_samples
-from prepbench.running.check_inputs import check_names
+from prepbench.running.check_inputs import check_names, check_traced
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
 
@@ -59,7 +60,7 @@ class RobustTracer:
         """Trace into modules of class ``m`` again.
 
         Raises:
-            KeyError: the class was not registered.
+            UnknownNameError: the class was not registered.
         """
         layer_classes.unregister_leaf(m)
 
@@ -114,8 +115,10 @@ class RobustTracer:
             runs: what submodules do on the samples, if something fails; by default ``root`` runs to find out.
             prefix: name of ``root`` within the model that runs.
         """
+        check_traced("root", root)
+        check_text("prefix", prefix, "encoder")
         self.root = root
-        check_names(root, concrete_args or {})
+        check_names(root, concrete_args)
         with tracing(with_dynamo=inputs is not None):
             result = self._traced(root, concrete_args, inputs, runs, prefix)
         self._note(root, result, prefix)

@@ -10,6 +10,15 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from prepbench._display import view
+from prepbench.checks import (
+    check_count,
+    check_function,
+    check_switch,
+    check_table,
+    check_text,
+    check_type,
+    described,
+)
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 from prepbench.running.callable_module import as_module
@@ -99,6 +108,7 @@ class DynamicAxes:
                 Python value); the message names the argument and both samples.
         """
         function = module_or_func if module_or_func is not None else _anything
+        check_function("module_or_func", function, "module_or_func(*inputs)", optional=True)
         normalized = normalize_samples(function, samples, name="samples")
         register_nodes([(sample.args, sample.kwargs) for sample in normalized])
         axes = []
@@ -113,6 +123,7 @@ class DynamicAxes:
         Raises:
             InputError: there is no such argument or dim; the message gives the nearest names.
         """
+        check_switch("dynamic", dynamic)
         return self._changed(path, dim, dynamic=dynamic)
 
     def rename(self, path: str, dim: int, name: str) -> DynamicAxes:
@@ -121,7 +132,7 @@ class DynamicAxes:
         Raises:
             InputError: there is no such axis, the name is no identifier, or belongs to sizes that vary differently.
         """
-        if not name.isidentifier():
+        if not isinstance(name, str) or not name.isidentifier():
             raise InputError(f"The name of an axis must be a Python identifier, such as 'batch'; got {name!r}.")
         made = self._changed(path, dim, dynamic=True)
         (axis,) = [a for a in made.axes if (a.path, a.dim) == (path, dim % made._rank(path))]
@@ -141,6 +152,8 @@ class DynamicAxes:
         Raises:
             InputError: there is no such axis, the range is empty, or a sample lies outside.
         """
+        check_count("min", min, optional=True)
+        check_count("max", max, optional=True)
         made = self._changed(path, dim, dynamic=True, minimum=min, maximum=max)
         (axis,) = [a for a in made.axes if (a.path, a.dim) == (path, dim % made._rank(path))]
         if min is not None and max is not None and min > max:
@@ -157,13 +170,16 @@ class DynamicAxes:
         return sum(axis.path == path for axis in self.axes)
 
     def _changed(self, path: str, dim: int, **changes: Any) -> DynamicAxes:
+        check_text("path", path, "input_ids")
         dims = [axis.dim for axis in self.axes if axis.path == path]
         if not dims:
             paths = list(dict.fromkeys(axis.path for axis in self.axes))
             near = difflib.get_close_matches(path, paths, 3, 0.4) or paths
             raise InputError(f"There is no tensor argument {path!r}. Nearest: {', '.join(map(repr, near)) or 'none'}.")
-        if not -len(dims) <= dim < len(dims):
-            raise InputError(f"{path!r} has {len(dims)} dims, so dim must be between 0 and {len(dims) - 1}, got {dim}.")
+        if type(dim) is not int or not -len(dims) <= dim < len(dims):
+            raise InputError(
+                f"{path!r} has {len(dims)} dims, so dim must be between 0 and {len(dims) - 1}, got {described(dim)}."
+            )
         wanted = dim % len(dims)
         changed = [replace(axis, **changes) if (axis.path, axis.dim) == (path, wanted) else axis for axis in self.axes]
         return DynamicAxes(_with_symbols(changed), self.samples)
@@ -202,6 +218,7 @@ class DynamicAxes:
         Raises:
             InputError: no sample, or one without an argument that has axes here.
         """
+        check_type("sample", sample, Sample, "Give pb.Sample(args, kwargs).", optional=True)
         sample = sample or next(iter(self.samples), None)
         if sample is None:
             raise InputError("These axes were made without samples: pass the call to export as sample=.")
@@ -221,6 +238,7 @@ class DynamicAxes:
 
     def check_paths(self, leaves: dict[str, Any]) -> None:
         """Raise :class:`InputError` when an axis belongs to an argument that ``leaves`` does not have."""
+        check_table("leaves", leaves, '{"x": tensor}')
         for axis in self.axes:
             leaf = leaves.get(axis.path)
             if not isinstance(leaf, torch.Tensor) or leaf.dim() <= axis.dim:
@@ -233,6 +251,8 @@ class DynamicAxes:
 
     def verify(self, captured: Verifiable[Report]) -> Report:
         """Run ``captured`` at sizes that no sample had; the report says of each axis: holds, specialised or bounded."""
+        if not callable(getattr(captured, "verify", None)):
+            raise InputError(f"captured must be what pb.capture returned, got {described(captured)}. Capture it first.")
         return captured.verify(self)
 
     def code(self) -> str:
@@ -266,6 +286,12 @@ class DynamicAxes:
             lines.append(f"  {symbol}: seen {', '.join(map(str, seen))}" + (f", {limits}" if limits else ""))
         lines += [f"  {text}" for text in self.linked]
         return "\n".join(["DynamicAxes", *lines])
+
+
+def check_axes(dynamic_axes: object) -> None:
+    """Raise ``SettingsError`` unless the value is a :class:`DynamicAxes` or None."""
+    remedy = "Write DynamicAxes.infer(inputs, model), and change it with .set(path, dim, True or False)."
+    check_type("dynamic_axes", dynamic_axes, DynamicAxes, remedy, optional=True)
 
 
 def _further(axis: Axis) -> str:
