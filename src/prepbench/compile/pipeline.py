@@ -21,7 +21,7 @@ from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.compiled import CompiledModel, Origin, measured_size
 from prepbench.compile.dry_run import planned
 from prepbench.compile.lowering import lower, lowering_of
-from prepbench.compile.quantize_program import quantize
+from prepbench.compile.quantize_program import Quantized, quantize
 from prepbench.compile.report import CompileReport
 from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
 from prepbench.compile.stage_timer import StageTimer
@@ -236,11 +236,18 @@ def _compile(task: CompileTask, timer: StageTimer) -> CompiledModel:
         name=task.name,
         model_sqnr=quantized.model_sqnr if quantized else None,
         fallbacks=fallbacks,
+        remarks=_remarks(target, quantized),
     )
     document = document_of_program(program, captured.model, captured.leaves, task.name, size_names=captured.size_names)
     origin = Origin(lowering, functools.partial(_quantize_later, task) if quantized is None else None)
     out_spec = captured.program.call_spec.out_spec
     return CompiledModel(runtime, call_spec, task.settings, report, out_spec, document, origin)
+
+
+def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
+    reason = target.placement.spare_bit
+    full = [row for row in quantized.layers if row.weights_bits == row.activations_bits == 8] if quantized else []
+    return (f"8-bit weights use 7 bits, because {reason}",) if reason and full else ()
 
 
 def _quantize_later(

@@ -29,6 +29,7 @@ class CompileReport:
         estimated_bytes: for a plan, the size that the weights would take.
         unsupported: for a plan, what the target does not support, with the module that it is in.
         problem: for a plan, why nothing can be quantized with these settings.
+        remarks: what holds for all quantized layers, such as a bit that is left unused because of the CPU.
     """
 
     target: str
@@ -44,6 +45,7 @@ class CompileReport:
     estimated_bytes: int | None = None
     unsupported: tuple[str, ...] = ()
     problem: str = ""
+    remarks: tuple[str, ...] = ()
 
     def table(self) -> Any:
         """A pandas ``DataFrame`` with a row for each layer."""
@@ -57,7 +59,7 @@ class CompileReport:
     def from_dict(cls, data: Mapping[str, Any]) -> CompileReport:
         """Read what :meth:`to_dict` wrote."""
         layers = tuple(_layer(row) for row in data["layers"])
-        lists = {name: tuple(data.get(name, ())) for name in ("leaves", "fallbacks", "unsupported")}
+        lists = {name: tuple(data.get(name, ())) for name in ("leaves", "fallbacks", "unsupported", "remarks")}
         return cls(**{**data, **lists, "layers": layers})
 
     def _repr_html_(self) -> str:
@@ -68,6 +70,7 @@ class CompileReport:
 
     def __repr__(self) -> str:
         lines = [self._headline()]
+        lines += [f"  {remark}" for remark in self.remarks]
         lines += [f"  leaf module: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
         lines += [f"  {row.fqn}: {row.summary}" for row in self.layers if not row.quantized]

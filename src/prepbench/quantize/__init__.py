@@ -7,6 +7,7 @@ from prepbench.quantize.conversion import convert as convert
 from prepbench.quantize.insert import insert_observers as insert_observers
 from prepbench.quantize.observed import Observed as Observed
 from prepbench.quantize.placement import Placement as Placement
+from prepbench.quantize.placement import spare_bit_here as spare_bit_here
 from prepbench.quantize.report import LayerReport as LayerReport
 
 __all__ = [

@@ -80,7 +80,7 @@ def _fitting_schemes(plan: Plan, fqn: str, decisions: Decisions) -> list[WeightS
     """The candidates for a layer that fit its weight."""
     layer = plan.nodes[fqn][0]
     weight = layer.weight.meta["val"]
-    wanted = [WeightScheme.of(candidate) for candidate in plan.settings[fqn].candidates()]
+    wanted = [WeightScheme.of(candidate, spare_bit=plan.spare_bit) for candidate in plan.settings[fqn].candidates()]
     fitting = [scheme for scheme in wanted if scheme.fits(weight, layer.axis)]
     if not fitting:
         size = wanted[0].block_size

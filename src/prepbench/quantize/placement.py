@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from prepbench._torch_compat.cpu import byte_sums_saturate
 from prepbench._torch_compat.operators import OpOverload
 from prepbench.quantize.layer_nodes import ACTIVATIONS
+
+
+def spare_bit_here() -> str:
+    """The reason for :attr:`Placement.spare_bit` of kernels that compute on this CPU."""
+    return "sums of 8-bit products saturate on this CPU, which has no VNNI instructions" if byte_sums_saturate() else ""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Placement:
         weights_only_bits: bits of weights that it has with activations in float.
         activations_bits: bits of activations that it has.
         block_sizes: whether weights-only layers may have a scale for each block of inputs.
+        spare_bit: why 8-bit weights must leave one bit unused where activations have 8 bits; empty where they need not.
     """
 
     conv_outputs: bool = False
@@ -52,3 +59,4 @@ class Placement:
     weights_only_bits: tuple[int, ...] = (4, 8)
     activations_bits: tuple[int, ...] = (8, 16)
     block_sizes: bool = True
+    spare_bit: str = ""

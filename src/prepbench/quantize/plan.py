@@ -42,12 +42,14 @@ class Plan:
         settings: what applies to it, by FQN.
         points: where activations are quantized, in execution order.
         refused: why the target cannot take a layer, by FQN.
+        spare_bit: whether 8-bit weights leave one bit unused.
     """
 
     nodes: dict[str, list[LayerNode]] = field(default_factory=dict)
     settings: dict[str, QuantizationSettings] = field(default_factory=dict)
     points: list[QuantizationPoint] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    spare_bit: bool = False
 
     @property
     def inputs(self) -> dict[Edge, QuantizationSettings]:
@@ -69,7 +71,7 @@ class Plan:
         left = {fqn: nodes for fqn, nodes in self.nodes.items() if fqn not in given_up}
         points = [replace(point, because=point.because & left.keys()) for point in self.points]
         settings = {fqn: self.settings[fqn] for fqn in left}
-        return Plan(left, settings, [point for point in points if point.because], self.refused)
+        return Plan(left, settings, [point for point in points if point.because], self.refused, self.spare_bit)
 
 
 def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings], placement: Placement) -> Plan:
@@ -80,7 +82,7 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
         settings: what applies to each layer that is quantized, by FQN.
         placement: what the target wants quantized around the layers.
     """
-    plan = Plan()
+    plan = Plan(spare_bit=bool(placement.spare_bit))
     nodes = {layer.node: layer for layer in layer_nodes(graph.graph, settings)}
     ends: dict[fx.Node, LayerNode] = {}  # by the last node of each group whose activations are quantized
     for node in graph.graph.nodes:

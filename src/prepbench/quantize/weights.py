@@ -24,6 +24,7 @@ class WeightScheme:
         per_channel: a scale for each output channel, otherwise one for all.
         block_size: inputs that share a scale; 0 is all of a channel. Needs a matrix with output channels first.
         least_error: take the range with the least squared error instead of the whole one.
+        spare_bit: use 7 of 8 bits, so that sums of products fit into 16 bits.
     """
 
     bits: int = 8
@@ -32,13 +33,15 @@ class WeightScheme:
     per_channel: bool = True
     block_size: int = 0
     least_error: bool = False
+    spare_bit: bool = False
 
     @classmethod
-    def of(cls, settings: QuantizationSettings) -> WeightScheme:
+    def of(cls, settings: QuantizationSettings, *, spare_bit: bool = False) -> WeightScheme:
         """The scheme for settings with one number of bits and one block size (see ``QuantizationSettings.candidates``).
 
         Weights of few bits lose little at the edge of their range and much within it, so with fewer than 8 bits the
-        range of least error is taken whatever the observer.
+        range of least error is taken whatever the observer. With ``spare_bit``, 8-bit weights leave a bit unused where
+        activations have 8 bits too.
         """
         bits, block_size = settings.weights_num_bits, settings.weights_only_quantization_block_size
         assert isinstance(bits, int)
@@ -50,12 +53,16 @@ class WeightScheme:
             settings.per_channel,
             block_size if settings.prefer_weights_only_quantization else 0,
             settings.observer == "mse" or bits < 8,
+            spare_bit
+            and bits == 8
+            and settings.activations_num_bits == 8
+            and not settings.prefer_weights_only_quantization,
         )
 
     @property
     def limits(self) -> tuple[int, int]:
         """Smallest and largest integer."""
-        top = 2 ** (self.bits - 1) - 1
+        top = 2 ** (self.bits - 1 - self.spare_bit) - 1
         return (-top if self.symmetric and not self.full_range else -top - 1), top
 
     def fits(self, weight: torch.Tensor, axis: int) -> bool:

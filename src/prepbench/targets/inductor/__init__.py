@@ -15,7 +15,7 @@ import torch
 from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler, inductor_options
 from prepbench.errors import ArtifactError, MissingPackageError, TargetError, TorchVersionError, sentence
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
-from prepbench.quantize import Placement
+from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import Lowering, Runtime, Target
@@ -77,7 +77,7 @@ class InductorTarget(Target):
     runs_leaves = True
     # With one input channel, contiguous and channels-last memory look the same, and what follows such an int8
     # convolution reads its output in the other order (torch 2.13).
-    placement = Placement(single_channel_convs=False)
+    placement = Placement(single_channel_convs=False, spare_bit=spare_bit_here())
 
     def check_available(self) -> None:
         try:

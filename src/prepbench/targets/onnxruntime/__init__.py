@@ -13,7 +13,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from prepbench.errors import TargetError
-from prepbench.quantize import Placement
+from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import Lowering, Runtime
@@ -118,7 +118,9 @@ class OnnxRuntimeTarget(OnnxTarget):
     display_name = "ONNX Runtime"
     settings_type = OnnxRuntimeDeployment
     packages = ("onnxruntime", *OnnxTarget.packages)
-    placement = Placement(conv_outputs=True, conv_additions=True, lone_depthwise_convs=False)
+    placement = Placement(
+        conv_outputs=True, conv_additions=True, lone_depthwise_convs=False, spare_bit=spare_bit_here()
+    )
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)

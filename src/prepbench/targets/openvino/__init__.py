@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from prepbench.errors import TargetError
-from prepbench.quantize import Placement
+from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
 from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import Lowering, Runtime
@@ -96,7 +96,9 @@ class OpenVinoTarget(OnnxTarget):
     settings_type = OpenVinoDeployment
     packages = ("openvino", *OnnxTarget.packages)
     extra = "openvino"
-    placement = Placement(conv_additions=True, middle_zero_points=True, activations_bits=(8,))
+    placement = Placement(
+        conv_additions=True, middle_zero_points=True, activations_bits=(8,), spare_bit=spare_bit_here()
+    )
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()
