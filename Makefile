@@ -3,6 +3,7 @@
 #   make lab    open JupyterLab on the notebooks
 #   make check  format, lint, types, import layers, fresh generated files, in Python and in TypeScript
 #   make test   everything: make check, the front end, unit tests, the zoo, notebooks, the browser
+#   make stress the long forms of the stress tests: threads, interrupts
 #   make bench  ratios against the peers, in an environment of its own
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
@@ -15,7 +16,7 @@ AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy ne
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab check format test test-unit test-frontend test-notebooks test-browser bench notebooks frontend clean system bench-revision
+.PHONY: demo lab check format test test-unit stress test-frontend test-notebooks test-browser bench notebooks frontend clean system bench-revision
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,7 +52,11 @@ check: $(INSTALLED) extension/node_modules/.installed
 test: system $(INSTALLED) check test-frontend test-unit test-notebooks test-browser
 
 test-unit: $(INSTALLED)
-	$(PYTEST) tests -m "not browser" --numprocesses 2 --dist loadfile
+	$(PYTEST) tests -m "not browser and not stress" --numprocesses 2 --dist loadfile
+
+# the long forms: hundreds of interrupts and of runs in threads
+stress: $(INSTALLED)
+	$(PYTEST) tests -m stress --timeout 7200
 
 test-frontend: extension/node_modules/.installed
 	$(IN_EXTENSION) npm run --silent test

@@ -8,6 +8,7 @@ raises what was noted, and so does the end of the block. Other threads are never
 from __future__ import annotations
 
 import contextvars
+import ctypes
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -24,13 +25,14 @@ class _State:
     def __init__(self) -> None:
         self.depth = 0
         self.noted = 0
-        self.restoring = 0
         self.open = False
         self.previous: Callable[[int, Any], Any] | None = None
         self.told: Callable[[], None] | None = None
 
 
 _state = _State()
+_restoring: dict[int, int] = {}
+_restoring_lock = threading.Lock()
 
 
 def _is_main() -> bool:
@@ -39,7 +41,7 @@ def _is_main() -> bool:
 
 def _on_interrupt(number: int, frame: Any) -> None:
     _state.noted += 1
-    if _state.open or (_state.noted >= _PATIENCE and not _state.restoring):
+    if _state.open or (_state.noted >= _PATIENCE and threading.get_ident() not in _restoring):
         _raise(frame)
     if _state.told is not None and _state.noted == 1:
         # a handler runs between any two steps, perhaps inside the very code that shows progress
@@ -110,16 +112,27 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def restoring() -> Iterator[None]:
-    """Inside the block not even the third Ctrl-C is raised; it must be short."""
-    if not _is_main():
-        yield
-        return
+    """Inside the block neither the third Ctrl-C nor a time limit is raised; it must be short."""
+    thread = threading.get_ident()
     with held():
-        _state.restoring += 1
+        with _restoring_lock:
+            _restoring[thread] = _restoring.get(thread, 0) + 1
         try:
             yield
         finally:
-            _state.restoring -= 1
+            with _restoring_lock:
+                _restoring[thread] -= 1
+                if not _restoring[thread]:
+                    del _restoring[thread]
+
+
+def raise_in_thread(thread: int, kind: type[BaseException]) -> bool:
+    """Raise an exception in another thread, at its next step of Python; false if it is putting something back now."""
+    with _restoring_lock:
+        if thread in _restoring:
+            return False
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+        return True
 
 
 def is_pending() -> bool:

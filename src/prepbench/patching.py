@@ -58,8 +58,13 @@ def undoing() -> Iterator[Undo]:
         try:
             yield undo
         finally:
-            with interrupts.restoring():
-                undo.run()
+            try:
+                with interrupts.restoring():
+                    undo.run()
+            finally:
+                # whatever a time limit may have raised just before the line above
+                with interrupts.restoring():
+                    undo.run()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from prepbench.compile.compile_log import CompileLog
-from prepbench.jobs import Progress, ProgressCallback
+from prepbench.jobs import Progress, ProgressCallback, check_cancelled
 
 
 class StageTimer:
@@ -34,6 +34,7 @@ class StageTimer:
             name: of the stage.
             reports_progress: what runs inside reports its own beginning and end.
         """
+        check_cancelled(name)
         if not reports_progress:
             self.progress(Progress(name, 0, 1))
         start = time.perf_counter()

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from prepbench.jobs import check_cancelled
 from prepbench.quantize._torchao import pt2e
 from prepbench.quantize.weights import EPSILON
 
@@ -44,6 +45,7 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
         self._qparams: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        check_cancelled()
         if self.mode == "simulate":
             return self.simulate(x)
         if self.mode == "observe" and x.numel():

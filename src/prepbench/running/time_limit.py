@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
+import time
 from types import TracebackType
+
+from prepbench.interrupts import raise_in_thread
+
+_POLL = 0.01
 
 
 class TimeLimitReached(BaseException):
@@ -45,9 +49,9 @@ class TimeLimit:
         self._timer.cancel()
 
     def _stop(self) -> None:
-        with self._lock:
-            if not self._over:
-                self._over = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self._thread), ctypes.py_object(TimeLimitReached)
-                )
+        while True:
+            with self._lock:
+                self._over = self._over or raise_in_thread(self._thread, TimeLimitReached)
+                if self._over:
+                    return
+            time.sleep(_POLL)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
+from prepbench import interrupts
+from prepbench._torch_compat.safe_points import safe_points
 from prepbench._torch_compat.threads import locks, torch_traces_here
-from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
+from prepbench.jobs import CANCELLING, Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.patching import undoing
 
 WAITING = "waiting for another compile"
@@ -40,7 +42,14 @@ def tracing(progress: ProgressCallback = report_nothing, *, with_dynamo: bool = 
             undo.add(lock.release)
         undo.add(lambda: setattr(_depth, "value", _depth.value - 1))
         _depth.value = getattr(_depth, "value", 0) + 1
-        with torch_traces_here() if outermost else nullcontext():
+        if not outermost:
+            yield
+            return
+
+        def tell() -> None:
+            progress(Progress(CANCELLING, message="Cancelling ..."))
+
+        with interrupts.told_of_interrupts(tell), torch_traces_here(), safe_points(check_cancelled):
             yield
 
 

@@ -1,0 +1,40 @@
+"""Ctrl-C at random moments: no damage, no abort, answered within 2 s, and the same call succeeds afterwards."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _interrupts(seed: int, count: int) -> list[float]:
+    """The answer times of one process."""
+    command = [sys.executable, "-m", "tests.stress.interrupted", str(seed), str(count)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, f"after {len(lines)} interrupts: exit code {done.returncode}\n{done.stderr[-3000:]}"
+    damaged = [line for line in lines if line["problems"]]
+    assert not damaged, damaged
+    return [line["seconds"] for line in lines if line["seconds"] is not None]
+
+
+def test_interrupts_do_no_damage() -> None:
+    times = _interrupts(seed=0, count=20)
+    assert len(times) >= 5, "too few steps were interrupted to say anything"
+    # a machine that runs many tests at once takes longer than the 2 s that the long form asks for
+    assert max(times) < 10
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(7200)
+def test_five_hundred_interrupts(record_property: pytest.RecordProperty) -> None:
+    times = sorted(seconds for seed in range(10) for seconds in _interrupts(seed, 50))
+    slowest = times[int(len(times) * 0.99)]
+    record_property("99th percentile of the seconds until an interrupt is answered", slowest)
+    sys.__stdout__.write(f"\n{len(times)} interrupts, 99th percentile {slowest:.2f} s, slowest {times[-1]:.2f} s\n")
+    assert slowest < 2
