@@ -152,3 +152,50 @@ def test_like_layers_give_the_same_as_traced_one_by_one() -> None:
     torch.testing.assert_close(collection.graph_module()(x), model(x))
     shapes = {node.label: node.shapes for node in collection.document().graphs[0].nodes if node.op == "call_module"}
     assert set(shapes.values()) == {("B×4",)}
+
+
+class DoublesOne(nn.Module):
+    """Another way for a single sample, which torch traces as if no size were 1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 1:
+            return x * 2
+        return x
+
+
+@pytest.mark.parametrize("sizes", [(1, 3), (3, 1)])
+def test_a_question_about_a_size_of_one_is_found_at_its_line(sizes: tuple[int, int]) -> None:
+    model = Inside(DoublesOne())
+    samples = [torch.randn(size, 4) for size in sizes]
+    with pytest.raises(FullGraphError, match=r"x\.shape\[0\] == 1 holds for inputs\[\d\] but not for") as raised:
+        capture(model, samples)
+    (failure,) = raised.value.failures
+    assert (failure.fqn, failure.kind) == ("inner", "shape specialisation")
+    assert failure.source is not None
+    assert failure.source.code == "if x.shape[0] == 1:"
+    captured = capture(model, samples, fullgraph=False)
+    assert [leaf.fqn for leaf in captured.leaves] == ["inner"]
+    assert captured.verify().passed
+
+
+def test_verifying_names_the_size_that_differs_and_the_line_that_asks() -> None:
+    report = capture(Inside(DoublesOne()), [torch.randn(2, 4), torch.randn(3, 4)]).verify()
+    (axis,) = report.axes
+    assert (axis.status, axis.wrong) == ("wrong", (1,))
+    (condition,) = axis.conditions
+    assert condition.text == "x.shape[0] is not 1"
+    assert condition.source is not None
+    assert condition.source.code == "if x.shape[0] == 1:"
+    assert "differs from the model at 1" in repr(report)
+    assert "if x.shape[0] == 1:" in repr(report)
+
+
+def test_a_program_that_differs_for_an_unknown_reason_gets_a_remedy_that_fits() -> None:
+    from prepbench.capture.aten.export_program import WrongProgram
+    from prepbench.capture.failures.describe import describe_failure
+
+    error = WrongProgram("The captured graph fails on sample 1, on which the model runs: Guard failed: x.size()[0] > 0")
+    failure = describe_failure(error, fqn="", module_type="Inside", module=Inside(DoublesOne()))
+    assert failure.kind == "graph differs from the model"
+    assert "raises this error" not in failure.remedy
+    assert "Capture the two samples apart" in failure.remedy

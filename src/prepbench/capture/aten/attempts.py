@@ -180,13 +180,18 @@ class Attempts:
         self._records.record()
         sizes = SampleSizes(self.model, self._samples) if sizes_decide else None
         found: dict[str, Exception] = {}
-        try:
-            with failures_collected(self.model, self._leaves, self._operators, found, {} if inside is None else inside):
-                export_program(self.model, self._base, self.axes, sizes=sizes)
-        except Exception as error:
-            # fake outputs can break what comes after them; only a pass that found nothing is to blame itself
-            if not found:
-                self.error = self.error or original_error(error)
+        inside = {} if inside is None else inside
+        for exact in (False, True):
+            try:
+                with failures_collected(self.model, self._leaves, self._operators, found, inside):
+                    export_program(self.model, self._base, self.axes, exact=exact, sizes=sizes)
+            except Exception as error:
+                # fake outputs can break what comes after them; only a pass that found nothing is to blame itself
+                if not found:
+                    self.error = self.error or original_error(error)
+            # a question about a size of 1 is a question only where tracing assumes nothing about it
+            if found or sizes is None or not sizes.has_zero_or_one:
+                break
         return found
 
     def _describe(self, fqn: str, error: Exception) -> Failure:

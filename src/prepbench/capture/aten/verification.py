@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,15 +10,16 @@ from typing import Any, Literal
 
 import torch
 
-from prepbench.capture.aten.export_program import Program, axis_sizes
+from prepbench.capture.aten.export_program import Program, axis_sizes, export_program
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
-from prepbench.capture.sizes.resizing import linked_axes, resized
+from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized
 from prepbench.capture.sizes.sample_sizes import size_key
 from prepbench.inputs import Sample
 from prepbench.running.equal_tensors import Difference
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.running.outcomes import Outcome, outcome
+from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
 
 
@@ -33,6 +35,7 @@ class AxisResult:
         range: the sizes that the graph was made for; ``None`` for no upper bound.
         reason: what refused the first of the refused sizes.
         conditions: what the graph asks of this size, in words, with the line that asked.
+        wrong: sizes at which the graph runs and differs from the model.
     """
 
     path: str
@@ -44,6 +47,7 @@ class AxisResult:
     range: tuple[int, int | None] | None = None
     reason: str = ""
     conditions: tuple[SizeCondition, ...] = ()
+    wrong: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,10 @@ def _axis_text(axis: AxisResult) -> str:
     if axis.status == "untried":
         return "not tried, because the model itself takes no other size"
     refused = f"not {', '.join(map(str, axis.refused))}, which the model takes" if axis.refused else ""
+    wrong = f"differs from the model at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
     bounds = f"made for {_range_text(axis.range)}" if axis.range else ""
-    reason = "" if axis.conditions else axis.reason
-    return f"{axis.status}: " + "; ".join(text for text in (bounds, tried, refused, reason) if text)
+    reason = "" if axis.conditions and not axis.wrong else axis.reason
+    return f"{axis.status}: " + "; ".join(text for text in (bounds, tried, refused, wrong, reason) if text)
 
 
 def _range_text(bounds: tuple[int, int | None]) -> str:
@@ -104,6 +109,7 @@ def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Samp
         largest = max(largest, found.largest)
     results: list[AxisResult] = []
     sizes = axis_sizes(program, model, axes)
+    asked = _Questions(model, samples, axes)
     for symbol, group in linked_axes(axes).items():
         wanted = [size for size in _fresh_sizes(group[0].sizes) if all(axis.allows(size) for axis in group)]
         tried = [(size, pair.at_size(samples[0], axes, symbol, size)) for size in wanted]
@@ -112,7 +118,8 @@ def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Samp
             offset = axis.sizes[0] - group[0].sizes[0]
             bounds = _bounds(program, sizes.get((axis.path, axis.dim)))
             result = _result(axis.path, axis.dim, axis.symbol, tried, offset, bounds)
-            results.append(replace(result, conditions=_conditions(program, axis)))
+            conditions = _conditions(program, axis) or asked.about(axis, result.wrong)
+            results.append(replace(result, conditions=conditions))
     return AxesReport(tuple(results), len(samples), largest, tuple(problems))
 
 
@@ -155,6 +162,34 @@ def _conditions(program: Program, axis: Axis) -> tuple[SizeCondition, ...]:
     noted = conditions.in_words() if conditions is not None else []
     name = size_key(f"{axis.path}.shape[{axis.dim}]")
     return tuple(condition for condition in noted if name in map(size_key, condition.sizes))
+
+
+class _Questions:
+    """What a model asks about sizes that tracing takes for impossible, which are 0 and 1."""
+
+    def __init__(self, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> None:
+        self._model, self._samples, self._axes = model, samples, axes
+
+    def about(self, axis: Axis, sizes: Sequence[int]) -> tuple[SizeCondition, ...]:
+        """What the model asks of an axis, with the line that asks, and is not so at one of these sizes."""
+        return tuple(
+            dict.fromkeys(
+                condition
+                for size in sizes
+                for condition in self._noted.broken_by(f"{axis.path}.shape[{axis.dim}]", size)
+            )
+        )
+
+    @functools.cached_property
+    def _noted(self) -> SizeConditions:
+        base = base_sample(self._model, self._samples, self._axes)
+        try:
+            with tracing():
+                program = export_program(self._model, base, self._axes, exact=True)
+        except Exception:  # without these assumptions it may be no graph; then nothing is known of its questions
+            return SizeConditions()
+        noted: SizeConditions = program.graph_module.meta[CONDITIONS]
+        return noted
 
 
 def _fresh_sizes(seen: tuple[int, ...]) -> list[int]:
@@ -204,7 +239,9 @@ def _result(
     if bounds is not None and bounds[0] == bounds[1]:
         return AxisResult(path, dim, symbol, "specialised", held, refused, bounds, reason)
     if len(failed) > len(refused):
-        wrong = next(found.text for _, found in failed if not isinstance(found, _Refused))
-        return AxisResult(path, dim, symbol, "wrong", held, refused, bounds, wrong)
+        differing = {size: found.text for size, found in failed if not isinstance(found, _Refused)}
+        reason = next(iter(differing.values()))
+        wrong = tuple(sorted(differing))
+        return AxisResult(path, dim, symbol, "wrong", held, refused, bounds, reason, wrong=wrong)
     status: Literal["holds", "bounded"] = "bounded" if refused else "holds"
     return AxisResult(path, dim, symbol, status, held, refused, bounds, reason)

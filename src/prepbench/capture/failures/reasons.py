@@ -57,6 +57,7 @@ PYTHON_CALL = "traced value in a plain Python function"
 GRAPH_BREAK = "unsupported Python construct"
 ERROR = "error in forward"
 TIME_LIMIT = "time limit"
+DIFFERS = "graph differs from the model"
 
 _BRANCH_REMEDY = (
     "Compute both sides and choose with torch.where, or use torch.cond, so that no Python `if` depends on tensor "
@@ -97,6 +98,11 @@ _ERROR_REMEDY = (
     "The module raises this error when it is called this way: check that inputs=[...] are what it expects and that "
     "model(*inputs) runs on its own."
 )
+_DIFFERS_REMEDY = (
+    "The graph was traced on one sample and does not fit the one named here, and no line was found that asks for what "
+    "differs. Capture the two samples apart and compare the graphs; give only samples that take the same way; "
+    f"{_LEAF_HINT}."
+)
 _NUMBER_CODE = r"\.item\(|\.tolist\(|\bfloat\(|\bint\(|\bround\(|\bcomplex\(|\bmath\."
 _DATA_TYPES = (
     "GuardOnDataDependentSymNode",
@@ -106,6 +112,8 @@ _DATA_TYPES = (
 
 # The first reason that matches wins, so the specific ones come first.
 REASONS = (
+    # before all others, because its message quotes what the graph raised
+    Reason(DIFFERS, _DIFFERS_REMEDY, types=("WrongProgram",)),
     Reason(NUMPY, _NUMPY_REMEDY, code=r"\.numpy\(|\bnp\.|\bnumpy\.", message=r"numpy|array|Proxy|Tensor|Fake|fake"),
     Reason(NUMPY, _NUMPY_REMEDY, message=r"numpy\(\)|to numpy|numpy (array|conversion)|__array__"),
     Reason(DATA_SHAPE, _DATA_SHAPE_REMEDY, types=("DynamicOutputShapeException",)),

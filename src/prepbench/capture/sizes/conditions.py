@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from prepbench.capture.sizes.sample_sizes import condition_text, value_at
+from prepbench.capture.sizes.sample_sizes import condition_text, size_key, value_at
 from prepbench.document.model import SourceLine
 from prepbench.running.source_lines import source_of_frame
 
@@ -56,6 +56,17 @@ class SizeConditions:
         if self._conditions is None:
             self._conditions = self._described()
         return self._conditions
+
+    def broken_by(self, name: str, size: int) -> list[SizeCondition]:
+        """The conditions on the size ``name`` alone, e.g. ``"x.shape[0]"``, that this size does not fulfil."""
+        found: dict[str, SizeCondition] = {}
+        for expression, names, source in self._noted:
+            if {size_key(other) for other in names.values()} != {size_key(name)}:
+                continue
+            if value_at(expression, dict.fromkeys(names, size)) == False:  # noqa: E712 - sympy's
+                text = condition_in_words(expression, names)
+                found.setdefault(text, SizeCondition(text, (name,), source))
+        return list(found.values())
 
     def _described(self) -> list[SizeCondition]:
         found: dict[str, SizeCondition] = {}

@@ -41,6 +41,11 @@ class SampleSizes:
                     sizes.update({(*size_key(path), "shape", str(dim)): int(n) for dim, n in enumerate(leaf.shape)})
             self._sizes.append(sizes)
 
+    @property
+    def has_zero_or_one(self) -> bool:
+        """Whether some sample has a size of 0 or 1, which tracing takes for no possible value of a dynamic size."""
+        return any(size < 2 for sizes in self._sizes for size in sizes.values())
+
     def refuse_contradiction(self, expression: Any, names: dict[Any, str]) -> None:
         """Raise when ``expression`` has another value for the sizes of one sample than for those of another.
 
