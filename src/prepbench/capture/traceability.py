@@ -224,5 +224,6 @@ def _operators(name: str, captured: list[Captured], operators: Operators) -> Che
         reason = Failure("", "", "not captured", "", "The operators are not known, because nothing was captured.")
         return Check(name, False, (reason,))
     start = time.perf_counter()
-    failures = tuple(operators(captured[0].program))
+    with tracing():
+        failures = tuple(operators(captured[0].program))
     return Check(name, not failures, failures, time.perf_counter() - start)

@@ -30,6 +30,7 @@ from prepbench.errors import (
 )
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.running.tracing import tracing
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
@@ -56,6 +57,8 @@ class Origin:
 
 class CompiledModel(nn.Module):
     """A model lowered to a target: called like the original, with the same structure of results. For inference only.
+
+    Several threads may call it at once.
 
     Attributes:
         report: what was done to each layer, stage times, sizes.
@@ -283,7 +286,8 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
     target.check_available()
     load = partial(load_partitioned, target) if is_partitioned(folder) else target.load
     try:
-        runtime = load(folder, settings, allow_code=allow_code)
+        with tracing():
+            runtime = load(folder, settings, allow_code=allow_code)
     except PrepbenchError:
         raise
     except Exception as error:  # of the runtime's own kinds
