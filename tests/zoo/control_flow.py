@@ -30,6 +30,18 @@ def branch_on_values():
     return TwoBranches()
 
 
+@case(
+    [torch.ones(2, 10), -torch.ones(3, 10)],
+    [],
+    failed=("",),
+    kinds=("data-dependent branch",),
+    symbolic_failed=("",),
+    refused="neither exported nor kept as one operator.*runs it in Python",
+)
+def branches_of_two_ranks():
+    return TwoBranches()
+
+
 class Masked(TwoBranches):
     def forward(self, x):
         return self.linear(x) * (x.sum() > 0)

@@ -13,6 +13,7 @@ from torch import nn
 
 from prepbench._display import view
 from prepbench._torch_compat import pytree
+from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress, check_switch
 from prepbench.compile.artifact import read_manifest, write_folder
 from prepbench.compile.call_spec import CallSpec
@@ -49,10 +50,12 @@ class Origin:
     Attributes:
         lowering: the program and its names, as the target got it.
         quantize: quantizes a model that was compiled in float; None when it is quantized already.
+        model: the model in Python, where leaf modules make parts of it run there.
     """
 
     lowering: Lowering
     quantize: Callable[..., CompiledModel] | None = None
+    model: Callable[..., Any] | None = None
 
 
 class CompiledModel(nn.Module):
@@ -92,11 +95,20 @@ class CompiledModel(nn.Module):
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; raises ``InputError`` for a call that differs in form from the tracing inputs."""
+        """Run the model; raises ``InputError`` for a call that differs in form from the tracing inputs.
+
+        Where a leaf module returns another structure than on the tracing inputs, which no graph can express, the
+        whole call is repeated in Python.
+        """
         leaves = self._call_spec.flatten(args, kwargs)
         check_tensors(leaves, self._call_spec.tensors, self._call_spec.paths)
         with torch.no_grad():
-            outputs = self._runtime.run(leaves)
+            try:
+                outputs = self._runtime.run(leaves)
+            except UnknownOutputsError:
+                if self._origin is None or self._origin.model is None:
+                    raise
+                return self._origin.model(*args, **kwargs)
         return self._call_spec.result(outputs, self._out_spec)
 
     @property

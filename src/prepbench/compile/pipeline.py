@@ -11,8 +11,11 @@ from typing import Any
 
 from torch import nn
 
+from prepbench.capture.aten.attempts import NoGraphError
 from prepbench.capture.aten.capture import capture
+from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.documents import document_of_program
+from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import check_function, check_path, check_progress, check_switch, check_switches, check_text
 from prepbench.compile.arguments import check_arguments, with_extra_options
@@ -26,6 +29,9 @@ from prepbench.compile.report import CompileReport
 from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
+from prepbench.compile.uncompiled import UncompiledModel
+from prepbench.document.model import Failure
+from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import check_calibration
@@ -179,22 +185,61 @@ def compile_model(
         with timer("capture"), tracing(timer.progress):
             axes = _axes(function, samples, dynamic_axes, dynamic)
             samples = with_static_sizes_of_first(samples, axes, function)
-            captured = capture(function, samples, dynamic_axes=axes, fullgraph=fullgraph and not is_dry_run)
-            twin.give_back(captured.program)
-            task = CompileTask.of(
-                function, captured, target, settings, options, name, own_weights=not discard_input_model
+            captured = _captured(function, samples, axes, fullgraph=fullgraph, is_dry_run=is_dry_run)
+            if isinstance(captured, Captured):
+                twin.give_back(captured.program)
+                task = CompileTask.of(
+                    function, captured, target, settings, options, name, own_weights=not discard_input_model
+                )
+        if isinstance(captured, Failure):
+            result: Any = _uncompiled(model, samples[0], settings, layers, captured, timer, name)
+        else:
+            task = replace(
+                task,
+                layer_settings=layers,
+                calibration=tuple(calibration),
+                is_pretrained=is_model_pretrained,
+                fullgraph=fullgraph,
+                data_transform_fn=data_transform_fn,
             )
-        task = replace(
-            task,
-            layer_settings=layers,
-            calibration=tuple(calibration),
-            is_pretrained=is_model_pretrained,
-            fullgraph=fullgraph,
-            data_transform_fn=data_transform_fn,
-        )
-        result: Any = planned(task, timer) if is_dry_run else _compile(task, timer)
+            result = planned(task, timer) if is_dry_run else _compile(task, timer)
     log.done(result if is_dry_run else result.report)
     return result
+
+
+def _captured(
+    function: Callable[..., Any], samples: list[Sample], axes: DynamicAxes, *, fullgraph: bool, is_dry_run: bool
+) -> Captured | Failure:
+    """The graph; or why the whole model would be one leaf module, where leaf modules are allowed."""
+    try:
+        captured = capture(function, samples, dynamic_axes=axes, fullgraph=fullgraph and not is_dry_run)
+    except NoGraphError as error:
+        if fullgraph or is_dry_run:
+            raise
+        return error.failure
+    whole = next((leaf for leaf in captured.leaves if not leaf.fqn), None)
+    return captured if whole is None or fullgraph or is_dry_run else whole
+
+
+def _uncompiled(
+    model: nn.Module,
+    sample: Sample,
+    settings: DeploymentSettings,
+    layers: tuple[ExplainedLayer, ...] | None,
+    why: Failure,
+    timer: StageTimer,
+    name: str,
+) -> CompiledModel:
+    """The model in Python, because all of it is one leaf module."""
+    remark = f"nothing is compiled: the whole model is one leaf module and runs in Python, {failure_line(why)}"
+    if layers is not None:
+        raise SettingsError(
+            f"Nothing would be quantized, and {remark}. {why.remedy} Or compile in float with "
+            "quantization_settings=None."
+        )
+    seconds, target = dict(timer.seconds), target_for(settings).name
+    report = CompileReport(target, seconds, (), state_bytes(model), None, ("",), name=name, remarks=(remark,))
+    return UncompiledModel(model, sample, settings, report)
 
 
 def _layer_settings(
@@ -239,7 +284,8 @@ def _compile(task: CompileTask, timer: StageTimer) -> CompiledModel:
         remarks=_remarks(target, quantized),
     )
     document = document_of_program(program, captured.model, captured.leaves, task.name, size_names=captured.size_names)
-    origin = Origin(lowering, functools.partial(_quantize_later, task) if quantized is None else None)
+    quantize_later = functools.partial(_quantize_later, task) if quantized is None else None
+    origin = Origin(lowering, quantize_later, captured.model if captured.leaves else None)
     out_spec = captured.program.call_spec.out_spec
     return CompiledModel(runtime, call_spec, task.settings, report, out_spec, document, origin)
 

@@ -37,6 +37,18 @@ class SharedMemory(CaptureError):
     """A module that would be a leaf returns memory that it shares, and the graph writes into it."""
 
 
+class NoGraphError(CaptureError):
+    """Not even one operator stands for the model, because its results are not of one structure.
+
+    Attributes:
+        failure: why the model itself cannot be exported.
+    """
+
+    def __init__(self, message: str, failure: Failure) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
 def _strides(sample: Sample) -> list[Any]:
     leaves = pytree.tree_leaves((sample.args, sample.kwargs))
     return [leaf.stride() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided]
@@ -124,7 +136,7 @@ class Attempts:
         """A program in which the modules that cannot be exported are operators.
 
         Raises:
-            CaptureError: not even the whole model can be one operator.
+            NoGraphError: not even the whole model can be one operator.
         """
         self._records.record()
         error = self.error
@@ -142,9 +154,11 @@ class Attempts:
             if error is None:
                 program.graph_module.meta["prepbench_keep_alive"] = self._operators.keep_alive
                 return program, list(self._leaves.values())
-        raise CaptureError(
+        raise NoGraphError(
             f"{type(self.model).__name__} can be neither exported nor kept as one operator: {error} "
-            "Capture its submodules one by one to find the part that stops it."
+            "Capture its submodules one by one to find the part that stops it; compile_model(..., fullgraph=False) "
+            "runs it in Python.",
+            self._describe("", self.error or error or RuntimeError("unknown")),
         ) from error
 
     def _add_leaves(self, error: Exception) -> bool:
