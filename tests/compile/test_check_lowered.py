@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from prepbench.compile.check_lowered import check_lowered
 from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 
-Run = Callable[[Sequence[Any]], list[Any]]
+Run = Callable[..., list[Any]]
 
 
 class Given:
@@ -25,7 +26,12 @@ class Given:
 
 class Adds(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (x + y, x.argmax())
+        return (x + y, x.argmax(0))
+
+
+class Counts(nn.Module):
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[Any, ...]:
+        return (x.argmax(1), x.shape[0], ids + 1, x.shape[0] * x.shape[1], x * 2)
 
 
 class AddsInPlace(nn.Module):
@@ -45,22 +51,58 @@ def check(run: Run, model: nn.Module | None = None, indices: Sequence[int] = (3,
 
 
 def test_rounding_passes() -> None:
-    check(lambda leaves: [leaves[0] * 1.05 + leaves[1], leaves[0].argmin()])
+    check(lambda leaves: [leaves[0] * 1.05 + leaves[1], leaves[0].argmax(0)])
 
 
-def test_another_result_is_a_bug_of_the_target() -> None:
-    with pytest.raises(TargetError, match=r"Abacus does not compute .* on tracing_inputs\[3\] output 0 has .* dB"):
-        check(lambda leaves: [leaves[0] - leaves[1]])
+WRONG: dict[str, tuple[Run, str]] = {
+    "another result": (lambda x, y: [x - y, x.argmax(0)], r"output\[0\]: expected an SQNR of .* 20 dB, got -?\d+ dB"),
+    "NaN": (lambda x, y: [x + y * math.nan, x.argmax(0)], r"output\[0\] at \(0,\): expected .*, got nan"),
+    "one NaN": (lambda x, y: [torch.cat([(x + y)[:3], y[3:] * math.nan]), x.argmax(0)], r"output\[0\] at \(3,\)"),
+    "another shape": (lambda x, y: [(x + y)[None], x.argmax(0)], r"expected the shape \(4,\), got the shape \(1, 4\)"),
+    "another dtype": (lambda x, y: [(x + y).double(), x.argmax(0)], r"expected torch.float32, got torch.float64"),
+    "argmin for argmax": (lambda x, y: [x + y, x.argmin(0)], r"output\[1\]: expected \d, got \d"),
+    "missing output": (lambda x, y: [x + y], r"output: expected 2 values \(.*\), got 1 values"),
+    "one output more": (lambda x, y: [x + y, x.argmax(0), x], r"output: expected 2 values \(.*\), got 3 values"),
+    "swapped outputs": (lambda x, y: [x.argmax(0), x + y], r"output\[0\]: expected torch.float32, got torch.int64"),
+}  # fmt: skip
 
 
-def test_nan_where_the_program_has_a_number_is_a_bug_of_the_target() -> None:
-    with pytest.raises(TargetError, match=r"output 0 has an SQNR of -inf dB"):
-        check(lambda leaves: [leaves[0] + leaves[1] * float("nan")])
+@pytest.mark.parametrize("kind", WRONG)
+def test_another_result_is_a_bug_of_the_target(kind: str) -> None:
+    run, what = WRONG[kind]
+    with pytest.raises(TargetError, match=rf"Abacus does not compute .* on tracing_inputs\[3\], .*{what}"):
+        check(lambda leaves: run(*leaves))
 
 
-def test_another_shape_is_a_bug_of_the_target() -> None:
-    with pytest.raises(TargetError, match=r"output 0 has the shape \(1, 4\), expected \(4,\)"):
-        check(lambda leaves: [(leaves[0] + leaves[1])[None]])
+def right(x: torch.Tensor, ids: torch.Tensor) -> list[Any]:
+    return [x.argmax(1), torch.tensor(len(x)), ids + 1, x.numel(), x * 2]
+
+
+def check_counts(change: Callable[[list[Any]], None]) -> None:
+    def run(leaves: Sequence[Any]) -> list[Any]:
+        outputs = right(*leaves)
+        change(outputs)
+        return outputs
+
+    samples = [Sample((torch.randn(size, 5), torch.arange(40)), {}, size) for size in (3, 6)]
+    program = torch.export.export(Counts(), samples[0].args, dynamic_shapes=({0: torch.export.Dim("n")}, None))
+    check_lowered(Given(run), program, "Abacus", samples)  # type: ignore[arg-type]
+
+
+def test_sizes_may_come_as_tensors_and_near_ties_may_turn() -> None:
+    check_counts(lambda outputs: None)
+
+    def turn(outputs: list[Any]) -> None:
+        outputs[0][1] = (outputs[0][1] + 1) % 5
+
+    check_counts(turn)
+
+
+def test_integers_that_no_floats_decide_are_exact() -> None:
+    with pytest.raises(TargetError, match=r"output\[2\] at \(7,\): expected 8, got 9"):
+        check_counts(lambda outputs: outputs[2][7].add_(1))
+    with pytest.raises(TargetError, match=r"output\[1\]: expected 3, got 4"):
+        check_counts(lambda outputs: outputs[1].add_(1))
 
 
 def test_a_result_right_at_the_first_call_only_is_found() -> None:
@@ -68,15 +110,15 @@ def test_a_result_right_at_the_first_call_only_is_found() -> None:
 
     def run(leaves: Sequence[Any]) -> list[Any]:
         total.add_(leaves[1])
-        return [leaves[0] + total]
+        return [leaves[0] + total, leaves[0].argmax(0)]
 
-    with pytest.raises(TargetError, match=r"a second call with tracing_inputs\[3\] output 0"):
+    with pytest.raises(TargetError, match=r"a second call with tracing_inputs\[3\], output\[0\]"):
         check(run, indices=[3])
 
 
 def test_changing_the_callers_tensor_is_a_bug() -> None:
     with pytest.raises(TargetError, match="Abacus changes input 1 of the graph"):
-        check(lambda leaves: [leaves[1].add_(leaves[0])])
+        check(lambda leaves: [leaves[1].add_(leaves[0]), leaves[0].argmax(0)])
 
 
 def test_changing_what_the_model_changes_is_right() -> None:

@@ -9,7 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, OutputKind
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    OutputKind,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+)
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.checks import needed_for
@@ -129,6 +136,13 @@ def constant_outputs(program: torch.export.ExportedProgram) -> dict[int, Any]:
     """The user outputs that are no results of the graph but values known beforehand, by place."""
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     return {i: spec.arg.value for i, spec in enumerate(specs) if isinstance(spec.arg, ConstantArgument)}
+
+
+def number_outputs(program: torch.export.ExportedProgram) -> tuple[int, ...]:
+    """The places of the user outputs that are computed and no tensors, such as a size."""
+    kinds = (SymIntArgument, SymFloatArgument, SymBoolArgument)
+    specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    return tuple(i for i, spec in enumerate(specs) if isinstance(spec.arg, kinds))
 
 
 def _changed(program: torch.export.ExportedProgram, **parts: Any) -> torch.export.ExportedProgram:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench._torch_compat.programs import constant_outputs
+from prepbench._torch_compat.programs import constant_outputs, number_outputs
 from prepbench.compile.output_tree import Tree, leaf_names, rebuild, tree_of
 from prepbench.compile.tensor_specs import TensorSpecs, dummy_tensor, tensor_specs
 from prepbench.errors import InputError
@@ -33,6 +33,7 @@ class CallSpec:
         input_constants: input leaves that are not tensors, by index. The graph is valid for these values only.
         output_constants: output leaves that are not tensors, by index.
         tensors: dtype and sizes of each input leaf that is a tensor.
+        output_numbers: output leaves that are computed but are not tensors, such as a size, by index.
         defaults: plain default values of parameters, which a call may give even if the tracing inputs left them out.
     """
 
@@ -45,6 +46,7 @@ class CallSpec:
     input_constants: Mapping[int, Any]
     output_constants: Mapping[int, Any]
     tensors: TensorSpecs
+    output_numbers: tuple[int, ...]
     defaults: Mapping[str, Any]
 
     @classmethod
@@ -63,6 +65,7 @@ class CallSpec:
             {i: leaf for i, (_, leaf) in enumerate(leaves) if not isinstance(leaf, torch.Tensor)},
             constant_outputs(program),
             tensor_specs(program),
+            number_outputs(program),
             _defaults(module_or_function),
         )
 
@@ -124,6 +127,9 @@ class CallSpec:
         """The result of a call from its computed output leaves."""
         rest, count = iter(outputs), len(self.output_constants) + len(outputs)
         values = [self.output_constants[i] if i in self.output_constants else next(rest) for i in range(count)]
+        for i in self.output_numbers:
+            if isinstance(values[i], torch.Tensor):  # most targets give every result as a tensor
+                values[i] = values[i].item()
         if spec is not None:
             return pytree.tree_unflatten(values, spec)
         return rebuild(self.outputs, iter(values))
@@ -172,6 +178,7 @@ class CallSpec:
             "input_constants": {str(i): _plain(value) for i, value in self.input_constants.items()},
             "output_constants": {str(i): _plain(value) for i, value in self.output_constants.items()},
             "tensors": list(self.tensors),
+            "output_numbers": list(self.output_numbers),
             "defaults": dict(self.defaults),
         }
 
@@ -188,6 +195,7 @@ class CallSpec:
             {int(i): value for i, value in data["input_constants"].items()},
             {int(i): value for i, value in data["output_constants"].items()},
             tuple(data["tensors"]),
+            tuple(data["output_numbers"]),
             data["defaults"],
         )
 

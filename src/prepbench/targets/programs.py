@@ -143,6 +143,9 @@ def _damaged(path: Path, error: Exception) -> ArtifactError:
     return ArtifactError(f"{path} is damaged: {sentence(error)} Copy the folder again, or compile and save again.")
 
 
+_SIZES = (torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default, torch.ops.aten.sym_stride.int)
+
+
 def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
     """Placeholders of the buffers that the program changes in place: its state from call to call."""
     signature = program.graph_signature
@@ -155,6 +158,19 @@ def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
             if argument.is_write and isinstance(value, fx.Node):
                 written.add(_storage_of(value).name)
     return written & set(signature.inputs_to_buffers)
+
+
+def outputs_computed_from_floats(program: torch.export.ExportedProgram) -> list[bool]:
+    """For each output, whether floating-point numbers decide its values: only then may rounding change integers."""
+    rounded: set[fx.Node] = set()
+    for node in program.graph.nodes:  # in the order in which they run
+        value = node.meta.get("val")
+        is_float = isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+        # a size of a tensor is no value of it
+        if is_float or (node.target not in _SIZES and not rounded.isdisjoint(node.all_input_nodes)):
+            rounded.add(node)
+    results = {node.name: node in rounded for node in program.graph.nodes}
+    return [results.get(str(name), False) for name in program.graph_signature.user_outputs]
 
 
 def is_repeatable(program: torch.export.ExportedProgram) -> bool:

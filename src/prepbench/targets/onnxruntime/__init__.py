@@ -92,7 +92,7 @@ class OnnxRuntime(Runtime):
 
     def _tensors(self, leaves: Sequence[Any]) -> dict[str, torch.Tensor]:
         return {
-            name: leaf.detach().cpu().contiguous()
+            name: leaf.detach().cpu().contiguous().resolve_conj().resolve_neg()
             for name, leaf in zip(self._inputs, leaves, strict=True)
             if name and isinstance(leaf, torch.Tensor)
         }

@@ -67,9 +67,12 @@ class OpenVino(Runtime):
             request = self._idle.pop()
         except IndexError:
             request = self._compiled.create_infer_request()
+        arrays = []  # alive until the call is done
         for name, leaf in zip(self._inputs, leaves, strict=True):
             if name:
-                request.set_tensor(name, to_openvino(leaf, name))
+                tensor, array = to_openvino(leaf, name)
+                arrays.append(array)
+                request.set_tensor(name, tensor)
         request.infer()
         # copies, because the next call of this request writes into the same memory
         outputs = [from_openvino(tensor) for tensor in request.output_tensors]

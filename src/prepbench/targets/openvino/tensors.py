@@ -29,15 +29,17 @@ def check_dtypes(lowering: Lowering) -> None:
                 )
 
 
-def to_openvino(leaf: torch.Tensor, name: str) -> Any:
-    """The tensor in OpenVINO's terms; memory is shared where it is contiguous and on the CPU.
+def to_openvino(leaf: torch.Tensor, name: str) -> tuple[Any, Any]:
+    """The tensor in OpenVINO's terms, and the array whose memory it reads but does not keep alive.
+
+    That memory is the leaf's own where it is contiguous and on the CPU, and a copy otherwise.
 
     Raises:
         TargetError: an int64 value that does not fit into 32 bits, in which OpenVINO computes.
     """
     import openvino
 
-    leaf = leaf.detach().cpu().contiguous()
+    leaf = leaf.detach().cpu().contiguous().resolve_conj().resolve_neg()
     if leaf.dtype == torch.int64 and leaf.numel():
         low, high = (int(value) for value in torch.aminmax(leaf))
         if low < _INT32.min or high > _INT32.max:
@@ -46,8 +48,10 @@ def to_openvino(leaf: torch.Tensor, name: str) -> Any:
                 "OnnxRuntimeDeployment() for such values."
             )
     if leaf.dtype == torch.bfloat16:  # which NumPy does not have
-        return openvino.Tensor(leaf.view(torch.int16).numpy(), openvino.Shape(list(leaf.shape)), openvino.Type.bf16)
-    return openvino.Tensor(leaf.numpy(), shared_memory=True)
+        array = leaf.view(torch.int16).numpy()
+        return openvino.Tensor(array, openvino.Shape(list(leaf.shape)), openvino.Type.bf16), array
+    array = leaf.numpy()
+    return openvino.Tensor(array, shared_memory=True), array
 
 
 def from_openvino(tensor: Any) -> torch.Tensor:

@@ -1,0 +1,102 @@
+"""Every target reads an input as its values say, however it lies in memory; sizes among the results stay numbers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.errors import MissingPackageError
+from prepbench.running.equality import ROUNDED, difference
+from prepbench.targets import target_for
+
+TARGETS = [
+    pb.OnnxRuntimeDeployment(),
+    pb.OpenVinoDeployment(),
+    pb.TensorRtDeployment(),
+    pb.ExecuTorchDeployment(),
+    pb.InductorDeployment(),
+]
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": lambda x: x.t().contiguous().t(),
+    "expanded": lambda x: x[:1].expand(len(x), -1),
+    "sliced": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
+    "every other row": lambda x: x.repeat_interleave(2, 0)[::2],
+    "flipped": lambda x: x.flip(0, 1),
+    "with an offset": lambda x: torch.cat([x[:1], x])[1:],
+    "imaginary part": lambda x: torch.complex(x, x).imag,
+    "negated view": lambda x: torch.complex(x, x).conj().imag,
+    "of requires_grad": lambda x: x.clone().requires_grad_(),
+    "empty": lambda x: x[:0],
+}
+
+
+def compiled(target: pb.DeploymentSettings, model: nn.Module, *shape: int, **options: Any) -> pb.CompiledModel:
+    try:
+        target_for(target).check_available()
+    except MissingPackageError as error:
+        pytest.skip(str(error))
+    torch.manual_seed(1)
+    # half of the calibrated range, because CPUs without VNNI overflow beyond it
+    samples = [torch.rand(count, *shape) / 2 for count in (4, 6)]
+    return pb.compile_model(  # type: ignore[no-any-return]
+        model, tracing_inputs=samples, calibration_inputs=[samples[0] * 2], deployment_settings=target, **options
+    )
+
+
+@functools.cache
+def linear(target: pb.DeploymentSettings, is_quantized: bool) -> pb.CompiledModel:
+    torch.manual_seed(0)
+    options = {"quantization_settings": pb.QuantizationSettings()} if is_quantized else {}
+    return compiled(target, nn.Linear(64, 32), 64, **options)
+
+
+@pytest.mark.parametrize("is_quantized", [False, True], ids=["float", "int8"])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+def test_views_are_read_as_their_values(target: pb.DeploymentSettings, is_quantized: bool) -> None:
+    model = linear(target, is_quantized)
+    for name, view in VIEWS.items():
+        x = view(torch.rand(8, 64) / 2)
+        expected = model(torch.empty(x.shape).copy_(x.detach()))
+        for _ in range(3):
+            found = difference(expected, model(x), ROUNDED)
+            assert found.equal, (name, found.text)
+
+
+@pytest.mark.parametrize("target", TARGETS[:4], ids=lambda target: type(target).__name__)
+def test_channels_last_is_read_as_its_values(target: pb.DeploymentSettings) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())
+    made = compiled(target, model, 3, 8, 8)
+    for _ in range(3):
+        x = torch.randn(5, 3, 8, 8).to(memory_format=torch.channels_last)
+        assert difference(model(x).detach(), made(x), ROUNDED).equal
+
+
+class Sizes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.layer(x)
+        return x.shape[0] * 2, y, x.shape[1], None, {"sum": y.sum(1), "rows": x.shape[0]}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+def test_sizes_before_tensors_shift_nothing(target: pb.DeploymentSettings, tmp_path: Any) -> None:
+    model = Sizes()
+    made = compiled(target, model, 4)
+    x = torch.randn(3, 4)
+    for one in (made, saved(made, tmp_path)):
+        found = difference(model(x), one(x), ROUNDED)
+        assert found.equal, found.text
+
+
+def saved(model: pb.CompiledModel, folder: Any) -> Any:
+    model.save(folder / "model")
+    return pb.load_compiled(folder / "model", allow_code=True)
