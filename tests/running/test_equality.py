@@ -100,7 +100,7 @@ def test_every_kind_of_difference_is_found_at_its_place(kind: str, closeness: Cl
 @pytest.mark.parametrize("place", ["output", "inputs", "buffers"])
 def test_what_a_call_leaves_behind_counts(place: str) -> None:
     expected = Outcome(A, {0: A}, {"count": torch.tensor(1)})
-    values = {"output": B, "inputs": {0: B}, "buffers": {"count": torch.tensor(2)}}
+    values: dict[str, Any] = {"output": B, "inputs": {0: B}, "buffers": {"count": torch.tensor(2)}}
     found = difference(expected, replace(expected, **{place: values[place]}))
     assert found.path.startswith({"output": "output"}.get(place, "after the call, "))
     lost = difference(expected, replace(expected, buffers={}))

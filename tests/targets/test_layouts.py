@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import MissingPackageError
+from prepbench.errors import MissingPackageError, TargetError
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.targets import target_for
 
@@ -36,24 +36,30 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def compiled(target: pb.DeploymentSettings, model: nn.Module, *shape: int, **options: Any) -> pb.CompiledModel:
+def compiled(
+    target: pb.DeploymentSettings,
+    model: nn.Module,
+    *shape: int,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    **options: Any,
+) -> pb.CompiledModel:
     try:
         target_for(target).check_available()
     except MissingPackageError as error:
         pytest.skip(str(error))
     torch.manual_seed(1)
-    # half of the calibrated range, because CPUs without VNNI overflow beyond it
-    samples = [torch.rand(count, *shape) / 2 for count in (4, 6)]
+    samples = [torch.rand(count, *shape).to(memory_format=memory_format) for count in (4, 6)]
     return pb.compile_model(  # type: ignore[no-any-return]
-        model, tracing_inputs=samples, calibration_inputs=[samples[0] * 2], deployment_settings=target, **options
+        model, tracing_inputs=samples, calibration_inputs=samples, deployment_settings=target, **options
     )
 
 
 @functools.cache
 def linear(target: pb.DeploymentSettings, is_quantized: bool) -> pb.CompiledModel:
     torch.manual_seed(0)
-    options = {"quantization_settings": pb.QuantizationSettings()} if is_quantized else {}
-    return compiled(target, nn.Linear(64, 32), 64, **options)
+    model = nn.Sequential(nn.Linear(64, 32), nn.GELU())
+    options: dict[str, Any] = {"quantization_settings": pb.QuantizationSettings()} if is_quantized else {}
+    return compiled(target, model, 64, **options)
 
 
 @pytest.mark.parametrize("is_quantized", [False, True], ids=["float", "int8"])
@@ -61,20 +67,27 @@ def linear(target: pb.DeploymentSettings, is_quantized: bool) -> pb.CompiledMode
 def test_views_are_read_as_their_values(target: pb.DeploymentSettings, is_quantized: bool) -> None:
     model = linear(target, is_quantized)
     for name, view in VIEWS.items():
-        x = view(torch.rand(8, 64) / 2)
+        x = view(torch.rand(8, 64))
         expected = model(torch.empty(x.shape).copy_(x.detach()))
         for _ in range(3):
             found = difference(expected, model(x), ROUNDED)
             assert found.equal, (name, found.text)
 
 
-@pytest.mark.parametrize("target", TARGETS[:4], ids=lambda target: type(target).__name__)
-def test_channels_last_is_read_as_its_values(target: pb.DeploymentSettings) -> None:
+@pytest.mark.parametrize("is_traced_so", [False, True], ids=["traced contiguous", "traced channels last"])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+def test_channels_last_is_read_as_its_values(target: pb.DeploymentSettings, is_traced_so: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())
-    made = compiled(target, model, 3, 8, 8)
-    for _ in range(3):
-        x = torch.randn(5, 3, 8, 8).to(memory_format=torch.channels_last)
-        assert difference(model(x).detach(), made(x), ROUNDED).equal
+    forms = (torch.contiguous_format, torch.channels_last)
+    if is_traced_so and isinstance(target, pb.ExecuTorchDeployment):
+        with pytest.raises(TargetError, match="ExecuTorch does not compute what the graph computes"):
+            compiled(target, model, 3, 8, 8, memory_format=forms[is_traced_so])
+        return
+    made = compiled(target, model, 3, 8, 8, memory_format=forms[is_traced_so])
+    for form in forms * 2:
+        x = torch.randn(5, 3, 8, 8).to(memory_format=form)
+        found = difference(model(x).detach(), made(x), ROUNDED)
+        assert found.equal, (form, found.text)
 
 
 class Sizes(nn.Module):

@@ -49,7 +49,7 @@ class ExecuTorch(Runtime):
         self._lock = threading.Lock()
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        inputs = [leaf.detach().cpu().contiguous() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        inputs = [_dense(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._check_sizes(inputs)
         with self._lock:
             try:
@@ -73,6 +73,10 @@ class ExecuTorch(Runtime):
                         "planned memory. Give a smaller one, or compile with larger tracing inputs or "
                         "ExecuTorchDeployment(max_size_factor=...)."
                     )
+
+
+def _dense(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.detach().cpu().contiguous().resolve_conj().resolve_neg()
 
 
 def _bounds(metadata: Any, index: int) -> tuple[int, ...] | None:

@@ -19,7 +19,7 @@ from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import Lowering, Runtime, Target
-from prepbench.targets.inductor.package import Package
+from prepbench.targets.inductor.package import Package, write_dim_orders
 from prepbench.targets.inductor.passes import fit_to_inductor
 
 FILE = "model.pt2"
@@ -50,9 +50,8 @@ class JustInTime(Runtime):
         self._lock = threading.RLock()
         program = fit_to_inductor(lowering.program)
         self._compiled = torch.compile(program.module(check_guards=False), dynamic=True)
-        assert program.example_inputs is not None
         with _quiet():
-            self.run(program.example_inputs[0])  # compiles now, not at the first call
+            self.run(_examples(lowering))  # compiles now, not at the first call
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         # Inductor makes weights constants only while this option is set, also when a new size needs another kernel
@@ -99,6 +98,7 @@ class InductorTarget(Target):
         try:
             with torch.no_grad(), _quiet():
                 compile_package(program, file, _options())
+                write_dim_orders(file, [leaf for leaf in _examples(lowering) if isinstance(leaf, torch.Tensor)])
         except Exception as error:  # Inductor's passes have no errors of their own
             raise TargetError(
                 f"Inductor cannot compile the graph: {type(error).__name__}: {sentence(error)} Choose another target, "
@@ -113,6 +113,13 @@ class InductorTarget(Target):
                 "your rights. If you trust where it comes from, load it with load_compiled(path, allow_code=True)."
             )
         return AheadOfTime(folder / FILE)
+
+
+def _examples(lowering: Lowering) -> Sequence[Any]:
+    """The input leaves with which the program was traced."""
+    assert lowering.program.example_inputs is not None
+    leaves: Sequence[Any] = lowering.program.example_inputs[0]
+    return leaves
 
 
 def _options() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import zipfile
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from prepbench._torch_compat.inductor import load_library
 from prepbench.errors import ArtifactError
 from prepbench.storage import KeptFolder
 
+# the entry of a package that says in which order the dims of each input lie in memory
+_ORDERS = "prepbench/dim_orders.json"
 # bytes of a cache line, on which torch's own allocator puts tensors
 _LINE = 64
 
@@ -34,6 +37,7 @@ class Package:
     def __init__(self, file: Path) -> None:
         self._folder = KeptFolder("inductor")
         library = _extract(file, self._folder.path)
+        self._orders = _read_dim_orders(file)
         self._runner = load_library(library)
         constants: dict[str, torch.Tensor] = self._runner.extract_constants_map(False)
         is_off = any(value.data_ptr() % _LINE for value in constants.values() if not value.is_mkldnn and value.numel())
@@ -43,8 +47,38 @@ class Package:
             self._runner.update_constant_buffer(self._weights, False, False, True)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        outputs: Sequence[torch.Tensor] = self._runner.run(list(inputs))
+        laid_out = [_with_order(value, order) for value, order in zip(inputs, self._orders, strict=True)]
+        outputs: Sequence[torch.Tensor] = self._runner.run(laid_out)
         return outputs
+
+
+def write_dim_orders(file: Path, inputs: Sequence[torch.Tensor]) -> None:
+    """Note in a package how its inputs lie in memory, because the machine code reads them in that order unchecked.
+
+    Args:
+        file: what ``aoti_compile_and_package`` wrote.
+        inputs: the tensors with which the program was traced.
+    """
+    orders = [sorted(range(value.dim()), key=value.stride, reverse=True) for value in inputs]
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr(_ORDERS, json.dumps(orders))
+
+
+def _read_dim_orders(file: Path) -> list[list[int]]:
+    with zipfile.ZipFile(file) as archive:
+        try:
+            orders: list[list[int]] = json.loads(archive.read(_ORDERS))
+            if all(sorted(order) == list(range(len(order))) for order in orders):
+                return orders
+        except (KeyError, ValueError, TypeError):
+            pass
+    raise ArtifactError(f"{file} does not say how its inputs lie in memory. Compile the model again.")
+
+
+def _with_order(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """The tensor without gaps and with its dims in this order in memory: itself, or a copy."""
+    laid_out = value.permute(*order).contiguous().resolve_conj().resolve_neg() if order else value
+    return laid_out.permute(*sorted(range(len(order)), key=order.__getitem__)) if order else value
 
 
 def _extract(file: Path, folder: Path) -> Path:
