@@ -179,8 +179,9 @@ def test_concrete_args_decide_and_are_checked() -> None:
             prepared(x(2, 3), False)
         with pytest.raises(InputError, match=r"scale=4"):
             prepared(x(2, 3), True, 4)
-    with pytest.raises(InputError, match=r"flagg.*flag"):
-        prepare_model(model, concrete_args={"flagg": True})
+    with pytest.warns(UserWarning, match=r"'flagg', which forward\(x, flag, scale\) does not take.*Nearest: 'flag'"):
+        prepared = prepare_model(model, concrete_args={"flagg": True, "flag": True})
+    torch.testing.assert_close(prepared(x(2, 3), True), 3 * x(2, 3))
 
 
 class Builds(nn.Module):

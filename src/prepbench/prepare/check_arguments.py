@@ -13,19 +13,26 @@ from prepbench.prepare.model import PreparedModel
 
 
 def check_arguments(model: Any, modules: Any, classes: Any, passes: Any) -> None:
+    """Check what ``prepare_model`` takes.
+
+    Raises:
+        InputError: one of them is of another kind, or is not part of the model.
+    """
+    check_excluded("prepare_model", model, modules, classes)
+    check_passes("extra_passes", passes)
+
+
+def check_excluded(function: str, model: Any, modules: Any, classes: Any) -> None:
     """Check the model and what is excluded.
 
     Raises:
         InputError: one of them is of another kind, or is not part of the model.
     """
     if not isinstance(model, torch.nn.Module):
-        raise InputError(
-            f"model must be a torch.nn.Module, got {described(model)}. Give prepare_model the module itself."
-        )
+        raise InputError(f"model must be a torch.nn.Module, got {described(model)}. Give {function} the module itself.")
     for name, given in (("modules_to_exclude", modules), ("module_classes_to_exclude", classes)):
         if given is not None and not isinstance(given, list | tuple | set):
             raise InputError(f"{name} is a list, got {described(given)}: write {name}=[...].")
-    check_passes("extra_passes", passes)
     _check_modules(model, list(modules or ()))
     _check_classes(model, list(classes or ()))
 

@@ -28,7 +28,7 @@ from prepbench.prepare.sizes import fixed_sizes, with_other_batch
 from prepbench.prepare.trace import Traced, trace
 from prepbench.prepare.training_flag import UNKNOWN_LINE, place_text
 from prepbench.prepare.verify import compare_in_other_mode, compare_on, verify
-from prepbench.running.check_inputs import check_names, checked_samples
+from prepbench.running.check_inputs import checked_samples, known_names
 from prepbench.running.outcomes import without_output
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
@@ -78,7 +78,7 @@ def prepare_model(
         )
     """
     check_arguments(model, modules_to_exclude, module_classes_to_exclude, extra_passes)
-    check_names(model, concrete_args)
+    concrete_args = known_names(model, concrete_args)
     with _collector_paused(), tracing(with_dynamo=inputs is not None):
         return _prepared(
             model, modules_to_exclude or (), module_classes_to_exclude or (), concrete_args, inputs, extra_passes

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from prepbench._display import view
-from prepbench.checks import described
 from prepbench.document.model import SourceLine
-from prepbench.errors import InputError
+from prepbench.prepare.check_arguments import check_excluded
 from prepbench.prepare.kept import (
     CUSTOM,
     FOREIGN,
@@ -23,7 +23,7 @@ from prepbench.prepare.kept import (
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.passes.graph_edits import owner_of
 from prepbench.prepare.trace import Traced, trace
-from prepbench.running.check_inputs import check_names, checked_samples
+from prepbench.running.check_inputs import checked_samples, known_names
 from prepbench.running.outcomes import without_output
 
 REUSED, FUNCTION, MISSING, UNTRACED = "reused module", "operation without module", "missing module", "not traced"
@@ -90,18 +90,25 @@ class ValidationReport:
 
 
 def validate_model(
-    model: torch.nn.Module, concrete_args: dict[str, Any] | None = None, *, inputs: Any = None
+    model: torch.nn.Module,
+    concrete_args: dict[str, Any] | None = None,
+    *,
+    modules_to_exclude: Sequence[torch.nn.Module] | None = None,
+    module_classes_to_exclude: Sequence[type[torch.nn.Module]] | None = None,
+    inputs: Any = None,
 ) -> ValidationReport:
     """List what breaks the guidelines: each operation is a module, no module is called twice, all code is traced.
 
     Args:
         model: any model; it is traced, not changed.
         concrete_args: as for :func:`prepbench.prepare_model`.
+        modules_to_exclude: submodules whose inside is not looked at, as for :func:`prepbench.prepare_model`.
+        module_classes_to_exclude: classes of such submodules.
         inputs: sample inputs, as for :func:`prepbench.prepare_model`.
 
     Raises:
         CaptureError: the model's own forward cannot be traced.
-        InputError: a sample does not fit.
+        InputError: a sample does not fit, or what is excluded is not part of the model.
 
     Example:
         >>> class Twice(torch.nn.Module):
@@ -114,19 +121,19 @@ def validate_model(
         >>> [violation.kind for violation in validate_model(Twice()).violations]
         ['operation without module', 'reused module']
     """
-    if not isinstance(model, torch.nn.Module):
-        raise InputError(
-            f"model must be a torch.nn.Module, got {described(model)}. Give validate_model the module itself."
-        )
-    check_names(model, concrete_args)
+    check_excluded("validate_model", model, modules_to_exclude, module_classes_to_exclude)
+    concrete_args = known_names(model, concrete_args)
     samples = None if inputs is None else checked_samples(model, inputs)
+    modules, classes = tuple(modules_to_exclude or ()), tuple(module_classes_to_exclude or ())
     with without_output():
-        traced = trace(model, samples, concrete_args, (), ())
+        traced = trace(model, samples, concrete_args, modules, classes)
     kind = model.original_type if isinstance(model, PreparedModel) else type(model)
-    return ValidationReport(kind.__name__, tuple(_violations(model, traced)))
+    return ValidationReport(kind.__name__, tuple(_violations(model, traced, {*map(id, modules)}, classes)))
 
 
-def _violations(model: torch.nn.Module, traced: Traced) -> list[Violation]:
+def _violations(
+    model: torch.nn.Module, traced: Traced, excluded: Collection[int], classes: Collection[type[torch.nn.Module]]
+) -> list[Violation]:
     graph = traced.result.graph
     numbers, seen, found = numbers_of(graph), set[int](), []
     for node in graph.nodes:
@@ -146,7 +153,7 @@ def _violations(model: torch.nn.Module, traced: Traced) -> list[Violation]:
             why = "it is called again, so one setting would stand for several places"
             found.append(Violation(REUSED, name, type(module).__name__, why, _REMEDIES[REUSED], source))
         seen.add(id(module))
-        reason = traced.whole.get(name, "")
+        reason = "" if id(module) in excluded or type(module) in classes else traced.whole.get(name, "")
         if name in traced.failures:
             reason = f"its code cannot be traced: {traced.failures[name].kind}"
         if reason:

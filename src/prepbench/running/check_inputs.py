@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -110,24 +111,27 @@ def check_traced(name: str, model: Any) -> None:
         )
 
 
-def check_names(function: Callable[..., Any], names: Any) -> None:
-    """Check the names in ``concrete_args``.
+def known_names(function: Callable[..., Any], names: Any) -> dict[str, Any] | None:
+    """The part of ``concrete_args`` that forward takes. The others have no effect, and a ``UserWarning`` names them.
 
     Raises:
         SettingsError: it is no dict.
-        InputError: forward has no parameter of a name; gives the nearest.
     """
     check_table("concrete_args", names, '{"use_cache": False}', optional=True)
+    given: dict[str, Any] | None = names
     try:
         parameters = inspect.signature(forward_of(function)).parameters
     except (TypeError, ValueError):  # builtins without a signature
-        return
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for name in names or {}:
+        return given
+    if not given or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return given
+    for name in given:
         if name not in parameters:
-            near = difflib.get_close_matches(name, list(parameters), 3, 0.4) or list(parameters)
-            raise InputError(
-                f"concrete_args names {name!r}, which forward({', '.join(parameters)}) does not take. "
-                f"Nearest: {', '.join(map(repr, near))}."
+            near = difflib.get_close_matches(str(name), list(parameters), 3, 0.4) or list(parameters)
+            warnings.warn(
+                f"concrete_args names {name!r}, which forward({', '.join(parameters)}) does not take, so it has no "
+                f"effect. Nearest: {', '.join(map(repr, near)) or 'none'}.",
+                UserWarning,
+                stacklevel=3,
             )
+    return {name: value for name, value in given.items() if name in parameters}

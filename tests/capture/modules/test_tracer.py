@@ -185,3 +185,23 @@ def test_a_batch_of_one_in_any_order_stays_dynamic(sizes: tuple[int, int]) -> No
     collection = recursive_trace(Flat(), inputs=[torch.ones(size, 4) for size in sizes])
     assert collection.graph_module()(torch.ones(7, 4)).shape == (14, 2)
     assert collection.graph_module()(torch.ones(1, 4)).shape == (2, 2)
+
+
+def test_names_that_forward_does_not_take_are_warned_about_and_left_out() -> None:
+    linear = nn.Linear(2, 2)
+    for trace in (RobustTracer().trace, recursive_trace):
+        with pytest.warns(UserWarning, match=r"concrete_args names 'inputs', which forward\(input\).*Nearest: 'input'"):
+            trace(linear, concrete_args={"inputs": None})
+    assert not recursive_trace(linear).failures
+
+
+def test_an_analyser_of_the_peer_reads_what_failed() -> None:
+    class Fails(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    inner = Fails()
+    tracer = RobustTracer()
+    tracer.trace(nn.Sequential(nn.Linear(2, 2), inner))
+    assert list(tracer._tracer_failed) == [id(inner)]
+    assert tracer._tracer_failed[id(inner)] == tracer.failure_msg(inner)

@@ -22,7 +22,7 @@ from prepbench.checks import check_text, described
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.errors import CaptureError, UnknownNameError
 from prepbench.inputs import Sample
-from prepbench.running.check_inputs import check_names, check_traced, checked_samples
+from prepbench.running.check_inputs import check_traced, checked_samples, known_names
 from prepbench.running.twin import Twin
 
 
@@ -65,11 +65,11 @@ class GraphCollection(HasDiagram):
             inputs: sample inputs; tracing then follows values, and submodules are traced on what they receive.
 
         Raises:
-            InputError: a sample does not fit the model or the others, or ``concrete_args`` names no parameter.
+            InputError: a sample does not fit the model or the others.
             CaptureError: the model itself raises on a sample; the cause is its error.
         """
         check_traced("model", model)
-        check_names(model, concrete_args)
+        concrete_args = known_names(model, concrete_args)
         GraphCollection.__init__(self)
         self.model = model
         samples = None if inputs is None else checked_samples(model, inputs)

@@ -17,7 +17,7 @@ from prepbench.capture.modules.value_trace import trace_values
 from prepbench.checks import check_text
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample, normalize_samples
-from prepbench.running.check_inputs import check_names, check_traced
+from prepbench.running.check_inputs import check_traced, known_names
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
 
@@ -87,6 +87,11 @@ class RobustTracer:
         found = self._failures.get(id(m))
         return found[1] if found else None
 
+    @property
+    def _tracer_failed(self) -> dict[int, str]:
+        """The messages of all failed modules by ``id``: what analysers written for ModelOpt's tracer read."""
+        return {key: message for key, (_, message) in self._failures.items()}
+
     def is_unvisited(self, m: Target) -> bool:
         """Whether ``m`` was never called while tracing."""
         return id(m) not in self._visited
@@ -118,7 +123,7 @@ class RobustTracer:
         check_traced("root", root)
         check_text("prefix", prefix, "encoder")
         self.root = root
-        check_names(root, concrete_args)
+        concrete_args = known_names(root, concrete_args)
         with tracing(with_dynamo=inputs is not None):
             result = self._traced(root, concrete_args, inputs, runs, prefix)
         self._note(root, result, prefix)
