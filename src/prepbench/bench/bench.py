@@ -12,10 +12,11 @@ from torch import nn
 
 from prepbench._display import view
 from prepbench.bench.code import code_for
-from prepbench.bench.state import PRECISIONS, TARGETS, BenchState, Precision
+from prepbench.bench.state import DISPLAY_NAMES, PRECISIONS, TARGETS, BenchState, Precision
 from prepbench.bench.summary import BenchSummary, axis_summaries, layer_summary, precision_choices, subtitle
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.checks import check_function, check_progress, check_switch, check_text, check_texts, described
 from prepbench.compile import CompiledModel, compile_model
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample, normalize_samples
@@ -60,6 +61,11 @@ class Bench:
         data: Iterable[Any] | None = None,
         metric: Callable[[Any, Any], Any] | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model must be a torch.nn.Module, got {described(model)}. Give the module itself.")
+        if data is not None and (isinstance(data, str | bytes | type) or not isinstance(data, Iterable)):
+            raise InputError(f"data must be an iterable of pairs, got {described(data)}. Give [(input, target), ...].")
+        check_function("metric", metric, "metric(output, target)", optional=True)
         if tracing_inputs is None and calibration_inputs is None:
             raise InputError("Bench needs samples: give tracing_inputs, calibration_inputs, or both.")
         if metric is not None and data is None:
@@ -123,18 +129,22 @@ class Bench:
                 f"{precision!r} needs calibration inputs: Bench(model, calibration_inputs=[...]) with "
                 "representative samples."
             )
-        patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+        patterns = [pattern] if isinstance(pattern, str) else pattern
+        check_texts("pattern", patterns, "encoder.*")
         chosen = {fqn: precision for p in patterns for fqn in self._matching(p)}
         self._choose(replace(self.state, precisions={**self.state.precisions, **chosen}))
 
     def set_target(self, target: str) -> None:
-        """Choose the deployment target by name, e.g. ``"ONNX Runtime"``."""
-        if target not in TARGETS:
+        """Choose the deployment target by name, e.g. ``"ONNX Runtime"``, or as ``compiled.target`` has it."""
+        check_text("target", target, "ONNX Runtime")
+        display_name = DISPLAY_NAMES.get(target, target)
+        if display_name not in TARGETS:
             raise SettingsError(f"target must be one of {', '.join(map(repr, TARGETS))}, got {target!r}.")
-        self._choose(replace(self.state, target=target))
+        self._choose(replace(self.state, target=display_name))
 
     def set_leaf_wrap(self, leaf_wrap: bool) -> None:
         """Choose whether modules that cannot be captured become leaf modules (``fullgraph=False``)."""
+        check_switch("leaf_wrap", leaf_wrap)
         self._choose(replace(self.state, leaf_wrap=leaf_wrap))
 
     def undo(self) -> None:
@@ -182,6 +192,8 @@ class Bench:
             progress: receives each step, in the job's thread.
             on_end: called once at the end, in the job's thread, with the error or None.
         """
+        check_progress(progress)
+        check_function("on_end", on_end, "on_end(error)", optional=True)
         if self.job is not None and not self.job.done:
             raise SettingsError("A compile is already running: wait for bench.job.result() or call bench.job.cancel().")
 
@@ -226,6 +238,7 @@ class Bench:
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call ``listener`` after every change of choices or results; returns a function that ends this."""
+        check_function("listener", listener, "listener()")
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 

@@ -25,6 +25,9 @@ EXPLANATIONS: dict[Precision, str] = {
 TARGETS: dict[str, type[DeploymentSettings]] = {target.display_name: target.settings_type for target in ALL_TARGETS}
 """The settings of every target, by its display name."""
 
+DISPLAY_NAMES: dict[str, str] = {target.name: target.display_name for target in ALL_TARGETS}
+"""The display name of every target, by the name that ``compiled.target`` has."""
+
 
 @dataclass(frozen=True)
 class BenchState:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from torch import nn
+
 from prepbench.checks import check_type
-from prepbench.errors import SettingsError
+from prepbench.errors import InputError, SettingsError
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
@@ -40,7 +42,7 @@ def check_arguments(
     if quantization is not None and calibration is None:
         raise SettingsError(
             "quantization_settings needs calibration_inputs: a list of representative samples, from which the "
-            "ranges of activations are learned."
+            "ranges of activations are learned. Give calibration_inputs=[...]."
         )
     if quantization is not None and deployment is None:
         raise SettingsError(
@@ -56,6 +58,15 @@ def check_arguments(
     if tracing is None and calibration is None:
         raise SettingsError(
             "Give tracing_inputs (or calibration_inputs): sample inputs whose sizes differ in the dims to make dynamic."
+        )
+
+
+def check_weights(model: Any) -> None:
+    """Raise ``InputError`` for a model without data, whose program could only be planned."""
+    if isinstance(model, nn.Module) and any(parameter.is_meta for parameter in model.parameters()):
+        raise InputError(
+            "module_or_func has weights on meta, which have no data, so the compiled model could not run. Load the "
+            "weights first (model.to_empty(device='cpu') makes room for them), or give is_dry_run=True for the plan."
         )
 
 

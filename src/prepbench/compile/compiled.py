@@ -15,15 +15,17 @@ from prepbench._display import view
 from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress, check_switch
+from prepbench.compile.arguments import check_arguments
 from prepbench.compile.artifact import read_manifest, write_folder
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
-from prepbench.compile.tensor_specs import check_tensors
+from prepbench.compile.tensor_specs import checked_tensors
 from prepbench.document.model import GraphCollectionDocument
 from prepbench.errors import (
     ArtifactError,
     DocumentError,
+    InputError,
     PrepbenchError,
     SettingsError,
     TargetError,
@@ -95,21 +97,40 @@ class CompiledModel(nn.Module):
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; raises ``InputError`` for a call that differs in form from the tracing inputs.
+        """Run the model; raises ``InputError`` for a call that has another form than the tracing inputs, or fails.
 
         Where a leaf module returns another structure than on the tracing inputs, which no graph can express, the
         whole call is repeated in Python.
         """
         leaves = self._call_spec.flatten(args, kwargs)
-        check_tensors(leaves, self._call_spec.tensors, self._call_spec.paths)
-        with torch.no_grad():
-            try:
-                outputs = self._runtime.run(leaves)
-            except UnknownOutputsError:
-                if self._origin is None or self._origin.model is None:
-                    raise
+        tensors = checked_tensors(leaves, self._call_spec.tensors, self._call_spec.paths)
+        try:
+            with torch.no_grad():
+                outputs = self._runtime.run(tensors)
+        except UnknownOutputsError:
+            if self._origin is None or self._origin.model is None:
+                raise
+            with torch.no_grad():
                 return self._origin.model(*args, **kwargs)
+        except PrepbenchError:
+            raise
+        except Exception as error:  # each runtime has its own
+            if self.report.leaves:  # it may be the model's own error
+                raise
+            raise self._call_failed(leaves, error) from error
         return self._call_spec.result(outputs, self._out_spec)
+
+    def _call_failed(self, leaves: Sequence[Any], error: Exception) -> InputError:
+        ranges = [
+            f"{path} from {int(leaf.min())} to {int(leaf.max())}"
+            for path, leaf in zip(self._call_spec.paths, leaves, strict=True)
+            if isinstance(leaf, torch.Tensor) and leaf.numel() and leaf.dtype in (torch.int32, torch.int64)
+        ]
+        given = f" The integers given are {', '.join(ranges)}." if ranges else ""
+        return InputError(
+            f"{self.target} fails on this call: {type(error).__name__}: {sentence(error)}{given} Check that the "
+            "original model takes these values; indices beyond the end of a table are one reason."
+        )
 
     @property
     def target(self) -> str:
@@ -197,6 +218,9 @@ class CompiledModel(nn.Module):
             8
         """
         check_progress(progress)
+        settings = QuantizationSettings() if quantization_settings is None else quantization_settings
+        deployment = self.deployment_settings if deployment_settings is None else deployment_settings
+        check_arguments(None, calibration_inputs, deployment, settings, layer_quantization_settings, compile_options)
         if self._origin is None or self._origin.quantize is None:
             why = "was loaded from a folder" if self._origin is None else "is quantized already"
             raise SettingsError(
@@ -205,8 +229,8 @@ class CompiledModel(nn.Module):
             )
         new = self._origin.quantize(
             calibration_inputs,
-            deployment_settings,
-            quantization_settings or QuantizationSettings(),
+            deployment,
+            settings,
             layer_quantization_settings,
             compile_options,
             progress,

@@ -110,11 +110,18 @@ def _checked(given: Sequence[str], old: Sequence[str], argument: str) -> list[st
     listed = [given] if isinstance(given, str) else list(given)
     if len(listed) != len(old):
         raise SettingsError(
-            f"{argument} must hold {len(old)} names, one for each of {', '.join(old) or 'none'}; got {listed!r}."
+            f"{argument} must hold {len(old)} names, one for each of {', '.join(old) or 'none'}; got {listed!r}. "
+            "Give a list of them."
         )
-    wrong = [name for name in listed if not isinstance(name, str) or not re.fullmatch(r"[^\s/\\]+", name)]
+    wrong = [
+        name
+        for name in listed
+        if not isinstance(name, str) or not name.isprintable() or not re.fullmatch(r"[^\s/\\]+", name)
+    ]
     if wrong or len(set(map(str, listed))) < len(listed):
-        raise SettingsError(f"{argument} must be different names without spaces or slashes; got {listed!r}.")
+        raise SettingsError(
+            f"{argument} must be different names without spaces or slashes; got {listed!r}. Choose others."
+        )
     return listed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import check_function, check_path, check_progress, check_switch, check_switches, check_text
-from prepbench.compile.arguments import check_arguments, with_extra_options
+from prepbench.compile.arguments import check_arguments, check_weights, with_extra_options
 from prepbench.compile.check_lowered import check_lowered
 from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.compiled import CompiledModel, Origin, measured_size
@@ -36,6 +37,7 @@ from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import check_calibration
 from prepbench.running.callable_module import as_module, with_forward_fn
+from prepbench.running.check_inputs import check_traced
 from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
@@ -139,6 +141,7 @@ def compile_model(
     check_switch("disable", disable)
     if disable:
         return module_or_func
+    check_traced("module_or_func", module_or_func)
     check_switches(
         discard_input_model=discard_input_model,
         is_model_pretrained=is_model_pretrained,
@@ -168,6 +171,7 @@ def compile_model(
     )
     if not is_dry_run:
         target.check_available()
+        check_weights(module_or_func)
     called = module_or_func if forward_fn is None else with_forward_fn(module_or_func, forward_fn)
     twin = Twin(called)  # for other threads the model stays in its mode
     function, model = twin.model, as_module(twin.model)
@@ -181,7 +185,8 @@ def compile_model(
             check_calibration(function, calibration)
         timer = StageTimer(log.logged(progress), log)
         if not skip_eval_set_mode:
-            model.eval()
+            with contextlib.suppress(NotImplementedError):  # the mode of an exported program is part of its graph
+                model.eval()
         with timer("capture"), tracing(timer.progress):
             axes = _axes(function, samples, dynamic_axes, dynamic)
             samples = with_static_sizes_of_first(samples, axes, function)

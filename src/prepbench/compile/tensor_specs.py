@@ -34,15 +34,20 @@ def dummy_tensor(spec: Mapping[str, Any], generator: torch.Generator) -> torch.T
     return torch.ones(sizes, dtype=dtype) if dtype is torch.bool else torch.zeros(sizes, dtype=dtype)
 
 
-def check_tensors(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[str]) -> None:
-    """Raise ``InputError`` for an input leaf that the compiled graph cannot take, naming it and what it should be."""
+def checked_tensors(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[str]) -> list[Any]:
+    """The input leaves of a call; a view that negates or conjugates becomes a tensor of its own.
+
+    Raises:
+        InputError: the compiled graph cannot take a leaf; names it and says what it should be.
+    """
     for leaf, spec, path in zip(leaves, specs, paths, strict=True):
         if spec is not None and not _fits(leaf, spec):
             raise _misfit(leaf, spec, path)
+    return [leaf.resolve_neg().resolve_conj() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
 def _fits(leaf: Any, spec: Mapping[str, Any]) -> bool:
-    if not isinstance(leaf, torch.Tensor) or _name(leaf.dtype) != spec["dtype"]:
+    if not isinstance(leaf, torch.Tensor) or _name(leaf.dtype) != spec["dtype"] or not _has_plain_data(leaf):
         return False
     sizes = spec["shape"]
     return leaf.ndim == len(sizes) and all(s is None or s == n for s, n in zip(sizes, leaf.shape, strict=True))
@@ -54,10 +59,18 @@ def _misfit(leaf: Any, spec: Mapping[str, Any], path: str) -> InputError:
         return InputError(f"{wanted}, got {type(leaf).__name__}. Convert it, e.g. torch.as_tensor(...).")
     if _name(leaf.dtype) != spec["dtype"]:
         return InputError(f"{wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{spec['dtype']}).")
+    if leaf.layout is not torch.strided:
+        return InputError(f"{wanted}, got a sparse one. Convert it: {path}.to_dense().")
+    if leaf.is_meta:
+        return InputError(f"{wanted}, got one on meta, which has no data. Give a tensor with data, on the CPU.")
     return InputError(
         f"{wanted}, got shape {tuple(leaf.shape)}. A size that differs between the tracing inputs becomes dynamic (*): "
         "compile again with such samples."
     )
+
+
+def _has_plain_data(leaf: torch.Tensor) -> bool:
+    return leaf.layout is torch.strided and not leaf.is_meta
 
 
 def _spec(value: Any, example: Any) -> Mapping[str, Any] | None:

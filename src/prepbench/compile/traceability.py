@@ -16,7 +16,7 @@ from prepbench.checks import check_seconds
 from prepbench.document.model import Failure
 from prepbench.fixes import proposed_rewrites
 from prepbench.running.callable_module import as_module
-from prepbench.running.check_inputs import checked_samples
+from prepbench.running.check_inputs import check_traced, checked_samples
 from prepbench.settings import DeploymentSettings
 from prepbench.targets import Target, target_for
 
@@ -52,6 +52,7 @@ def check_traceability(
         >>> report.passed
         True
     """
+    check_traced("module_or_func", module_or_func)
     check_seconds("time_limit", time_limit)
     chosen = target_for(target, "target") if target is not None else None
     operators = partial(_unsupported, chosen) if chosen is not None else None
@@ -70,8 +71,8 @@ def _unsupported(target: Target, program: torch.export.ExportedProgram) -> Itera
         failure = describe_node(
             node,
             f"{target.name} has no translation for the operator {node.target}.",
-            "Write this line with other torch operators, keep the module in PyTorch as a leaf (leaf_modules=, "
-            "fullgraph=False) on a target that runs leaves, or choose InductorDeployment().",
+            "Write this line with other torch operators, keep the module in PyTorch as a leaf "
+            "(fullgraph=False) on a target that runs leaves, or choose InductorDeployment().",
         )
         if failure not in seen:
             seen.add(failure)

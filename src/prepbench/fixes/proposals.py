@@ -24,8 +24,11 @@ def proposed_rewrites(
     A rewrite without a diff says why nothing can be proposed.
     """
     found: dict[tuple[type, str], Rewrite] = {}
+    modules = dict(model.named_modules(remove_duplicate=False))
     for failure in failures:
-        module = model.get_submodule(failure.fqn)
+        module = modules.get(failure.fqn)
+        if module is None:  # inside a scripted module, whose source is not Python's
+            continue
         for kind in KINDS:
             key = type(module), kind.name
             if failure.kind in kind.failures and key not in found:

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from prepbench.capture.failures.reproduce import received_inputs
+from prepbench.checks import described
 from prepbench.document.model import SourceLine
+from prepbench.errors import InputError
 from prepbench.fixes.function_source import FunctionSource, Place
 from prepbench.fixes.kinds.kind import RewriteKind
 from prepbench.fixes.results import CannotRewrite, RewriteResult
@@ -57,8 +59,9 @@ class Rewrite:
 
         Raises:
             CannotRewrite: nothing was proposed.
+            InputError: it is not the model.
         """
-        function, module = self._proposed(), model.get_submodule(self.fqn)
+        function, module = self._proposed(), self._module_of(model)
         assert self._kind is not None
         received = received_inputs(model, module, normalize_samples(model, inputs))
         return verify_cases(self._kind, FunctionSource.of(module.forward), function, self._places, module, received)
@@ -68,11 +71,22 @@ class Rewrite:
 
         Raises:
             CannotRewrite: nothing was proposed.
+            InputError: it is not the model.
         """
-        function, kind = self._proposed(), type(model.get_submodule(self.fqn))
+        function, kind = self._proposed(), type(self._module_of(model))
         for module in model.modules():
             if type(module) is kind:
                 module.forward = types.MethodType(function, module)
+
+    def _module_of(self, model: torch.nn.Module) -> torch.nn.Module:
+        found = dict(model.named_modules(remove_duplicate=False)) if isinstance(model, torch.nn.Module) else {}
+        if self.fqn not in found:
+            raise InputError(
+                f"model must be the module that this rewrite of {self.fqn or 'its forward'!r} was proposed for, got "
+                f"{described(model)}. Give the one that check_traceability was called with."
+            )
+        module: torch.nn.Module = found[self.fqn]
+        return module
 
     def _proposed(self) -> Callable[..., Any]:
         if self._function is None:

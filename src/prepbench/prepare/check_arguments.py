@@ -19,6 +19,11 @@ def check_arguments(model: Any, modules: Any, classes: Any, passes: Any) -> None
         InputError: one of them is of another kind, or is not part of the model.
     """
     check_excluded("prepare_model", model, modules, classes)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputError(
+            "model is a scripted module, whose code torch runs outside Python, so that nothing in it can be replaced. "
+            "Give prepare_model the module that it was made from, before torch.jit.script or torch.jit.trace."
+        )
     check_passes("extra_passes", passes)
 
 

@@ -45,9 +45,19 @@ def calibrate(observed: Observed, samples: Sequence[Sample], progress: ProgressC
 
 
 def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
-    """Raise ``CalibrationError`` for a sample with NaN in it, naming the sample and the argument."""
+    """Raise ``CalibrationError`` for a sample with NaN or without data, naming the sample and the argument."""
+    if torch.get_default_device().type == "meta":
+        raise CalibrationError(
+            "torch's default device is meta, on which nothing can be computed, so nothing can be calibrated. Call "
+            "torch.set_default_device('cpu') first."
+        )
     for sample in samples:
         for path, leaf in named_leaves(function, sample):
+            if isinstance(leaf, torch.Tensor) and leaf.is_meta:
+                raise CalibrationError(
+                    f"calibration_inputs[{sample.index}]: {path} is on meta, which has no data to learn from. Give "
+                    "tensors with data."
+                )
             if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or not bool(leaf.isnan().any()):
                 continue
             count = int(leaf.isnan().sum())

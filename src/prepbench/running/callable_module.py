@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from prepbench.checks import described
 from prepbench.errors import InputError
 
 
@@ -32,14 +33,20 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
     """
     if isinstance(module_or_function, torch.jit.ScriptModule):
         # its forward runs outside Python, so a module around it is captured
-        return FunctionModule(lambda *args, **kwargs: module_or_function(*args, **kwargs))
+        return FunctionModule(
+            _with_signature(lambda *args, **kwargs: module_or_function(*args, **kwargs), module_or_function)
+        )
     if isinstance(module_or_function, torch.nn.Module):
         return module_or_function
     if isinstance(module_or_function, type) and issubclass(module_or_function, torch.nn.Module):
         name = module_or_function.__name__
-        raise InputError(f"Expected a module to capture, got the class {name}: create one with {name}(...).")
+        raise InputError(
+            f"module_or_func must be a module or a function, got the class {name}. Create one with {name}(...)."
+        )
     if not callable(module_or_function):
-        raise InputError(f"Expected a module or a function to capture, got {type(module_or_function).__name__}.")
+        raise InputError(
+            f"module_or_func must be a module or a function, got {described(module_or_function)}. Give what you call."
+        )
     owner = getattr(module_or_function, "__self__", None)
     if isinstance(owner, torch.nn.Module):
         # a shallow copy shares parameters and children, so names stay those of the owner
@@ -47,6 +54,12 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
         clone.__dict__["forward"] = types.MethodType(module_or_function.__func__, clone)
         return clone
     return FunctionModule(module_or_function)
+
+
+def _with_signature(function: Callable[..., Any], scripted: torch.jit.ScriptModule) -> Callable[..., Any]:
+    """The function with the parameters of the scripted module's forward, after which inputs are named."""
+    vars(function)["__signature__"] = inspect.signature(scripted.forward)
+    return function
 
 
 def with_forward_fn(module_or_function: Any, forward_fn: Callable[..., Any]) -> torch.nn.Module:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from prepbench.running.sqnr import sqnr
+from prepbench.running.sqnr import decibels_text, sqnr
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,9 @@ class TensorComparison:
         elif self.closeness.sqnr is not None:
             found = sqnr(left, right)
             if found < self.closeness.sqnr:
-                yield Difference(path, f"an SQNR of at least {self.closeness.sqnr:.0f} dB", f"{found:.0f} dB")
+                yield Difference(
+                    path, f"an SQNR of at least {self.closeness.sqnr:.0f} dB", f"{decibels_text(found)} dB"
+                )
         elif relative > allowed:
             what = f" (relative difference {relative:.3g}, allowed {allowed:.0e})"
             yield _at(path, left, right, apart == largest, what)

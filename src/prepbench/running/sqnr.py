@@ -44,6 +44,16 @@ class Powers:
         return -10 * math.log10(ratio) if math.isfinite(ratio) else -math.inf
 
 
+def decibels_text(value: float) -> str:
+    """An SQNR in dB, rounded down, so that one below a floor is never shown as the floor itself.
+
+    Example:
+        >>> decibels_text(19.9999)
+        '19.99'
+    """
+    return f"{math.floor(value * 100) / 100:.2f}" if math.isfinite(value) else str(value)
+
+
 def sqnr(reference: Any, result: Any) -> float:
     """The signal-to-quantization-noise ratio of ``result`` in dB: larger is better.
 

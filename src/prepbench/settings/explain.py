@@ -94,8 +94,8 @@ def explain_settings(
 
     Raises:
         InputError: ``model`` is no module.
-        SettingsError: a key that matches no module of the model, or a value of another type; two keys that name the
-            same module and say different things; or a global setting that changes nothing in any layer.
+        SettingsError: a key that matches no layer that can be quantized, or a value of another type; two keys of one
+            rank that say different things about a shared layer; or a global setting that changes nothing.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
@@ -112,8 +112,21 @@ def explain_settings(
     for key, value in rules.items():
         check_rule(key, value, modules)
     rows = Explanation(_explained(fqn, modules, rules, settings) for fqn in quantizable_layers(model))
+    _check_rules_matter(rows, rules)
     _check_use(rows, settings)
     return rows
+
+
+def _check_rules_matter(rows: Iterable[ExplainedLayer], rules: LayerRules) -> None:
+    """Refuse a rule that matches modules, but no layer that can be quantized."""
+    matching = {key for row in rows for key in (row.rule, *row.overruled)}
+    for key in rules:
+        if key not in matching:
+            raise SettingsError(
+                f"layer_quantization_settings[{key!r}] changes nothing: what it matches is not a layer that can be "
+                "quantized, and holds none. Give the layers themselves, as explain_settings(model, settings) lists "
+                "them, or leave the key out."
+            )
 
 
 def _explained(

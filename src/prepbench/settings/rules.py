@@ -38,26 +38,33 @@ def check_rule(key: str, rule: object, modules: Mapping[str, nn.Module]) -> None
 def matching_rules(fqn: str, modules: Mapping[str, nn.Module], rules: LayerRules) -> list[str]:
     """The keys that match a layer; the first one decides."""
     aliases = [name for name, module in modules.items() if module is modules[fqn]]
-    enclosing = [key for key in rules if key in modules and any(is_within(alias, key) for alias in aliases)]
-    enclosing.sort(key=len, reverse=True)
-    _check_agree(fqn, enclosing, modules, rules)
-    names = list(dict.fromkeys(name for alias in aliases for name in (alias, *_ancestors(alias))))
-    patterns = [key for key in rules if key not in modules and any(_pattern_matches(key, name) for name in names)]
-    types = dict.fromkeys(type(modules[name]).__name__ for name in names)
-    return [*enclosing, *reversed(patterns), *(name for name in types if name in rules and name not in modules)]
+    above: dict[str, int] = {}  # how far above the layer the modules around it are; a shared layer has several parents
+    types: dict[str, int] = {}
+    for alias in aliases:
+        for distance, name in enumerate((alias, *_ancestors(alias))):
+            above[name] = min(distance, above.get(name, distance))
+            kind = type(modules[name]).__name__
+            types[kind] = min(distance, types.get(kind, distance))
+    patterns = [key for key in rules if key not in modules and any(_pattern_matches(key, name) for name in above)]
+    by_name = {key: above[key] for key in rules if key in above}
+    by_type = {key: types[key] for key in rules if key in types and key not in modules}
+    return [*_nearest_first(fqn, by_name, rules), *reversed(patterns), *_nearest_first(fqn, by_type, rules)]
 
 
-def _check_agree(fqn: str, enclosing: list[str], modules: Mapping[str, nn.Module], rules: LayerRules) -> None:
-    """Two names of one module, as a shared layer has, must not say different things: neither name is nearer."""
-    if not enclosing:
-        return
-    first = enclosing[0]
-    for other in enclosing[1:]:
-        if modules[other] is modules[first] and rules[other] != rules[first]:
+def _nearest_first(fqn: str, distances: Mapping[str, int], rules: LayerRules) -> list[str]:
+    """The keys in order; the nearest ones must not contradict each other, as only those of a shared layer can.
+
+    Raises:
+        SettingsError: they do.
+    """
+    keys = sorted(distances, key=distances.__getitem__)
+    for other in keys[1:]:
+        if distances[other] == distances[keys[0]] and rules[other] != rules[keys[0]]:
             raise SettingsError(
-                f"layer_quantization_settings[{first!r}] and [{other!r}] name the same module ({fqn!r} is shared) and "
-                "contradict each other. Keep one of the two."
+                f"layer_quantization_settings[{keys[0]!r}] and [{other!r}] contradict each other: both are for the "
+                f"layer {fqn!r}, which is shared, and neither is nearer. Keep one of the two."
             )
+    return keys
 
 
 def is_within(fqn: str, ancestor: str) -> bool:

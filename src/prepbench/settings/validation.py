@@ -38,7 +38,7 @@ class Settings:
 def check_choice(owner: object, field: str, allowed: tuple[Any, ...]) -> None:
     """Raise ``SettingsError`` unless the field's value is one of ``allowed`` (of the same type: True is not 1)."""
     value = getattr(owner, field)
-    if not any(value == choice and type(value) is type(choice) for choice in allowed):
+    if not any(type(value) is type(choice) and value == choice for choice in allowed):
         choices = " or ".join(repr(choice) for choice in allowed)
         raise SettingsError(f"{type(owner).__name__}.{field} must be {choices}, got {value!r}.")
 

@@ -19,7 +19,7 @@ from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 from prepbench.running.callable_module import as_module
-from prepbench.running.check_inputs import itself_raises, on_device_of
+from prepbench.running.check_inputs import check_traced, itself_raises, on_device_of
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.tracing import tracing
@@ -67,6 +67,7 @@ def capture(
         >>> captured.program.module()(torch.randn(7, 4)).shape
         torch.Size([7, 2])
     """
+    check_traced("module_or_func", module_or_func)
     check_switches(fullgraph=fullgraph, strict=strict)
     check_axes(dynamic_axes)
     start = time.perf_counter()

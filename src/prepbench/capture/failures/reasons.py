@@ -39,7 +39,10 @@ class Reason:
 
 
 _INPUTS_HINT = "If the value comes from a shape, pass inputs=[...] so that shapes are known while tracing. "
-_LEAF_HINT = "or keep the module as a leaf (leaf_modules=, RobustTracer.register_leaf)"
+_LEAF_HINT = (
+    "or keep the module as a leaf (leaf_modules= of capture, modules_to_exclude= of prepare_model, fullgraph=False of "
+    "compile_model, else RobustTracer.register_leaf)"
+)
 
 BRANCH = "data-dependent branch"
 NUMBER = "item() / Python number from a tensor"

@@ -28,10 +28,7 @@ def register_leaf(kind: Any) -> None:
     Raises:
         SettingsError: it is no class of modules.
     """
-    if not isinstance(kind, type) or not issubclass(kind, torch.nn.Module):
-        raise SettingsError(
-            f"m must be a class of modules, got {described(kind)}. Give the class: register_leaf(type(module))."
-        )
+    _check_class(kind)
     _registered.add(kind)
 
 
@@ -41,10 +38,18 @@ def unregister_leaf(kind: type[torch.nn.Module]) -> None:
     Raises:
         UnknownNameError: the class was not registered.
     """
+    _check_class(kind)
     if kind not in _registered:
         known = ", ".join(sorted(one.__name__ for one in _registered)) or "none"
-        raise UnknownNameError(f"m: {described(kind)} is not registered as a leaf; registered are: {known}.")
+        raise UnknownNameError(
+            f"m: {described(kind)} is not registered as a leaf. Give one of the registered classes: {known}."
+        )
     _registered.remove(kind)
+
+
+def _check_class(kind: Any) -> None:
+    if not isinstance(kind, type) or not issubclass(kind, torch.nn.Module):
+        raise SettingsError(f"m must be a class of modules, got {described(kind)}. Give the class, type(module).")
 
 
 def is_registered_leaf(kind: type[torch.nn.Module]) -> bool:

@@ -11,8 +11,8 @@ import torch
 
 from prepbench._display import view
 from prepbench.checks import (
+    check_all_of,
     check_count,
-    check_function,
     check_switch,
     check_table,
     check_text,
@@ -22,6 +22,7 @@ from prepbench.checks import (
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 from prepbench.running.callable_module import as_module
+from prepbench.running.check_inputs import check_traced
 from prepbench.running.compare_samples import tensor_shapes
 from prepbench.running.object_nodes import register_nodes
 
@@ -93,6 +94,10 @@ class DynamicAxes:
     axes: tuple[Axis, ...]
     samples: tuple[Sample, ...] = field(default=(), compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        check_all_of("axes", self.axes, Axis, "Give a tuple of pb.Axis, or call DynamicAxes.infer(inputs, model).")
+        check_all_of("samples", self.samples, Sample, "Give a tuple of pb.Sample, or leave samples out.")
+
     @classmethod
     def infer(cls, samples: Any, module_or_func: Callable[..., Any] | None = None) -> DynamicAxes:
         """Compare all samples: a dim whose size differs between any two of them is dynamic.
@@ -108,7 +113,7 @@ class DynamicAxes:
                 Python value); the message names the argument and both samples.
         """
         function = module_or_func if module_or_func is not None else _anything
-        check_function("module_or_func", function, "module_or_func(*inputs)", optional=True)
+        check_traced("module_or_func", function)
         normalized = normalize_samples(function, samples, name="samples")
         register_nodes([(sample.args, sample.kwargs) for sample in normalized])
         axes = []
@@ -218,6 +223,7 @@ class DynamicAxes:
         Raises:
             InputError: no sample, or one without an argument that has axes here.
         """
+        check_traced("module_or_func", module_or_func)
         check_type("sample", sample, Sample, "Give pb.Sample(args, kwargs).", optional=True)
         sample = sample or next(iter(self.samples), None)
         if sample is None:

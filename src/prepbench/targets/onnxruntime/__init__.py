@@ -48,7 +48,7 @@ class OnnxRuntime(Runtime):
         options = onnxruntime.SessionOptions()
         if settings.intra_op_threads is not None:
             options.intra_op_num_threads = settings.intra_op_threads
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # errors are raised, and need not be printed as well
         if not fuse:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
