@@ -1,0 +1,330 @@
+"""Bad arguments of every public function and method: the error is ours, names the argument and says what to give."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import prepbench as pb
+from prepbench.errors import PrepbenchError, SettingsError
+
+REMEDY = re.compile(
+    r"\b(Give|Write|write|Or |It has|The model has|Choose|Call|Check|Create|must be|Infer|Convert|Move|Capture|"
+    r"Nearest|create|give)\b"
+)
+
+VALUES: Sequence[Any] = (
+    None, True, 3, -1, 10**12, 2.5, float("nan"), "", "no such", "a\0b", b"bytes", [], [1], (1, "a"), {}, {0: 1},
+    {"a": 1}, lambda: 0, object(), int, torch.nn.Linear, torch.ones(2, device="meta"), torch.eye(2).to_sparse(),
+    torch.ones(2, dtype=torch.complex64).conj().imag,
+)  # fmt: skip
+
+
+class Model(torch.nn.Module):
+    """One layer of each kind that matters: a convolution-like one, an embedding and an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(10, 4)
+        self.linear = torch.nn.Linear(4, 2)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(self.table(ids)))
+
+
+SAMPLES = [torch.tensor([1, 2]), torch.tensor([1, 2, 3])]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written by mistake does not land in the project."""
+    monkeypatch.chdir(tmp_path)
+
+
+@cache
+def compiled() -> Any:
+    """A compiled model, made once."""
+    return pb.compile_model(Model(), tracing_inputs=SAMPLES, deployment_settings=pb.EagerDeployment())
+
+
+@cache
+def objects() -> dict[str, Any]:
+    """One object of each public class, made once."""
+    model = Model().eval()
+    return {
+        "Bench": pb.Bench(model, calibration_inputs=SAMPLES),
+        "Captured": pb.capture(model, SAMPLES),
+        "Comparison": pb.compare({"float32": model}, SAMPLES, rounds=0),
+        "CompiledModel": compiled(),
+        "DynamicAxes": pb.DynamicAxes.infer(SAMPLES, model),
+        "GraphCollection": pb.recursive_trace(model),
+        "Job": pb.Job(lambda progress: 1),
+        "LayerQuantizationSettings": pb.LayerQuantizationSettings(),
+        "QuantizationSettings": pb.QuantizationSettings(),
+        "OnnxRuntimeDeployment": pb.OnnxRuntimeDeployment(),
+        "CompileOptions": pb.CompileOptions(),
+        "RobustTracer": pb.RobustTracer(),
+        "Sample": pb.Sample((SAMPLES[0],)),
+    }
+
+
+GOOD: dict[str, Any] = {
+    **dict.fromkeys(("module_or_func", "model", "root", "module_or_method"), Model),
+    **dict.fromkeys(("inputs", "samples", "data", "tracing_inputs", "calibration_inputs"), lambda: SAMPLES),
+    "candidates": lambda: {"float32": Model()}, "settings": pb.QuantizationSettings, "base": pb.QuantizationSettings,
+    "path": lambda: "ids", "dim": lambda: 0, "dynamic": lambda: True, "name": lambda: "batch", "key": str, "fqn": str,
+    "pattern": lambda: "linear", "precision": lambda: "float32", "target": lambda: "ONNX Runtime", "axes": tuple,
+    "leaf_wrap": lambda: False, "listener": lambda: print, "function": lambda: len, "m": lambda: torch.nn.GELU,
+    "k": lambda: 1, "folder": lambda: Path("no/such/folder"), "captured": lambda: objects()["Captured"],
+    "leaves": lambda: {"ids": SAMPLES[0]}, "output": lambda: torch.ones(2, 3),
+}  # fmt: skip
+"""What to give for arguments without a default, by name."""
+
+LEFT_OUT = {
+    # data that we make, and that nobody makes by hand
+    "Axis", "Captured", "Comparison", "CompiledModel", "PreparationReport", "Progress", "Sample",
+    # questions about any object, which are answered with no
+    "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
+    # what prepbench calls itself
+    "runs",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of one public function."""
+
+    call: str
+    function: Callable[[], Callable[..., Any]]
+    name: str
+    annotation: str
+    needed: tuple[str, ...]
+
+    def call_with(self, value: Any) -> Any:
+        """Call the function with this value; the other arguments are good ones."""
+        return self.function()(
+            **{name: GOOD[name]() for name in self.needed if name != self.name}, **{self.name: value}
+        )
+
+    def takes(self, value: Any) -> bool:
+        """Whether the annotation allows the value, or says nothing about it."""
+        return any(_is_a(value, kind.strip()) for kind in _alternatives(self.annotation))
+
+
+def _alternatives(annotation: str) -> list[str]:
+    plain = re.sub(r"\[[^\[\]]*\]", "", annotation)
+    while plain != (plain := re.sub(r"\[[^\[\]]*\]", "", plain)):
+        pass
+    return plain.split("|")
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    if kind == "Any":
+        return True
+    if kind in ("None", "bool", "float", "str"):
+        return type(value).__name__.removesuffix("Type") == kind or (kind == "float" and type(value) is int)
+    if kind == "int":
+        return type(value) is int
+    if kind in ("Callable", "ProgressCallback", "Metric", "Target"):
+        return callable(value) and not isinstance(value, type)
+    if kind in ("Mapping", "dict", "LayerRules"):
+        return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    if kind in ("Iterable", "Sequence", "tuple"):
+        return isinstance(value, str | list | tuple | Mapping | torch.Tensor)
+    return kind == "type" and isinstance(value, type)
+
+
+def arguments() -> Iterator[Argument]:
+    """Every argument of every public function, method and class."""
+    for name in pb.__all__:
+        thing = getattr(pb, name)
+        if inspect.isclass(thing) and not issubclass(thing, BaseException):
+            yield from _arguments(name, thing.__init__, lambda thing=thing: thing)  # type: ignore[misc]
+            for method, function in inspect.getmembers(thing, callable):
+                ours = (getattr(function, "__module__", None) or "").startswith("prepbench.")
+                if ours and not method.startswith("_"):
+                    yield from _arguments(f"{name}.{method}", function, partial(_method, name, thing, method))
+        elif not inspect.isclass(thing) and callable(thing):
+            yield from _arguments(name, thing, lambda thing=thing: thing)  # type: ignore[misc]
+    yield from _arguments("metrics.top_k", pb.metrics.top_k, lambda: pb.metrics.top_k)
+
+
+def _method(name: str, thing: type, method: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(objects().get(name, thing), method)
+    return found
+
+
+def _arguments(call: str, function: Any, get: Callable[[], Callable[..., Any]]) -> Iterator[Argument]:
+    if call.rpartition(".")[2] in LEFT_OUT:
+        return
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [
+        p for p in inspect.signature(function).parameters.values() if p.name != "self" and p.kind not in kinds
+    ]
+    needed = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
+    if call in ("Bench", "compile_model"):
+        needed = (*needed, "calibration_inputs")
+    for parameter in parameters:
+        if parameter.name in LEFT_OUT:
+            continue
+        yield Argument(call, get, parameter.name, str(parameter.annotation), needed)
+
+
+ARGUMENTS = [argument for argument in arguments() if argument.annotation != "Any"]
+
+
+def check_refused(argument: Argument, value: Any) -> None:
+    """The value is refused with an error of ours that names the argument and says what to give."""
+    with pytest.raises(PrepbenchError) as caught:
+        argument.call_with(value)
+    kinds = [kind for kind in type(caught.value).__mro__ if kind.__module__ == "builtins"]
+    assert kinds[0] is not Exception, "the error is no standard one"
+    text = str(caught.value)
+    owner = argument.call.partition(".")[0]
+    assert argument.name in text or f"{owner}.{argument.name}" in text, text
+    assert REMEDY.search(text), text
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS, ids=lambda argument: f"{argument.call}-{argument.name}")
+def test_values_of_another_type_are_refused(argument: Argument) -> None:
+    for value in VALUES:
+        if not argument.takes(value):
+            check_refused(argument, value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(argument=st.sampled_from(ARGUMENTS), value=JSON)
+def test_made_up_values_are_refused(argument: Argument, value: Any) -> None:
+    if not argument.takes(value):
+        check_refused(argument, value)
+
+
+def test_every_public_function_is_tried() -> None:
+    tried = {argument.call.partition(".")[0] for argument in ARGUMENTS}
+    names = {name for name in pb.__all__ if not isinstance(getattr(pb, name), type)} - {"metrics"}
+    assert names <= tried
+    assert len(ARGUMENTS) > 150
+
+
+RULE = pb.LayerQuantizationSettings(skip_quantization=True)
+OTHER = pb.LayerQuantizationSettings(weights_num_bits=4)
+INT8: dict[str, Any] = {
+    "deployment_settings": pb.OnnxRuntimeDeployment(), "quantization_settings": pb.QuantizationSettings(),
+}  # fmt: skip
+
+
+class Shared(torch.nn.Module):
+    """One linear layer in two containers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = torch.nn.Linear(2, 2)
+        self.one, self.another = torch.nn.Sequential(layer), torch.nn.Sequential(layer)
+
+
+FIXED: dict[str, tuple[Callable[[], Any], str]] = {
+    "meta samples for calibration": (
+        lambda: pb.compile_model(Model(), calibration_inputs=[SAMPLES[0].to("meta")], **INT8),
+        r"calibration_inputs\[0\].*meta",
+    ),
+    "a model without data": (
+        lambda: pb.compile_model(Model().to("meta"), tracing_inputs=SAMPLES), "module_or_func has weights on meta",
+    ),
+    "a scripted model to prepare": (
+        lambda: pb.prepare_model(torch.jit.script(Model()), inputs=SAMPLES), "model is a scripted module",
+    ),
+    "a DataLoader of inputs and targets": (
+        lambda: pb.compile_model(Model(), tracing_inputs=[[SAMPLES[0], 1]]), "data_transform_fn=lambda batch",
+    ),
+    "a transform that raises": (
+        lambda: pb.compile_model(Model(), tracing_inputs=SAMPLES, data_transform_fn=lambda batch: batch.pixels),
+        r"data_transform_fn raises on tracing_inputs\[0\]: AttributeError",
+    ),
+    "a rule for a layer that cannot be quantized": (
+        lambda: pb.explain_settings(Model(), pb.QuantizationSettings(), {"table": RULE}), "'table'.*changes nothing",
+    ),
+    "rules of one rank that contradict each other": (
+        lambda: pb.explain_settings(Shared(), pb.QuantizationSettings(), {"one": RULE, "another": OTHER}),
+        r"\['one'\] and \['another'\] contradict",
+    ),
+    "a leaf that is an instance": (lambda: pb.RobustTracer.register_leaf(torch.nn.GELU()), r"m must be a class.*GELU"),
+    "an axis that is not there": (
+        lambda: compiled().export("model.onnx", dynamic_axes={"x": {0: "b"}}),
+        "dynamic_axes names 'x'; there are 'ids'",
+    ),
+    "a sparse tensor": (lambda: compiled()(SAMPLES[0].to_sparse()), r"ids must be.*to_dense\(\)"),
+    "a tensor on meta": (lambda: compiled()(SAMPLES[0].to("meta")), "ids must be.*meta"),
+    "an index out of range": (lambda: compiled()(torch.tensor([1, 99])), "ids from 1 to 99"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_was_once_a_raw_error_or_let_through(name: str) -> None:
+    call, message = FIXED[name]
+    with pytest.raises(PrepbenchError, match=message):
+        call()
+
+
+def test_the_default_device_meta_is_refused_for_calibration() -> None:
+    model = Model()
+    torch.set_default_device("meta")
+    try:
+        with pytest.raises(PrepbenchError, match=r"set_default_device\('cpu'\)"):
+            pb.compile_model(model, calibration_inputs=SAMPLES, **INT8)
+    finally:
+        torch.set_default_device("cpu")
+
+
+def test_an_exported_module_is_compiled() -> None:
+    model = torch.nn.Linear(4, 2)
+    module = torch.export.export(model, (torch.ones(2, 4),)).module()
+    made = pb.compile_model(module, tracing_inputs=[torch.ones(2, 4)], deployment_settings=pb.EagerDeployment())
+    assert torch.equal(made(torch.ones(2, 4)), model(torch.ones(2, 4)))
+
+
+def test_a_negated_view_is_an_input_like_any_other() -> None:
+    model = torch.nn.Linear(4, 2)
+    made = pb.compile_model(model, tracing_inputs=[torch.ones(2, 4)], deployment_settings=pb.OnnxRuntimeDeployment())
+    view = torch.ones(2, 4, dtype=torch.complex64).conj().imag
+    assert view.is_neg()
+    torch.testing.assert_close(made(view), model(view))
+
+
+def test_the_bench_takes_the_name_that_a_compiled_model_has() -> None:
+    bench = objects()["Bench"]
+    bench.set_target("openvino")
+    assert bench.state.target == "OpenVINO"
+
+
+def test_globs_of_one_rank_follow_the_order_in_which_they_are_written() -> None:
+    rows = pb.explain_settings(Model(), pb.QuantizationSettings(), {"*": RULE, "lin*": OTHER})
+    assert [(row.rule, row.overruled) for row in rows] == [("lin*", ("*",))]
+
+
+def test_control_characters_of_a_users_error_are_escaped() -> None:
+    class Red(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("\x1b[31mred")
+
+    with pytest.raises(PrepbenchError) as caught:
+        pb.capture(Red(), [torch.ones(1)])
+    assert "\x1b" not in str(caught.value)
+    assert "\\x1b[31mred" in str(caught.value)
+    assert str(SettingsError("\x1b[0m")) == "\\x1b[0m"
