@@ -7,6 +7,9 @@ const STEP = 1.25;
 const MAP = { width: 148, height: 190 };
 const ANIMATED = 150; // boxes; more would cost the page too much time
 const POINTS = 96 / 72; // pixels
+const READABLE = 9; // pixels that the smallest text has at least in a first view
+const MAP_MARGIN = 14;
+const MAP_COLUMN = 600; // pixels: in a wider frame the map gets a column of its own where boxes lie in its corner
 
 export class Canvas {
   readonly element = make("div", { class: "pbd-canvas", tabindex: 0, role: "tree" });
@@ -45,10 +48,10 @@ export class Canvas {
     this.element.replaceChildren(picture.svg);
     this.measure();
     this.fillMap();
-    if (first) this.firstZoom();
+    this.element.style.marginRight = "";
     this.resize();
     const now = anchor ? this.onScreen(anchor) : null;
-    if (first) this.element.scrollLeft = (this.element.scrollWidth - this.element.clientWidth) / 2;
+    if (first) this.firstView();
     else if (held && now)
       this.element.scrollTo(this.element.scrollLeft + now.x - held.x, this.element.scrollTop + now.y - held.y);
     else this.element.scrollTo(scroll);
@@ -88,6 +91,38 @@ export class Canvas {
     this.drawMap();
   }
 
+  /** Fits the picture as far as its text stays readable, with the first failure or the input inside the view. */
+  firstView(): void {
+    if (!this.picture) return;
+    const { width, height, parts } = this.picture;
+    const fits = Math.min((this.element.clientWidth - 16) / width, (this.element.clientHeight - 16) / height);
+    this.zoom = Math.max(this.readable(), Math.min(1, fits));
+    this.resize();
+    const boxes = [...parts.values()].filter((part) => part.box && part.box.kind !== "reference");
+    const input = boxes.find((part) => part.box!.kind === "input") ?? boxes[0];
+    const trouble =
+      boxes.find((part) => part.status === "failed") ?? boxes.find((part) => part.status === "leaf") ?? input;
+    if (!input || !trouble) return;
+    this.element.scrollTo(0, 0);
+    const at = this.toScreen(input.rect);
+    this.element.scrollTo({ left: at.x + (at.width - this.element.clientWidth) / 2, top: at.y - 12 });
+    this.bringIntoView(trouble.id, "auto");
+    this.drawMap();
+  }
+
+  /** Zooms in until the smallest text can be read; the part stays in the view. */
+  makeReadable(id: string): void {
+    if (this.zoom < this.readable()) this.scale(this.readable());
+    this.bringIntoView(id, "auto");
+  }
+
+  /** The zoom at which the smallest text of the picture can just be read. */
+  private readable(): number {
+    const sizes = [...this.picture!.svg.querySelectorAll("text")].map((text) => Number(text.getAttribute("font-size")));
+    const smallest = Math.min(...sizes.filter((size) => size > 0));
+    return Number.isFinite(smallest) ? Math.min(1, READABLE / (smallest * POINTS)) : 1;
+  }
+
   zoomIn(): void {
     this.scale(this.zoom * STEP);
   }
@@ -107,7 +142,7 @@ export class Canvas {
   }
 
   /** Brings a part into view, in the middle if it was not visible. */
-  bringIntoView(id: string): void {
+  bringIntoView(id: string, behavior: ScrollBehavior = calm() ? "auto" : "smooth"): void {
     const [view, rect] = [this.element, this.boxes.get(id)];
     if (!rect) return;
     const place = this.toScreen(rect);
@@ -120,7 +155,7 @@ export class Canvas {
     view.scrollTo({
       left: view.scrollLeft + place.x - Math.max(12, (view.clientWidth - place.width) / 2),
       top: view.scrollTop + place.y - Math.max(12, (view.clientHeight - place.height) / 2),
-      behavior: calm() ? "auto" : "smooth",
+      behavior,
     });
   }
 
@@ -146,12 +181,6 @@ export class Canvas {
   private measure(): void {
     this.boxes = new Map();
     for (const part of this.picture!.parts.values()) this.boxes.set(part.id, part.rect);
-  }
-
-  private firstZoom(): void {
-    const { width, height } = this.picture!;
-    const fits = Math.min((this.element.clientWidth - 16) / width, (this.element.clientHeight - 16) / height);
-    this.zoom = Math.min(1, Math.max(0.7, fits));
   }
 
   private resize(): void {
@@ -254,6 +283,23 @@ export class Canvas {
     return Math.min(MAP.width / this.picture!.width, MAP.height / this.picture!.height);
   }
 
+  /** Whether the map covers no box: in its corner, else in a column of its own where the frame is wide enough. */
+  private makeRoomForMap(): boolean {
+    const view = this.element;
+    if (view.style.marginRight) return true;
+    const left = view.clientWidth - Number(this.map.getAttribute("width")) - MAP_MARGIN;
+    const top = view.clientHeight - Number(this.map.getAttribute("height")) - MAP_MARGIN;
+    const covered = [...this.picture!.parts.values()].some((part) => {
+      if (!part.box) return false;
+      const at = this.toScreen(part.rect);
+      return at.x < view.clientWidth && at.y < view.clientHeight && at.x + at.width > left && at.y + at.height > top;
+    });
+    if (!covered) return true;
+    if (this.frame.clientWidth < MAP_COLUMN) return false;
+    view.style.marginRight = `${Number(this.map.getAttribute("width")) + 2 * MAP_MARGIN}px`;
+    return true;
+  }
+
   /** The boxes of the small map; made once for each picture. */
   private fillMap(): void {
     const group = this.picture!.svg.querySelector("g");
@@ -281,8 +327,9 @@ export class Canvas {
     const large =
       this.picture !== null &&
       (view.scrollWidth > view.clientWidth * 1.1 || view.scrollHeight > view.clientHeight * 1.1);
-    this.map.style.display = large && this.mapWanted ? "" : "none";
-    if (!large || !this.picture) return;
+    const shown = large && this.mapWanted && this.makeRoomForMap();
+    this.map.style.display = shown ? "" : "none";
+    if (!shown || !this.picture) return;
     const ratio = this.mapScale() / this.zoom;
     const svg = this.picture.svg.getBoundingClientRect();
     const box = view.getBoundingClientRect();

@@ -19,6 +19,7 @@ export class Commands {
 
   async closeAll(): Promise<void> {
     await this.stage.show({ ...this.stage.view, open: [], depth: 0, unfolded: [] });
+    this.stage.canvas.firstView();
   }
 
   async toDepth(depth: number): Promise<void> {

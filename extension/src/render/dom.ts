@@ -24,6 +24,18 @@ export function button(name: string, sign: string, click: () => void, kind = "")
   return make("button", { type: "button", title: name, "aria-label": name, class: kind, click }, sign);
 }
 
+/** Two sheets, for buttons that copy; drawn, as many fonts lack the character. */
+export function copyIcon(): SVGSVGElement {
+  const icon = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  for (const [name, value] of Object.entries({ width: 14, height: 14, viewBox: "0 0 16 16", "aria-hidden": "true" }))
+    icon.setAttribute(name, String(value));
+  const sheets = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  sheets.setAttribute("d", "M5.5 5.5h8v8h-8zM10.5 5.5v-3h-8v8h3");
+  sheets.setAttribute("style", "fill:none;stroke:currentColor;stroke-width:1.4;stroke-linejoin:round");
+  icon.append(sheets);
+  return icon;
+}
+
 /** Puts text on the clipboard; also where the clipboard may not be used directly. */
 export async function copyText(text: string): Promise<void> {
   try {

@@ -45,6 +45,7 @@ export class Finder {
     this.hit = this.hit < 0 && step < 0 ? count - 1 : (this.hit + step + count) % count;
     this.bar.count.textContent = `${this.hit + 1} of ${count}`;
     await this.selection.reveal(this.hits[this.hit]!.id);
+    this.stage.canvas.makeReadable(this.stage.active);
   }
 
   key(event: KeyboardEvent): void {

@@ -2,7 +2,7 @@
 
 import palette from "../generated/palette.json";
 import type { Details, Neighbour } from "./details";
-import { copyText, make } from "./dom";
+import { copyIcon, copyText, make } from "./dom";
 import type { Trouble } from "./engine";
 
 const STATUS = palette.status as Record<string, { glyph: string; word: string }>;
@@ -82,9 +82,10 @@ export function detailsOf(all: Details[], open: (group: string) => boolean, acti
                 type: "button",
                 title: "Copy the name (C)",
                 "aria-label": `copy ${details.fqn}`,
+                class: "pbd-icon",
                 click: () => void copyName(details.fqn, actions),
               },
-              "⧉",
+              copyIcon(),
             ),
           ]
         : []),
@@ -146,9 +147,10 @@ function severalOf(all: Details[], actions: SideActions): Node[] {
           type: "button",
           title: "Copy the names (C)",
           "aria-label": "copy names",
+          class: "pbd-icon",
           click: () => void copyName(names.join("\n"), actions),
         },
-        "⧉",
+        copyIcon(),
       ),
     ),
     make("ul", { class: "pbd-list" }, ...rows),
