@@ -23,6 +23,31 @@ it("reads text, gzip, base64 in an envelope, and parsed documents alike", async 
   expect(plain.documents[0]!.model_type).toBe("Net");
 });
 
+it("shows pairs of surrogates, tabs and line breaks", async () => {
+  expect((await read(changed((d) => (d.model_type = "𝛼\t1\n2")))).documents[0]!.model_type).toBe("𝛼\t1\n2");
+});
+
+it("refuses numbers that are none", () => {
+  const overlay = {
+    name: "ms",
+    kind: "number",
+    unit: "",
+    combine: "sum",
+    diverging: false,
+    values: [{ fqn: "", number: Infinity, text: "" }],
+  };
+  const diagram = {
+    documents: [data()],
+    titles: [],
+    arrangement: "levels",
+    overlays: [overlay],
+    overlay: "",
+    marks: [],
+    version: "1.1",
+  };
+  expect(() => check(diagram)).toThrow(/number must be a finite number/);
+});
+
 it.each([
   ["cut off", text.slice(0, 500), /cut off.*Trace the model again/],
   ["no object", "[1]", /must be a JSON object/],
@@ -52,6 +77,24 @@ it.each([
   ["itself", changed((d) => (d.groups[1].parent = "block")), /hold each other/],
   ["group missing", changed((d) => (d.groups[1].parent = "nowhere")), /lies in "nowhere"/],
   ["no root", changed((d) => d.groups.shift()), /the model itself/],
+  ["negative count", changed((d) => (d.modules[0].parameters = -1)), /parameters counts something and cannot be -1/],
+  ["huge count", changed((d) => (d.modules[0].parameters = 1e300)), /larger than any number/],
+  ["control character", changed((d) => (d.modules[0].type = "a\u001b[31m")), /type holds "\\u001b" at position 1/],
+  ["reversed text", changed((d) => (d.model_type = "a\u202eb")), /no printable text/],
+  ["half a pair", changed((d) => (d.model_type = "a\ud800b")), /no printable text/],
+  ["input missing", changed((d) => d.graphs[0].nodes[1].inputs.push("gone")), /uses "gone", which its graph/],
+  [
+    "nodes in a circle",
+    changed((d) => d.graphs[0].nodes[0].inputs.push(d.graphs[0].nodes[1].id)),
+    /nodes of the document use each other/,
+  ],
+  [
+    "too deep",
+    changed((d) => {
+      for (let i = 0; i < 600; i++) d.groups.push({ ...d.groups[1], id: `deep${i}`, parent: i ? `deep${i - 1}` : "" });
+    }),
+    /nest \d+ deep; 500 can be shown/,
+  ],
   ["group twice", changed((d) => d.groups.push(d.groups[1])), /two groups "block"/],
   ["node twice", changed((d) => d.graphs[0].nodes.push(d.graphs[0].nodes[0])), /two nodes ":x"/],
   [
@@ -71,7 +114,11 @@ it.each([
 it("checks a large document quickly", () => {
   const made = data();
   const node = made.graphs[0].nodes[1];
-  made.graphs[0].nodes = Array.from({ length: 20_000 }, (_, i) => ({ ...node, id: `:n${i}` }));
+  made.graphs[0].nodes = Array.from({ length: 20_000 }, (_, i) => ({
+    ...node,
+    id: `:n${i}`,
+    inputs: i ? [`:n${i - 1}`] : [],
+  }));
   const start = performance.now();
   check(made);
   expect(performance.now() - start).toBeLessThan(1000);

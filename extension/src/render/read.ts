@@ -3,11 +3,11 @@
 import type { DiagramDocument, GraphCollectionDocument } from "../generated/document";
 import schema from "../generated/schema.json";
 import type { Source } from "./api";
+import { checkHierarchy, checkNumber, checkText, DocumentError } from "./checks";
+
+export { checkHierarchy, DocumentError };
 
 export const VERSION = "1.1";
-
-/** A document that cannot be shown; the message says what is wrong with it, where, and what to do. */
-export class DocumentError extends Error {}
 
 interface Schema {
   $ref?: string;
@@ -112,6 +112,8 @@ function validate(value: unknown, kind: Schema, path: string): void {
   } else if (kind.type === "object") validateObject(value, kind, path);
   else if (!(kind.type === "integer" ? Number.isInteger(value) : typeof value === kind.type))
     throw new DocumentError(`${path} must be of type ${kind.type}, got ${shown(value)}.`);
+  else if (typeof value === "string") checkText(value, path);
+  else if (typeof value === "number") checkNumber(value, path, kind.type === "integer");
 }
 
 function validateObject(value: unknown, kind: Schema, path: string): void {
@@ -125,46 +127,4 @@ function validateObject(value: unknown, kind: Schema, path: string): void {
 
 function shown(value: unknown): string {
   return (JSON.stringify(value) ?? "nothing").slice(0, 60);
-}
-
-/** Refuses groups that hold each other or that are not there. */
-export function checkHierarchy(document: GraphCollectionDocument): void {
-  const parents = new Map<string, string | null>();
-  for (const group of document.groups) {
-    if (parents.has(group.id))
-      throw new DocumentError(`The document has two groups "${group.id}"; each needs an id of its own.`);
-    parents.set(group.id, group.parent);
-  }
-  if (!parents.has("")) throw new DocumentError("The document lacks the group of the model itself (its id is empty).");
-  const safe = new Set<string>();
-  for (const group of document.groups) {
-    const chain: string[] = [];
-    for (let at: string | null = group.id; at !== null && !safe.has(at); at = parents.get(at)!) {
-      const before = chain.indexOf(at);
-      if (before >= 0)
-        throw new DocumentError(
-          `The modules of the document hold each other: ${[...chain.slice(before), at].map((name) => `"${name}"`).join(" in ")}.`,
-        );
-      if (!parents.has(at))
-        throw new DocumentError(
-          `Group "${chain[chain.length - 1]}" lies in "${at}", which the document does not have.`,
-        );
-      chain.push(at);
-    }
-    for (const name of chain) safe.add(name);
-  }
-  checkNodes(document, parents);
-}
-
-function checkNodes(document: GraphCollectionDocument, groups: ReadonlyMap<string, unknown>): void {
-  const nodes = new Set<string>();
-  for (const graph of document.graphs) {
-    for (const node of graph.nodes) {
-      if (node.group !== null && !groups.has(node.group))
-        throw new DocumentError(`Node "${node.id}" lies in group "${node.group}", which the document does not have.`);
-      if (nodes.has(node.id))
-        throw new DocumentError(`The document has two nodes "${node.id}"; each needs an id of its own.`);
-      nodes.add(node.id);
-    }
-  }
 }
