@@ -115,7 +115,7 @@ def test_code_does_the_same_as_the_switches(bench: pb.Bench, model: nn.Module, s
     bench.set_precision("conv", "float32")
     compiled = bench.compile()
     scope: dict[str, Any] = {"model": model, "tracing_inputs": samples, "calibration_inputs": samples}
-    exec(bench.code(), scope)
+    exec(bench.code(scope), scope)
     x = torch.randn(5, 1, 8, 8)
     assert torch.equal(compiled(x), scope["compiled"](x))
     assert [r.name for r in scope["comparison"].rows] == [r.name for r in bench.comparison.rows]

@@ -45,7 +45,12 @@ def test_traits_mirror_the_bench(bench: pb.Bench, controls: BenchControls) -> No
     bench.set_precision("0", "float32")
     assert [layer["precision"] for layer in controls.layers] == ["float32", "int8"]
     assert controls.can_undo
-    assert "skip_quantization=True" in controls.code
+
+
+def test_the_code_has_a_place_below_the_chart(bench: pb.Bench) -> None:
+    code = bench_widget(bench).children[-1]
+    bench.set_precision("0", "float32")
+    assert "skip_quantization=True" in code.code
 
 
 def test_clicks_act_on_the_bench(bench: pb.Bench, controls: BenchControls) -> None:
@@ -71,7 +76,7 @@ def test_compile_click_runs_in_the_background_and_ends_with_the_comparison(
     assert controls.message["kind"] == "info"
     assert "int8 ONNX Runtime" in controls.message["text"]
     assert all(layer["note"] for layer in controls.layers)
-    chart = box.children[-1]
+    chart = box.children[-2]
     assert isinstance(chart, ipywidgets.Output)
     assert "application/vnd.plotly.v1+json" in chart.outputs[0]["data"]
 
@@ -91,20 +96,63 @@ def test_the_diagram_is_coloured_by_the_precisions(bench: pb.Bench) -> None:
 def test_errors_become_messages(bench: pb.Bench, controls: BenchControls) -> None:
     _click(controls, action="set_target", target="TPU")
     assert controls.message["kind"] == "error"
-    assert "TPU" in controls.message["text"]
+    assert "'TPU'" in controls.message["text"]
     _click(controls, action="explode")
     assert "Unknown action 'explode'" in controls.message["text"]
-    assert "set_target" in controls.message["text"]
+    assert "set_target" in controls.message["text"] + controls.message["details"]
     _click(controls, action="set_axis", path="input", dim="0", dynamic=True)
     assert "set_axis.dim must be of type int" in controls.message["text"]
     _click(controls, action="cancel")
+
+
+class Gate(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def test_an_error_is_a_card_in_the_words_of_the_bench() -> None:
+    samples = [torch.ones(2, 4), torch.ones(3, 4)]
+    bench = pb.Bench(nn.Sequential(nn.Linear(4, 4), Gate()).eval(), tracing_inputs=samples)
+    controls = BenchControls(bench)
+    _click(controls, action="compile")
+    assert bench.job is not None
+    with pytest.raises(pb.PrepbenchError):
+        bench.job.result(timeout=300)
+    card = controls.message
+    assert card["text"] == "1 cannot be captured: data-dependent branch"
+    (trouble,) = card["troubles"]
+    assert "x.sum() > 0" in trouble["code"]
+    assert "leaf_modules" not in trouble["remedy"]
+    assert "fullgraph" not in card["details"]
+    assert controls.leaf_label in card["details"]
+    assert card["can_be_leaf"]
+    _click(controls, action="compile_with_leaves")
+    bench.job.result(timeout=300)
+    assert bench.state.leaf_wrap
+    assert controls.message["kind"] == "info"
+    assert " 0 MB" not in controls.message["text"]
+
+
+def test_a_contradiction_and_old_results_are_marked(bench: pb.Bench, controls: BenchControls) -> None:
+    _click(controls, action="set_axis", path="input", dim=0, dynamic=False)
+    assert "sample 2 has 3" in controls.axes[0]["problem"]
+    _click(controls, action="undo")
+    assert not any(axis["problem"] for axis in controls.axes)
+    bench.set_precision("0", "float32")
+    bench.set_precision("2", "float32")
+    bench.compile()
+    assert not controls.stale
+    bench.set_target("Inductor")
+    assert "the target was ONNX Runtime" in controls.stale
+    bench.undo()
+    assert not controls.stale
 
 
 def test_a_click_sends_only_what_it_changed(bench: pb.Bench, controls: BenchControls) -> None:
     sent: list[set[str]] = []
     controls.send_state = lambda key=None: sent.append({key} if isinstance(key, str) else set(key))
     _click(controls, action="set_target", target="Inductor")
-    assert sent == [{"target", "code", "can_undo"}]
+    assert sent == [{"target", "can_undo"}]
 
 
 def test_the_summary_is_made_once_per_change(bench: pb.Bench, monkeypatch: pytest.MonkeyPatch) -> None:

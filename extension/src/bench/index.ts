@@ -47,9 +47,22 @@ function live(
 
 function render({ model, el }: { model: BenchModel; el: HTMLElement }): () => void {
   const ends: Cleanups = [];
+  const root = model.get("part") === "code" ? codeOf(model, ends) : controlsOf(model, ends);
+  root.addEventListener("keydown", (event) => event.stopPropagation()); // Lab's shortcuts must not run while typing here
+  el.append(root);
+  return () => {
+    for (const end of ends) end();
+  };
+}
+
+function codeOf(model: BenchModel, ends: Cleanups): HTMLElement {
+  return make("div", { class: "pbb" }, live(model, ["code"], codeView, ends));
+}
+
+function controlsOf(model: BenchModel, ends: Cleanups): HTMLElement {
   const table = new LayerTable(model);
-  listen(model, ["layers"], () => table.update(), ends);
-  const root = make(
+  listen(model, ["layers", "stale"], () => table.update(), ends);
+  return make(
     "div",
     { class: "pbb" },
     live(model, ["title", "subtitle", "can_undo", "can_redo"], headerView, ends),
@@ -58,16 +71,10 @@ function render({ model, el }: { model: BenchModel; el: HTMLElement }): () => vo
     section(
       "Compile",
       "compile",
-      live(model, ["target", "targets", "leaf_wrap", "failures"], targetView, ends),
-      live(model, ["running", "progress", "message"], runView, ends),
+      live(model, ["target", "targets", "leaf_wrap", "leaf_label"], targetView, ends),
+      live(model, ["running", "progress", "message", "stale"], runView, ends),
     ),
-    live(model, ["code"], codeView, ends),
   );
-  root.addEventListener("keydown", (event) => event.stopPropagation()); // Lab's shortcuts must not run while typing here
-  el.append(root);
-  return () => {
-    for (const end of ends) end();
-  };
 }
 
 export default { render };

@@ -12,6 +12,22 @@ function compact(count: number): string {
   return String(count);
 }
 
+function isGlob(query: string): boolean {
+  return /[*?[]/.test(query);
+}
+
+/** Whether a layer fits a query: a pattern over its whole name or type as Python's `fnmatch` reads it, or a part. */
+export function matcher(query: string): (fqn: string, type: string) => boolean {
+  const needle = query.toLowerCase();
+  if (!isGlob(query)) return (fqn, type) => `${fqn} ${type}`.toLowerCase().includes(needle);
+  const source = needle.replace(/\[(!?)([^\]]+)\]|[*?]|[\\^$.|+(){}[\]]/g, (found, not: string, set: string) => {
+    if (set !== undefined) return `[${not ? "^" : ""}${set.replace(/[\\^]/g, "\\$&")}]`;
+    return found === "*" ? ".*" : found === "?" ? "." : `\\${found}`;
+  });
+  const pattern = new RegExp(`^(?:${source})$`, "s");
+  return (fqn, type) => pattern.test(fqn.toLowerCase()) || pattern.test(type.toLowerCase());
+}
+
 class LayerRow {
   readonly element: HTMLElement;
   private readonly buttons = new Map<Precision, HTMLElement>();
@@ -47,10 +63,10 @@ class LayerRow {
       "tr",
       { "data-fqn": layer.fqn },
       make("th", { scope: "row", title: layer.fqn }, layer.fqn),
-      make("td", {}, layer.type),
-      make("td", { class: "pbb-number" }, compact(layer.parameters)),
       make("td", {}, group),
       this.note,
+      make("td", {}, layer.type),
+      make("td", { class: "pbb-number" }, compact(layer.parameters)),
     );
     this.update(layer);
   }
@@ -63,8 +79,8 @@ class LayerRow {
       button.setAttribute("aria-checked", String(on));
       button.tabIndex = on ? 0 : -1;
     }
-    this.note.textContent = layer.note;
-    this.note.title = layer.note;
+    this.note.textContent = layer.note || "–";
+    this.note.title = layer.note || "not compiled yet";
   }
 
   private arrows(event: KeyboardEvent): void {
@@ -83,29 +99,30 @@ export class LayerTable {
   readonly element: HTMLElement;
   private readonly rows = new Map<string, LayerRow>();
   private readonly body = make("tbody");
+  private readonly nothing = make("p", { class: "pbb-nothing", role: "status" });
+  private readonly result = make("th", { scope: "col" }, "result");
+  private readonly scroll: HTMLElement;
   private readonly counts = make("span", { class: "pbb-counts", "aria-live": "polite" });
   private readonly filter = make("input", {
     type: "search",
-    placeholder: "Filter layers by name or type",
+    placeholder: "Filter: conv or blocks.*.conv1",
+    title: "Part of a name or type, or a pattern over whole names: * any text, ? one character",
     "aria-label": "filter layers",
     input: () => this.applyFilter(),
   });
 
   constructor(private readonly model: BenchModel) {
-    const titles = ["layer", "type", "parameters", "precision", "result"];
-    const head = make("tr", {}, ...titles.map((title) => make("th", { scope: "col" }, title)));
+    const titles = ["layer", "precision", "result", "type", "parameters"];
+    const columns = titles.map((title) => (title === "result" ? this.result : make("th", { scope: "col" }, title)));
+    const head = make("tr", {}, ...columns);
     const toolbar = make("div", { class: "pbb-toolbar" });
     toolbar.append(this.filter, make("span", { class: "pbb-dim" }, "all shown:"), this.bulk(), this.counts);
-    this.element = make(
+    this.scroll = make(
       "div",
-      {},
-      toolbar,
-      make(
-        "div",
-        { class: "pbb-scroll", tabindex: "0", role: "region", "aria-label": "layers" },
-        make("table", {}, make("thead", {}, head), this.body),
-      ),
+      { class: "pbb-scroll", tabindex: "0", role: "region", "aria-label": "layers" },
+      make("table", {}, make("thead", {}, head), this.body),
     );
+    this.element = make("div", {}, toolbar, this.scroll, this.nothing);
     this.update();
   }
 
@@ -120,6 +137,10 @@ export class LayerTable {
       const none = make("td", { colspan: "5", class: "pbb-dim" }, "No layer of this model can be quantized.");
       this.body.replaceChildren(make("tr", {}, none));
     }
+    const stale = this.model.get("stale");
+    this.scroll.classList.toggle("pbb-stale-results", stale !== "");
+    this.result.textContent = stale ? "old result" : "result";
+    this.result.title = stale;
     this.count(layers);
     this.applyFilter();
   }
@@ -154,11 +175,31 @@ export class LayerTable {
   }
 
   private applyFilter(): void {
-    const needle = this.filter.value.trim().toLowerCase();
+    const query = this.filter.value.trim();
+    const fits = matcher(query);
+    let shown = 0;
     for (const { fqn, type } of this.model.get("layers")) {
       const row = this.rows.get(fqn);
-      if (row) row.element.hidden = needle !== "" && !`${fqn} ${type}`.toLowerCase().includes(needle);
+      if (!row) continue;
+      row.element.hidden = !fits(fqn, type);
+      if (!row.element.hidden) shown++;
     }
+    const none = shown === 0 && this.rows.size > 0;
+    this.nothing.hidden = !none;
+    this.scroll.hidden = none;
+    if (!none) return;
+    const clear = make("button", { type: "button", click: () => this.clear() }, "Show all layers");
+    const searched = `No name or type among ${this.rows.size} layers fits “${query}”. `;
+    const widen = isGlob(query)
+      ? `A pattern must fit the whole name: try “*${query.replace(/^\*+|\*+$/g, "")}*”. `
+      : "Try a shorter part of a name, or a pattern such as “*conv*”. ";
+    this.nothing.replaceChildren(searched, widen, clear);
+  }
+
+  private clear(): void {
+    this.filter.value = "";
+    this.applyFilter();
+    this.filter.focus();
   }
 
   private count(layers: readonly LayerSummary[]): void {

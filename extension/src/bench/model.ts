@@ -2,7 +2,8 @@
 
 import type { BenchActions, BenchSummary, RunStatus } from "../generated/widgets";
 
-export type BenchTraits = BenchSummary & RunStatus;
+/** The controls have all but the code, the code's own widget has nothing else; `part` tells which it is. */
+export type BenchTraits = BenchSummary & RunStatus & { part: "controls" | "code" };
 
 export interface BenchModel {
   get<K extends keyof BenchTraits>(name: K): BenchTraits[K];

@@ -1,8 +1,10 @@
 /** The small parts of the bench: header, axes, target, compile, code. Each is built again when its traits change. */
 
-import type { AxisSummary, BenchActions, Progress } from "../generated/widgets";
-import { copyText, make } from "../render/dom";
+import type { AxisSummary, BenchActions, Card, Progress } from "../generated/widgets";
+import { copyIcon, copyText, make } from "../render/dom";
 import { act, type BenchModel } from "./model";
+
+const TROUBLES = 5; // that an error's card shows
 
 export function headerView(model: BenchModel): HTMLElement {
   const step = (action: "undo" | "redo", label: string, sign: string, enabled: boolean): HTMLElement => {
@@ -27,25 +29,27 @@ export function axesView(model: BenchModel): HTMLElement {
   const rows = [...byPath].map(([path, axes]) =>
     make("div", { class: "pbb-axes-row" }, make("code", {}, path), ...axes.map((axis) => axisButton(model, axis))),
   );
-  return make("div", {}, ...rows);
+  const problems = model.get("axes").filter((axis) => axis.problem);
+  const notes = problems.map((axis) => make("p", { class: "pbb-problem", role: "alert" }, `⚠ ${axis.problem}`));
+  return make("div", {}, ...rows, ...notes);
 }
 
-function axisButton(model: BenchModel, { path, dim, dynamic, sizes, symbol }: AxisSummary): HTMLElement {
+function axisButton(model: BenchModel, { path, dim, dynamic, sizes, symbol, problem }: AxisSummary): HTMLElement {
   const seen = sizes.length ? sizes.join(", ") : "?";
   const compiled = dynamic ? "Any size" : "Only this size";
   const attributes = {
     type: "button",
-    class: "pbb-axis",
+    class: problem ? "pbb-axis pbb-wrong" : "pbb-axis",
     "aria-pressed": String(dynamic),
     "aria-label": `${path} dim ${dim} dynamic`,
-    title: `dim ${dim}: sizes in the samples ${seen}. ${compiled} after compiling.`,
+    title: problem || `dim ${dim}: sizes in the samples ${seen}. ${compiled} after compiling.`,
     click: () => act(model, "set_axis", { path, dim, dynamic: !dynamic }),
   };
   return make(
     "button",
     attributes,
     make("b", {}, dynamic ? symbol || `d${dim}` : seen),
-    make("small", {}, dynamic ? `dynamic · seen ${seen}` : "static"),
+    make("small", {}, dynamic ? `dynamic · seen ${seen}` : problem ? "⚠ static, but sizes differ" : "static"),
   );
 }
 
@@ -54,9 +58,7 @@ export function targetView(model: BenchModel): HTMLElement {
   const select = make("select", { "aria-label": "target", change });
   for (const target of model.get("targets")) select.append(make("option", { value: target }, target));
   select.value = model.get("target");
-  const parts = [make("label", {}, "Target ", select)];
-  if (model.get("failures") > 0 || model.get("leaf_wrap")) parts.push(leafBox(model));
-  return make("div", { class: "pbb-target" }, ...parts);
+  return make("div", { class: "pbb-target" }, make("label", {}, "Target ", select), leafBox(model));
 }
 
 function leafBox(model: BenchModel): HTMLLabelElement {
@@ -65,25 +67,76 @@ function leafBox(model: BenchModel): HTMLLabelElement {
   box.checked = model.get("leaf_wrap");
   const title =
     "Modules that cannot be captured become leaf modules, which stay in Python. Not every target runs them.";
-  return make("label", { title }, box, " failing modules become leaf modules");
+  return make("label", { title }, box, ` ${model.get("leaf_label")}`);
 }
 
 export function runView(model: BenchModel): HTMLElement {
   const running = model.get("running");
   const progress = model.get("progress");
-  const { kind, text } = model.get("message");
+  const card = model.get("message");
   const bar = make("progress", { max: "1", "aria-label": "progress" });
   if (running) bar.value = progress.total > 0 ? Math.min(1, progress.done / progress.total) : 0;
   bar.hidden = !running;
-  const run = (action: keyof Pick<BenchActions, "compile" | "cancel">, label: string, more = {}): HTMLElement =>
-    make("button", { type: "button", ...more, click: () => act(model, action, {}) }, label);
-  const parts = [run("compile", "Compile", { class: "pbb-primary", disabled: running })];
-  if (running) parts.push(run("cancel", "Cancel"));
+  const parts = [runButton(model, "compile", "Compile", { class: "pbb-primary", disabled: running })];
+  if (running) parts.push(runButton(model, "cancel", "Cancel"));
   parts.push(bar, make("span", { class: "pbb-stage", role: "status" }, running ? stageText(progress) : ""));
-  if (text && !running) {
-    parts.push(make("pre", { class: `pbb-message pbb-${kind}`, role: kind === "error" ? "alert" : "status" }, text));
+  if (model.get("stale") && !running) {
+    parts.push(make("p", { class: "pbb-old", role: "status" }, `The results below are old: ${model.get("stale")}.`));
   }
+  if (card.text && !running) parts.push(card.kind === "error" ? errorCard(model, card) : said(card));
   return make("div", { class: "pbb-run" }, ...parts);
+}
+
+type RunAction = keyof Pick<BenchActions, "compile" | "cancel" | "compile_with_leaves">;
+
+function runButton(model: BenchModel, action: RunAction, label: string, more = {}): HTMLElement {
+  return make("button", { type: "button", ...more, click: () => act(model, action, {}) }, label);
+}
+
+function said({ kind, text }: Card): HTMLElement {
+  return make("p", { class: `pbb-message pbb-${kind}`, role: "status" }, text);
+}
+
+/** An error: what fails and where, what can be done about it, and all that was said, folded. */
+function errorCard(model: BenchModel, { text, troubles, details, can_be_leaf }: Card): HTMLElement {
+  const places = troubles
+    .slice(0, TROUBLES)
+    .map((trouble) =>
+      make(
+        "li",
+        {},
+        make("div", {}, make("b", {}, trouble.fqn || "the model itself"), ` ${trouble.type} · ${trouble.reason}`),
+        ...(trouble.place ? [make("code", { class: "pbb-place" }, `${trouble.place}   ${trouble.code}`)] : []),
+        ...(trouble.remedy ? [make("div", { class: "pbb-dim" }, trouble.remedy)] : []),
+      ),
+    );
+  const more = troubles.length > TROUBLES ? [make("li", {}, `and ${troubles.length - TROUBLES} more`)] : [];
+  const buttons = make("div", { class: "pbb-actions" });
+  if (can_be_leaf) {
+    const label = troubles.length === 1 ? "Make it a leaf and compile" : "Make them leaf modules and compile";
+    buttons.append(
+      runButton(model, "compile_with_leaves", troubles.length ? label : "Run these in PyTorch and compile"),
+    );
+  }
+  buttons.append(copyButton(() => [text, details].filter(Boolean).join("\n\n"), "Copy report"));
+  const folded = make("details", {}, make("summary", {}, "All that was said"), make("pre", {}, details));
+  return make(
+    "div",
+    { class: "pbb-message pbb-error", role: "alert" },
+    make("strong", {}, text),
+    ...(places.length ? [make("ul", {}, ...places, ...more)] : []),
+    buttons,
+    ...(details ? [folded] : []),
+  );
+}
+
+function copyButton(text: () => string, label: string): HTMLElement {
+  const click = async (): Promise<void> => {
+    await copyText(text());
+    button.replaceChildren(copyIcon(), " Copied");
+  };
+  const button = make("button", { type: "button", click }, copyIcon(), ` ${label}`);
+  return button;
 }
 
 function stageText({ stage, done, total, message }: Progress): string {
@@ -92,16 +145,11 @@ function stageText({ stage, done, total, message }: Progress): string {
 }
 
 export function codeView(model: BenchModel): HTMLElement {
-  const click = async (): Promise<void> => {
-    await copyText(model.get("code"));
-    copy.textContent = "Copied";
-  };
-  const copy = make("button", { type: "button", click }, "Copy");
   return make(
     "details",
     { class: "pbb-code" },
     make("summary", {}, "The same in Python"),
-    copy,
+    copyButton(() => model.get("code"), "Copy"),
     make("pre", {}, make("code", {}, model.get("code"))),
   );
 }

@@ -4,6 +4,7 @@ export interface AxisSummary {
   sizes: number[];
   dynamic: boolean;
   symbol: string;
+  problem: string;
 }
 
 export interface BenchSummary {
@@ -15,10 +16,20 @@ export interface BenchSummary {
   target: string;
   targets: string[];
   leaf_wrap: boolean;
+  leaf_label: string;
   failures: number;
   code: string;
+  stale: string;
   can_undo: boolean;
   can_redo: boolean;
+}
+
+export interface Card {
+  kind: "" | "info" | "error";
+  text: string;
+  troubles: Trouble[];
+  details: string;
+  can_be_leaf: boolean;
 }
 
 export interface LayerSummary {
@@ -31,11 +42,6 @@ export interface LayerSummary {
 
 export interface MakePage {
   document: string;
-}
-
-export interface Message {
-  kind: "" | "info" | "error";
-  text: string;
 }
 
 export interface PrecisionChoice {
@@ -55,7 +61,7 @@ export interface Progress {
 export interface RunStatus {
   running: boolean;
   progress: Progress;
-  message: Message;
+  message: Card;
 }
 
 export interface SetAxis {
@@ -77,6 +83,15 @@ export interface SetTarget {
   target: string;
 }
 
+export interface Trouble {
+  fqn: string;
+  type: string;
+  reason: string;
+  place: string;
+  code: string;
+  remedy: string;
+}
+
 export interface BenchActions {
   set_axis: SetAxis;
   set_precision: SetPrecision;
@@ -85,6 +100,7 @@ export interface BenchActions {
   undo: Record<string, never>;
   redo: Record<string, never>;
   compile: Record<string, never>;
+  compile_with_leaves: Record<string, never>;
   cancel: Record<string, never>;
 }
 

@@ -11,7 +11,9 @@ from typing import Any
 from torch import nn
 
 from prepbench._display import view
+from prepbench.bench.cards import LEAF_LABEL, size_words, slower_because
 from prepbench.bench.code import code_for
+from prepbench.bench.names import given_to, named, user_namespace
 from prepbench.bench.state import DISPLAY_NAMES, PRECISIONS, TARGETS, BenchState, Precision
 from prepbench.bench.summary import BenchSummary, axis_summaries, layer_summary, precision_choices, subtitle
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
@@ -71,6 +73,8 @@ class Bench:
         if metric is not None and data is None:
             raise InputError("metric was given without data: give data=[(input, target), ...] to compare on.")
         self.model = model
+        arguments = {"tracing_inputs": tracing_inputs, "calibration_inputs": calibration_inputs, "data": data}
+        self._arguments = {"model": model, **arguments, "metric": metric}
         self.calibration_inputs = _read(model, calibration_inputs, "calibration_inputs")
         self.tracing_inputs = _read(model, tracing_inputs, "tracing_inputs") or self.calibration_inputs
         self.data = None if data is None else list(data)
@@ -227,14 +231,34 @@ class Bench:
         name = self.comparison.rows[0].name
         header, *cells = self.comparison.cells()
         told = dict(zip(header, next(c for c in cells if c[0] == row.name), strict=True))
+        report = self.results[row.name].report
+        why = slower_because(
+            row.speedup,
+            fallbacks=report.fallbacks,
+            leaves=report.leaves,
+            quantized=any(layer.quantized for layer in report.layers),
+        )
+        size = size_words(told["size MB"], leaves=report.leaves, note=row.note)
         return (
             f"{row.name}: {self.comparison.metric_label} {told[self.comparison.metric_label]} ({told['change']}), "
-            f"{told['p50 ms']} ms per batch ({told['speed-up']} the speed of {name}), {told['size MB']} MB."
-        )
+            f"{told['p50 ms']} ms per batch ({told['speed-up']} the speed of {name}), {size}. {why}"
+        ).rstrip()
 
-    def code(self) -> str:
-        """Python source that does the same as the current choices; see :func:`prepbench.bench.code.code_for`."""
-        return self.summary().code
+    def code(self, namespace: Mapping[str, Any] | None = None) -> str:
+        """Python source that does the same as the current choices, to be pasted where the bench was made.
+
+        Args:
+            namespace: the variables there, among which the model, samples and data are looked for; those of the
+                notebook or script if left out. What has no name is reached through the bench, and where that has none
+                either, the code begins with a line to be filled in.
+        """
+        sizes = tuple((axis.path, axis.sizes[0]) for axis in self.axes.axes)
+        found = named(given_to(self._arguments, sizes), self, user_namespace() if namespace is None else namespace)
+        return code_for(self.state, self.inferred_axes, found)
+
+    def refresh(self) -> None:
+        """Look again at the names that the notebook has, and tell the front ends."""
+        self._changed()
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call ``listener`` after every change of choices or results; returns a function that ends this."""
@@ -300,9 +324,9 @@ class Bench:
 
     def _summarize(self) -> BenchSummary:
         failures = len(self.collection.failures)
-        newest = list(self.results.values())[-1:]
-        notes = {row.fqn: row.summary for compiled in newest for row in compiled.report.layers}
-        metric = None if self.metric is None else _expression(self.metric)
+        shown = self._shown_result()
+        notes = {} if shown is None else {row.fqn: row.summary for row in self.results[shown].report.layers}
+        differences = () if shown is None else self.state.differences(self._made_with[shown])
         return BenchSummary(
             title=type(self.model).__name__,
             subtitle=subtitle(len(self._layers), failures),
@@ -316,10 +340,17 @@ class Bench:
             targets=tuple(TARGETS),
             leaf_wrap=self.state.leaf_wrap,
             failures=failures,
-            code=code_for(self.state, self.inferred_axes, data=self.data is not None, metric=metric),
+            leaf_label=LEAF_LABEL,
+            code=self.code(),
+            stale=f"compiled with other choices: {'; '.join(differences)}" if differences else "",
             can_undo=self._position > 0,
             can_redo=self._position < len(self._states) - 1,
         )
+
+    def _shown_result(self) -> str | None:
+        """The result of the current choices; the newest where there is none."""
+        same = [name for name in self.results if self._made_with[name] == self.state]
+        return next(iter([*same, *reversed(self.results)]), None)
 
     def _keep(self, state: BenchState, compiled: CompiledModel) -> None:
         """Store a result under its label; other choices with the same label get a number."""
@@ -335,9 +366,3 @@ class Bench:
 
 def _read(model: nn.Module, inputs: Iterable[Any] | None, name: str) -> list[Sample]:
     return [] if inputs is None else normalize_samples(model, inputs, name=name)
-
-
-def _expression(metric: Callable[[Any, Any], Any]) -> str:
-    """How code names the metric: ours by their public name, the user's as the variable ``metric``."""
-    module, name = getattr(metric, "__module__", ""), getattr(metric, "__name__", "")
-    return f"pb.metrics.{name}" if module == "prepbench.measure.metrics" and name.isidentifier() else "metric"

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from prepbench.bench.names import Named
 from prepbench.bench.state import BenchState
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 
 
-def code_for(
-    state: BenchState, inferred: DynamicAxes, *, data: bool, metric: str | None, forward: str = "model"
-) -> str:
+def code_for(state: BenchState, inferred: DynamicAxes, given: Named) -> str:
     """Python source for ``state``.
 
     Args:
         state: the choices.
         inferred: the axes as inferred from the samples; only differences from them are written.
-        data: whether labelled data was given to compare on (else the calibration inputs serve).
-        metric: the metric as an expression, e.g. ``"pb.metrics.accuracy"``.
-        forward: the name of the model variable.
+        given: how the code names ``model``, ``tracing_inputs``, ``calibration_inputs``, ``data`` and ``metric``; what
+            was not given is left out.
 
     Returns:
-        Source that reads the variables ``model``, ``tracing_inputs``, ``calibration_inputs`` (and ``data``, ``metric``
-        where used), and sets ``axes``, ``compiled`` and ``comparison``.
+        Source that sets ``axes``, ``compiled`` and ``comparison``.
     """
-    lines = ["import prepbench as pb", "", f"axes = pb.DynamicAxes.infer(tracing_inputs, {forward})"]
+    names = given.expressions
+    model = names["model"]
+    lines = ["import prepbench as pb", "", *given.definitions]
+    lines.append(f"axes = pb.DynamicAxes.infer({names['tracing_inputs']}, {model})")
     for axis, base in zip(state.axes.axes, inferred.axes, strict=True):
         if axis.dynamic != base.dynamic:
             lines.append(f"axes = axes.set({axis.path!r}, {axis.dim}, {axis.dynamic})")
-    lines += ["compiled = pb.compile_model(", f"    {forward},"]
-    lines += [f"    {name}={value}," for name, value in _arguments(state)]
-    lines += [")", _comparison(state, data, metric, forward)]
+    lines += ["compiled = pb.compile_model(", f"    {model},"]
+    lines += [f"    {name}={value}," for name, value in _arguments(state, names)]
+    lines += [")", _comparison(state, names)]
     return "\n".join(lines) + "\n"
 
 
-def _arguments(state: BenchState) -> list[tuple[str, str]]:
+def _arguments(state: BenchState, names: Mapping[str, str]) -> list[tuple[str, str]]:
     settings = state.quantization_settings()
-    arguments = [("tracing_inputs", "tracing_inputs")]
+    arguments = [("tracing_inputs", names["tracing_inputs"])]
     if settings is not None:
-        arguments.append(("calibration_inputs", "calibration_inputs"))
+        arguments.append(("calibration_inputs", names["calibration_inputs"]))
     arguments += [("dynamic_axes", "axes"), ("deployment_settings", _call(state.deployment()))]
     if settings is not None:
         arguments.append(("quantization_settings", _call(settings)))
@@ -63,8 +64,8 @@ def _call(settings: Any) -> str:
     return f"pb.{type(settings).__name__}({', '.join(changed)})"
 
 
-def _comparison(state: BenchState, data: bool, metric: str | None, forward: str) -> str:
-    candidates = f'{{"float32": {forward}, {state.label!r}: compiled}}'
-    source = "data" if data else "calibration_inputs"
-    ending = f", metric={metric}" if metric else ""
+def _comparison(state: BenchState, names: Mapping[str, str]) -> str:
+    candidates = f'{{"float32": {names["model"]}, {state.label!r}: compiled}}'
+    source = next(names[kind] for kind in ("data", "calibration_inputs", "tracing_inputs") if kind in names)
+    ending = f", metric={names['metric']}" if "metric" in names else ""
     return f"comparison = pb.compare({candidates}, {source}{ending})"

@@ -67,6 +67,22 @@ class BenchState:
             return {}
         return {fqn: _layer_settings(p) for fqn, p in self.precisions.items() if p != default}
 
+    def differences(self, other: BenchState) -> tuple[str, ...]:
+        """In what other choices differ from these, in words."""
+        layers = sum(self.precisions[fqn] != precision for fqn, precision in other.precisions.items())
+        axes = [
+            f"{old.path} dim {old.dim} was {'dynamic' if old.dynamic else 'static'}"
+            for new, old in zip(self.axes.axes, other.axes.axes, strict=True)
+            if new.dynamic != old.dynamic
+        ]
+        said = [f"{layers} layer{'s' * (layers != 1)} had another precision"] if layers else []
+        said += [f"the target was {other.target}"] if other.target != self.target else []
+        said += axes[:3] + ([f"and {len(axes) - 3} more dims"] if len(axes) > 3 else [])
+        said += (
+            ["leaf modules were " + ("on" if other.leaf_wrap else "off")] if other.leaf_wrap != self.leaf_wrap else []
+        )
+        return tuple(said)
+
     def deployment(self) -> DeploymentSettings:
         """The settings object of the chosen target."""
         return TARGETS[self.target]()

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from torch import nn
 
 from prepbench.bench.state import EXPLANATIONS, LABELS, PRECISIONS, Precision
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
 
 
 @dataclass(frozen=True)
 class AxisSummary:
-    """One dim of one tensor argument: the sizes in the samples, and its symbol when it is dynamic."""
+    """One dim of one tensor argument: the sizes in the samples, its symbol when it is dynamic, and what is wrong with
+    the choice, if anything is.
+    """
 
     path: str
     dim: int
     sizes: tuple[int, ...]
     dynamic: bool
     symbol: str
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,10 @@ class BenchSummary:
         target: the display name of the chosen target.
         targets: the display names of all targets.
         leaf_wrap: whether modules that cannot be captured become leaf modules.
+        leaf_label: the words beside the checkbox for that.
         failures: how many modules cannot be captured.
         code: the Python lines that do the same.
+        stale: in what the choices behind the shown results differ from the current ones; empty when they do not.
         can_undo: whether there is a change to undo.
         can_redo: whether there is an undo to take back.
     """
@@ -69,15 +74,31 @@ class BenchSummary:
     target: str
     targets: tuple[str, ...]
     leaf_wrap: bool
+    leaf_label: str
     failures: int
     code: str
+    stale: str
     can_undo: bool
     can_redo: bool
 
 
 def axis_summaries(axes: DynamicAxes) -> tuple[AxisSummary, ...]:
     """A summary of each axis, in their order."""
-    return tuple(AxisSummary(a.path, a.dim, tuple(sorted(set(a.sizes))), a.dynamic, a.symbol) for a in axes.axes)
+    return tuple(
+        AxisSummary(axis.path, axis.dim, tuple(sorted(set(axis.sizes))), axis.dynamic, axis.symbol, _problem(axis))
+        for axis in axes.axes
+    )
+
+
+def _problem(axis: Axis) -> str:
+    """What contradicts the choice: a static dim takes one size only."""
+    others = [i for i, size in enumerate(axis.sizes) if size != axis.sizes[0]]
+    if axis.dynamic or not others:
+        return ""
+    return (
+        f"{axis.path} dim {axis.dim} is static, so the compiled model takes only size {axis.sizes[0]}; sample "
+        f"{others[0] + 1} has {axis.sizes[others[0]]}. Make the dim dynamic, or give samples of one size."
+    )
 
 
 def layer_summary(model: nn.Module, fqn: str, precision: Precision) -> LayerSummary:

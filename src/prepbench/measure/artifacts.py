@@ -82,7 +82,7 @@ def _captured(candidate: Callable[..., Any], sample: Sample, progress: ProgressC
 
 
 def _state_bytes(candidate: Any) -> int | None:
-    return state_bytes(candidate) if isinstance(candidate, torch.nn.Module) else None
+    return (state_bytes(candidate) or None) if isinstance(candidate, torch.nn.Module) else None
 
 
 def _target_name(target: Any) -> str:

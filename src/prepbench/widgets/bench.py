@@ -8,15 +8,18 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import anywidget
 import ipywidgets
+import traitlets
 
 from prepbench.bench import Bench, BenchSummary
+from prepbench.bench.cards import Card, error_card
 from prepbench.bench.state import Precision
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Progress
+from prepbench.measure.comparison import Comparison
 from prepbench.views.page import STATIC
 from prepbench.widgets.actions import Action, Nothing, perform
 from prepbench.widgets.diagram import diagram
@@ -24,14 +27,7 @@ from prepbench.widgets.mirror import plain_fields, traits_of
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _IDLE = Progress("", 0, 0)
-
-
-@dataclass(frozen=True)
-class Message:
-    """A line of text below the Compile button; none where the kind is empty."""
-
-    kind: Literal["", "info", "error"] = ""
-    text: str = ""
+_NOTHING = Card()
 
 
 @dataclass(frozen=True)
@@ -40,11 +36,23 @@ class RunStatus:
 
     running: bool = False
     progress: Progress = _IDLE
-    message: Message = Message()
+    message: Card = _NOTHING
+
+
+class BenchCode(anywidget.AnyWidget):
+    """The Python lines that do the same as the bench."""
+
+    _esm = STATIC / "bench.js"
+    _css = STATIC / "bench.css"
+
+    part = traitlets.Unicode("code").tag(sync=True)
+    code = traitlets.Unicode().tag(sync=True)
 
 
 class BenchControls(anywidget.AnyWidget):
-    """The controls of the bench. Their traits are the fields of :class:`BenchSummary` and :class:`RunStatus`."""
+    """The controls of the bench. Their traits are the fields of :class:`BenchSummary` and :class:`RunStatus`, but for
+    the code, which has a place of its own.
+    """
 
     _esm = STATIC / "bench.js"
     _css = STATIC / "bench.css"
@@ -53,7 +61,9 @@ class BenchControls(anywidget.AnyWidget):
         self.bench = bench
         self._status = RunStatus()
         self._shown = {**vars(bench.summary()), **vars(self._status)}
-        self.add_traits(**traits_of(BenchSummary, RunStatus))
+        self._shown.pop("code")
+        traits = traits_of(BenchSummary, RunStatus)
+        self.add_traits(part=traitlets.Unicode("controls").tag(sync=True), **{n: traits[n] for n in self._shown})
         super().__init__(**plain_fields(self._shown))
         self._stop_listening = bench.on_change(self.refresh)
         self.on_msg(self._on_action)
@@ -67,6 +77,11 @@ class BenchControls(anywidget.AnyWidget):
         self._set_status(RunStatus(running=True, progress=Progress("starting", 0, 0)))
         self.bench.start(self._on_progress, self._on_end)
 
+    def compile_with_leaves(self) -> None:
+        """Make what fails a leaf module and compile again: the button on an error's card."""
+        self.bench.set_leaf_wrap(True)
+        self.compile()
+
     def cancel(self) -> None:
         """Stop the running compile, if there is one."""
         if self.bench.job is not None:
@@ -79,7 +94,8 @@ class BenchControls(anywidget.AnyWidget):
 
     def _show(self, shown: BenchSummary | RunStatus) -> None:
         """Set the traits of the fields that changed, in one message to the page."""
-        changed = {name: value for name, value in vars(shown).items() if self._shown[name] != value}
+        fields = ((name, value) for name, value in vars(shown).items() if name in self._shown)
+        changed = {name: value for name, value in fields if self._shown[name] != value}
         self._shown.update(changed)
         with self.hold_sync():
             for name, value in plain_fields(changed).items():
@@ -93,20 +109,18 @@ class BenchControls(anywidget.AnyWidget):
         try:
             perform(BENCH_ACTIONS, self, content)
         except PrepbenchError as error:
-            self._set_status(replace(self._status, message=Message("error", str(error))))
+            self._set_status(replace(self._status, message=error_card(error, leaf_wrap=self.bench.state.leaf_wrap)))
 
     def _on_progress(self, progress: Progress) -> None:
         self._set_status(replace(self._status, progress=progress))
 
     def _on_end(self, error: BaseException | None) -> None:
         if error is None:
-            message = Message("info", self.bench.outcome())
+            message = Card("info", self.bench.outcome())
         elif isinstance(error, Cancelled):
-            message = Message("info", str(error))
-        elif isinstance(error, PrepbenchError):
-            message = Message("error", str(error))
+            message = Card("info", str(error))
         else:
-            message = Message("error", f"{type(error).__name__}: {error}")
+            message = error_card(error, leaf_wrap=self.bench.state.leaf_wrap)
         self._set_status(replace(self._status, running=False, message=message))
 
 
@@ -149,21 +163,29 @@ BENCH_ACTIONS: Mapping[str, Action[BenchControls]] = {
     "undo": Action(Nothing, lambda controls: controls.bench.undo),
     "redo": Action(Nothing, lambda controls: controls.bench.redo),
     "compile": Action(Nothing, lambda controls: controls.compile),
+    "compile_with_leaves": Action(Nothing, lambda controls: controls.compile_with_leaves),
     "cancel": Action(Nothing, lambda controls: controls.cancel),
 }
 
 
 def bench_widget(bench: Bench) -> ipywidgets.VBox:
-    """The workbench of ``bench``: diagram and controls side by side, the comparison chart below."""
-    controls = BenchControls(bench)
+    """The workbench of ``bench``: diagram and controls side by side, below them the comparison and the code."""
+    controls, code = BenchControls(bench), BenchCode()
     picture = diagram(bench.collection.document())
     chart = ipywidgets.Output()
 
-    def refresh_chart() -> None:
-        if bench.comparison is not None:
+    drawn: list[Comparison] = []
+
+    def show_chart() -> None:
+        if bench.comparison is not None and bench.comparison not in drawn:
+            drawn[:] = [bench.comparison]
             data = bench.comparison._repr_mimebundle_()
             # assigned, not captured: the change may come from the compile thread
             chart.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
+        (chart.add_class if bench.summary().stale else chart.remove_class)("pbb-stale")
+
+    def show_code() -> None:
+        code.code = bench.summary().code
 
     coloured: dict[str, str] = {}
 
@@ -172,7 +194,7 @@ def bench_widget(bench: Bench) -> ipywidgets.VBox:
             coloured.update(bench.precisions)
             picture.add_overlay(coloured, name="precision")
 
-    for refresh in (refresh_chart, colour):
+    for refresh in (show_chart, show_code, colour):
         bench.on_change(refresh)
         refresh()
     for part, basis in ((picture, "440px"), (controls, "520px")):
@@ -180,11 +202,12 @@ def bench_widget(bench: Bench) -> ipywidgets.VBox:
     top = ipywidgets.HBox(
         [picture, controls], layout=ipywidgets.Layout(flex_flow="row wrap", align_items="stretch", grid_gap="12px")
     )
-    return ipywidgets.VBox([top, chart], layout=ipywidgets.Layout(grid_gap="12px"))
+    return ipywidgets.VBox([top, chart, code], layout=ipywidgets.Layout(grid_gap="12px"))
 
 
 def bench_bundle(bench: Bench) -> dict[str, Any]:
     """What a cell shows: the live widget, and a static summary where there is no kernel or no trust."""
+    bench.refresh()  # the notebook may have named it since
     widget = bench_widget(bench)
     return {
         _WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},

@@ -1,0 +1,112 @@
+"""What went wrong on the bench, as a card: a title, the places with their code, and what can be done there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from prepbench.document.model import Failure
+from prepbench.errors import PrepbenchError
+
+LEAF_LABEL = "What fails runs in PyTorch (leaf modules)"
+"""The words beside the checkbox for leaf modules."""
+
+_TITLE = 180  # characters
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One module that fails: its name and class, the reason, the place and the code of the line, the remedy."""
+
+    fqn: str
+    type: str
+    reason: str
+    place: str
+    code: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """A line of text, or an error with its places.
+
+    Attributes:
+        kind: ``""`` for nothing to say.
+        text: the sentence, or the title of an error.
+        troubles: what fails.
+        details: all that the error says, to be unfolded.
+        can_be_leaf: whether making what fails a leaf module lets the compile go on.
+    """
+
+    kind: Literal["", "info", "error"] = ""
+    text: str = ""
+    troubles: tuple[Trouble, ...] = ()
+    details: str = ""
+    can_be_leaf: bool = False
+
+
+def error_card(error: BaseException, *, leaf_wrap: bool) -> Card:
+    """The card of an error; arguments that the bench has a checkbox for are called by its words."""
+    said = str(error) if isinstance(error, PrepbenchError) else f"{type(error).__name__}: {error}"
+    text = _in_words_of_the_bench(said)
+    failures = tuple(getattr(error, "failures", ()))
+    troubles = tuple(map(_trouble, failures))
+    title = _title(failures) if failures else _first_sentence(text)
+    details = "" if text == title else text
+    return Card("error", title, troubles, details, can_be_leaf="fullgraph=False" in said and not leaf_wrap)
+
+
+def _title(failures: tuple[Failure, ...]) -> str:
+    first = failures[0]
+    if len(failures) == 1:
+        return f"{first.fqn or 'The model itself'} cannot be captured: {first.kind}"
+    kinds = list(dict.fromkeys(failure.kind for failure in failures))
+    return f"{len(failures)} modules cannot be captured: {', '.join(kinds[:3])}{' …' if len(kinds) > 3 else ''}"
+
+
+def _trouble(failure: Failure) -> Trouble:
+    source = failure.source
+    place = f"{PurePath(source.file).name}:{source.line}" if source else ""
+    code = source.code if source else ""
+    return Trouble(failure.fqn, failure.module_type, failure.kind, place, code, _remedy(failure.remedy))
+
+
+def _remedy(text: str) -> str:
+    """The remedy without the clause about arguments, which the button stands for."""
+    return re.sub(r"[;,] or [^;]*leaf_modules=.*$", ".", text, flags=re.DOTALL)
+
+
+def _in_words_of_the_bench(text: str) -> str:
+    text = text.replace("capture with fullgraph=False, which keeps", f"choose “{LEAF_LABEL}”, which keeps")
+    return text.replace("fullgraph=False", f"“{LEAF_LABEL}”")
+
+
+def _first_sentence(text: str) -> str:
+    line = text.strip().partition("\n")[0]
+    sentence = re.split(r"(?<=[a-z0-9)'\"”])\. ", line, maxsplit=1)[0]
+    return sentence if len(sentence) <= _TITLE else f"{sentence[:_TITLE]} …"
+
+
+def size_words(megabytes: str, *, leaves: Iterable[str], note: str) -> str:
+    """The size in words; why there is none where it is unknown."""
+    if megabytes.strip("*") not in ("–", "0"):
+        return f"{megabytes} MB"
+    why = "a model with leaf modules cannot be saved" if tuple(leaves) else note.partition(". ")[0]
+    return f"size – ({why or 'it cannot be saved'})"
+
+
+def slower_because(speedup: float | None, *, fallbacks: Iterable[str], leaves: Iterable[str], quantized: bool) -> str:
+    """Why a result is slower than the float model, as far as it is known; "" where it is not slower."""
+    if speedup is None or speedup >= 1:
+        return ""
+    in_pytorch, in_python = len(tuple(fallbacks)), len(tuple(leaves))
+    if in_pytorch:
+        return f"Slower: {in_pytorch} operator{'s' * (in_pytorch != 1)} run in PyTorch, between parts of the target."
+    if in_python:
+        return f"Slower: {in_python} leaf module{'s' * (in_python != 1)} run in Python."
+    if quantized:
+        return "Slower: converting between int8 and float takes longer here than int8 saves, as in small models."
+    return "Slower: calling the target takes longer here than it saves, as in small models."

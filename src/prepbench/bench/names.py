@@ -1,0 +1,114 @@
+"""The names that a notebook or script has for what the bench was given, so that its code runs where it is pasted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Given:
+    """One thing that the bench was given.
+
+    Attributes:
+        argument: the argument of ``Bench``, which is also an attribute of it.
+        value: the object itself, as it came.
+        wanted: what to put in its place, in words.
+        placeholder: an expression to be replaced, for code that knows no name.
+    """
+
+    argument: str
+    value: Any
+    wanted: str
+    placeholder: str = "[...]"
+
+
+@dataclass(frozen=True)
+class Named:
+    """How code calls what the bench was given.
+
+    Attributes:
+        expressions: an expression for each argument.
+        definitions: lines to be put first, for what has no name.
+    """
+
+    expressions: Mapping[str, str]
+    definitions: tuple[str, ...] = ()
+
+
+def given_to(arguments: Mapping[str, Any], sizes: Iterable[tuple[str, int]]) -> tuple[Given, ...]:
+    """What a bench was given, by argument, with the paths and sizes of its samples in words.
+
+    Samples to trace with are the calibration inputs where none were given.
+    """
+    shapes: dict[str, list[int]] = {}
+    for path, size in sizes:
+        shapes.setdefault(path, []).append(size)
+    shown = ", ".join(f"{path} of shape {tuple(shape)}" for path, shape in shapes.items())
+    wanted = {
+        "model": ("the model", "..."),
+        "tracing_inputs": (f"samples to trace with: {shown}", "[...]"),
+        "calibration_inputs": (f"representative samples: {shown}", "[...]"),
+        "data": ("(input, target) pairs to compare on", "[...]"),
+        "metric": ("a function: metric(output, target) -> number", "..."),
+    }
+    values = dict(arguments)
+    if values["tracing_inputs"] is None:
+        values["tracing_inputs"] = values["calibration_inputs"]
+    return tuple(Given(name, values[name], *wanted[name]) for name in wanted if values[name] is not None)
+
+
+def user_namespace() -> dict[str, Any]:
+    """The variables of the notebook; of the script where there is none."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    namespace: dict[str, Any] = vars(sys.modules["__main__"]) if shell is None else shell.user_ns
+    return namespace
+
+
+def named(given: tuple[Given, ...], bench: Any, namespace: Mapping[str, Any]) -> Named:
+    """Look for each thing in ``namespace`` by identity; else reach it through the bench; else leave a place for it.
+
+    Example:
+        >>> samples = [1, 2]
+        >>> named((Given("data", samples, "the samples"),), None, {"batches": samples}).expressions
+        {'data': 'batches'}
+    """
+    expressions, definitions = {}, []
+    own = _name_of(bench, namespace)
+    for each in given:
+        name = _public_name(each.value)
+        if name is None and not _is_read_once(each.value):
+            name = _name_of(each.value, namespace, each.argument)
+        if name is None and own is not None:
+            name = f"{own}.{each.argument}"
+        if name is None:
+            name = each.argument
+            definitions.append(f"{name} = {each.placeholder}  # put here {each.wanted}")
+        expressions[each.argument] = name
+    return Named(expressions, tuple(definitions))
+
+
+def _name_of(value: Any, namespace: Mapping[str, Any], preferred: str = "") -> str | None:
+    names = list(_names_of(value, namespace))
+    return preferred if preferred in names else next(iter(names), None)
+
+
+def _names_of(value: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
+    if value is None:
+        return
+    for name, other in list(namespace.items()):
+        if other is value and name.isidentifier() and not name.startswith("_"):  # _ and _3 are results of cells
+            yield name
+
+
+def _public_name(value: Any) -> str | None:
+    """Our own metrics are called by their public name."""
+    name = getattr(value, "__name__", "")
+    ours = getattr(value, "__module__", "") == "prepbench.measure.metrics" and name.isidentifier()
+    return f"pb.metrics.{name}" if ours else None
+
+
+def _is_read_once(value: Any) -> bool:
+    return hasattr(value, "__next__")

@@ -1,0 +1,237 @@
+"""The first five minutes in a notebook, measured: what a person sees of a diagram and of the bench, in both themes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.lab import Lab, running, watch
+from tests.browser.notebooks import looks, open_notebook, run_cell, set_source
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+MODEL = """
+import torch, prepbench as pb
+
+class Gate(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(8, 8, 3, padding=1)
+        self.conv2 = torch.nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x):
+        return x + self.conv2(torch.relu(self.conv1(x)))
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(4))
+        self.gate = Gate()
+        self.head = torch.nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.gate(x).mean((2, 3)))
+
+torch.manual_seed(0)
+net = Net().eval()
+batches = [torch.randn(2, 3, 32, 32), torch.randn(3, 3, 40, 40)]
+"""
+UNTIMED = """
+import functools
+import prepbench.bench.bench
+prepbench.bench.bench.compare = pb.compare = functools.partial(pb.compare, rounds=0)
+"""
+BENCH = "bench = pb.Bench(net, calibration_inputs=batches)\nbench"
+
+
+@pytest.fixture(scope="module")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    yield from running(tmp_path_factory.mktemp("lab"))
+
+
+def shot(page: Page, name: str) -> None:
+    """A picture for those who look at it: in the folder SCREENSHOTS, where that is set."""
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+def inside(inner: Locator, outer: Locator) -> bool:
+    """Whether an element lies in the visible area of another."""
+    a, b = inner.bounding_box(), outer.bounding_box()
+    assert a
+    assert b
+    near = 1.0
+    return (
+        a["x"] >= b["x"] - near
+        and a["y"] >= b["y"] - near
+        and a["x"] + a["width"] <= b["x"] + b["width"] + near
+        and a["y"] + a["height"] <= b["y"] + b["height"] + near
+    )
+
+
+def covered_by_map(view: Locator) -> list[str]:
+    """Boxes that the small map lies over."""
+    names: list[str] = view.evaluate(
+        """e => {
+          const map = e.querySelector('.pbd-map').getBoundingClientRect();
+          if (!map.width) return [];
+          const canvas = e.querySelector('.pbd-canvas').getBoundingClientRect();
+          return [...e.querySelectorAll('g.node')].filter(node => {
+            const r = node.getBoundingClientRect();
+            const [right, bottom] = [Math.min(r.right, canvas.right), Math.min(r.bottom, canvas.bottom)];
+            return r.left < map.right && right > map.left && r.top < map.bottom && bottom > map.top;
+          }).map(node => node.getAttribute('aria-label'));
+        }"""
+    )
+    return names
+
+
+def smallest_text(view: Locator) -> float:
+    """Pixels of the smallest text in the picture."""
+    size: float = view.evaluate(
+        """e => Math.min(...[...e.querySelectorAll('.pb-diagram text')].map(
+            t => Number(t.getAttribute('font-size')) * t.getScreenCTM().a))"""
+    )
+    return size
+
+
+def narrowest_label(view: Locator) -> list[str]:
+    """Labels in the details that are broken into lines."""
+    broken: list[str] = view.evaluate(
+        """e => [...e.querySelectorAll('.pbd-side dt')].filter(
+            t => t.getBoundingClientRect().height > 1.6 * parseFloat(getComputedStyle(t).lineHeight)
+        ).map(t => t.textContent)"""
+    )
+    return broken
+
+
+def test_a_diagram_in_a_cell_can_be_read(page: Page, shared_lab: Lab) -> None:
+    problems, _ = watch(page, shared_lab.url)
+    open_notebook(page, shared_lab, "diagram", [MODEL, "pb.recursive_trace(net, inputs=batches)"])
+    run_cell(page, 0)
+    for theme, width in looks(page):
+        run_cell(page, 1)  # a new output: the first view at this width
+        view = page.locator(".pbd").last
+        expect(view.locator("g.node").first).to_be_visible(timeout=60_000)
+        view.scroll_into_view_if_needed()
+        page.wait_for_timeout(300)
+        shot(page, f"diagram-{width}-{theme[-5:].strip()}")
+        where = f"{theme}, {width}"
+        assert smallest_text(view) >= 9, where
+        assert inside(view.locator("g.node.failed").first, view.locator(".pbd-canvas")), where
+        assert not covered_by_map(view), where
+        view.locator("g.node[aria-label^='gate']").click()
+        expect(view.locator(".pbd-side")).to_contain_text("What to do")
+        shot(page, f"details-{width}-{theme[-5:].strip()}")
+        assert not narrowest_label(view), where
+        values = view.locator(".pbd-side dd").first.bounding_box()
+        assert values
+        assert values["width"] > 60, where
+        if width == 1440:
+            view.get_by_role("button", name="Zoom out").click(click_count=6, delay=20)
+            view.get_by_role("searchbox").fill("head")
+            view.get_by_role("searchbox").press("Enter")
+            expect(view.locator(".pbd-count")).to_have_text("1 of 1")
+            page.wait_for_timeout(300)
+            assert smallest_text(view) >= 9, "a hit can be read"
+            view.get_by_role("button", name="Zoom out").click(click_count=6, delay=20)
+        view.get_by_role("button", name="Close all modules").click()
+        page.wait_for_timeout(600)
+        assert smallest_text(view) >= 9, "closing all fits again"
+        icon = view.locator(".pbd-title svg")
+        assert icon.count() in (0, 1)
+    assert not problems
+
+
+def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
+    problems, _ = watch(page, shared_lab.url)
+    open_notebook(
+        page, shared_lab, "bench", [MODEL + UNTIMED, BENCH, "", "print([row.name for row in comparison.rows])"]
+    )
+    run_cell(page, 0)
+    run_cell(page, 1)
+    bench = page.locator(".pbb", has=page.locator(".pbb-layers"))
+    expect(bench).to_be_visible(timeout=60_000)
+
+    filter_box = bench.get_by_role("searchbox")
+    rows = bench.locator("tbody tr:visible")
+    for query, count in (("blocks.*.conv1", 4), ("CONV1", 4), ("blocks.[01].conv?", 4), ("linear", 1), ("", 10)):
+        filter_box.fill(query)
+        expect(rows).to_have_count(count)
+    filter_box.fill("encoder.*")
+    expect(bench.locator(".pbb-nothing")).to_contain_text("among 10 layers fits “encoder.*”")
+    bench.get_by_role("button", name="Show all layers").click()
+    expect(rows).to_have_count(10)
+
+    axis = bench.locator("[aria-label='x dim 2 dynamic']")
+    axis.click()
+    expect(bench.locator(".pbb-problem")).to_contain_text("sample 2 has 40")
+    expect(axis).to_contain_text("sizes differ")
+    shot(page, "contradiction")
+    bench.get_by_role("button", name="Undo").click()
+    expect(bench.locator(".pbb-problem")).to_have_count(0)
+
+    bench.get_by_role("button", name="Compile", exact=True).click()
+    card = bench.locator(".pbb-error")
+    expect(card.locator("strong")).to_have_text("gate cannot be captured: data-dependent branch", timeout=120_000)
+    expect(card).to_contain_text("if x.sum() > 0:")
+    expect(card.locator("> :not(details)").filter(has_text="fullgraph")).to_have_count(0)
+    expect(card.locator("> :not(details)").filter(has_text="leaf_modules=")).to_have_count(0)
+    expect(card.locator("pre")).to_be_hidden()
+    for theme, width in looks(page):
+        card.scroll_into_view_if_needed()
+        shot(page, f"error-{width}-{theme[-5:].strip()}")
+        box = card.bounding_box()
+        assert box
+        assert box["height"] < 260, (theme, width)
+    card.get_by_role("button", name="Make it a leaf").click()
+    expect(bench.locator(".pbb-info")).to_contain_text("int8 ONNX Runtime", timeout=180_000)
+    expect(bench.locator(".pbb-info")).not_to_contain_text(" 0 MB")
+
+    for theme, width in looks(page):
+        bench.scroll_into_view_if_needed()
+        shot(page, f"bench-{width}-{theme[-5:].strip()}")
+        area, first = bench.locator(".pbb-scroll"), bench.locator("tbody tr").first
+        assert inside(first.locator(".pbb-note"), area), (theme, width)
+        assert inside(first.locator("th"), area), (theme, width)
+        area.evaluate("e => e.scrollTo(9999, 0)")
+        assert inside(first.locator("th"), area), "names stay"
+        area.evaluate("e => e.scrollTo(0, 0)")
+        chart, code = page.locator(".js-plotly-plot").last, page.locator(".pbb-code")
+        expect(chart).to_be_visible(timeout=30_000)
+        assert chart.bounding_box()["y"] < code.bounding_box()["y"], "the code is below the chart"  # type: ignore[index]
+        chart.scroll_into_view_if_needed()
+        shot(page, f"chart-{width}-{theme[-5:].strip()}")
+
+    code = page.locator(".pbb-code")
+    code.locator("summary").click()
+    assert "tracing_inputs=batches" in code.locator("pre").inner_text()
+    set_source(page, 2, code.locator("pre").inner_text())
+    assert not [o for o in run_cell(page, 2) if o["output_type"] == "error"]
+    printed: Any = run_cell(page, 3)[0]
+    assert "int8 ONNX Runtime" in printed["text"]
+
+    bench.locator("tbody tr").first.get_by_role("radio").last.click()
+    expect(bench.locator(".pbb-old")).to_contain_text("1 layer had another precision")
+    expect(bench.locator("thead")).to_contain_text("old result")
+    expect(page.locator(".pbb-stale")).to_have_count(1)
+    shot(page, "stale")
+    bench.get_by_role("button", name="Undo").click()
+    expect(bench.locator(".pbb-old")).to_have_count(0)
+    expect(page.locator(".pbb-stale")).to_have_count(0)
+    assert not problems
