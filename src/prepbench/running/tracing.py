@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,9 @@ from prepbench.patching import undoing
 
 WAITING = "waiting for another compile"
 _POLL = 0.1
+
+_CALLS = 4000
+"""Nested calls while tracing: each module around an operation takes some more than when the model runs."""
 
 _depth = threading.local()
 
@@ -45,6 +50,9 @@ def tracing(progress: ProgressCallback = report_nothing, *, with_dynamo: bool = 
         if not outermost:
             yield
             return
+
+        undo.add(functools.partial(sys.setrecursionlimit, sys.getrecursionlimit()))
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _CALLS))
 
         def tell() -> None:
             progress(Progress(CANCELLING, message="Cancelling ..."))
