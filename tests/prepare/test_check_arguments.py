@@ -17,7 +17,7 @@ def test_bad_arguments() -> None:
         run_passes(prepare_model(model), fold_batch_norm_)
     with pytest.raises(InputError, match="run_passes takes what prepare_model returns, got Custom"):
         run_passes(model, [fold_batch_norm_])
-    with pytest.raises(InputError, match=r"prepare_model takes a torch\.nn\.Module"):
+    with pytest.raises(InputError, match=r"model must be a torch\.nn\.Module.*Give prepare_model"):
         prepare_model(lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"modules_to_exclude\[0\], a Gate, is not part of this Custom"):
         prepare_model(model, modules_to_exclude=[Gate()])
