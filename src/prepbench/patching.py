@@ -88,7 +88,7 @@ def patched_here(owner: Any, name: str, function: Callable[..., Any]) -> Iterato
 
 
 @contextmanager
-def patched_item(owner: dict[str, Any], name: str, value: Any) -> Iterator[None]:
+def patched_item(owner: dict[Any, Any], name: Any, value: Any) -> Iterator[None]:
     """``owner[name]`` is ``value`` inside the block."""
     before = owner.get(name, _ABSENT)
 

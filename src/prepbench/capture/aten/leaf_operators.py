@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from prepbench.capture.aten.leaf_memory import leaves_written_into
 from prepbench.capture.aten.leaf_outputs import LeafOutputs
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.errors import CaptureError
+from prepbench.patching import patched_item
 from prepbench.running.compare_samples import is_same
 from prepbench.running.object_nodes import refill
 
@@ -82,9 +85,21 @@ class KeepAlive:
     It travels in ``GraphModule.meta``, which ``torch.export`` and PT2E pass on to the graphs they make.
     """
 
-    def __init__(self, model: torch.nn.Module, libraries: list[torch.library.Library]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, libraries: list[torch.library.Library], owner: _Owner | None = None
+    ) -> None:
         self.model = model
         self.libraries = libraries
+        self._owner = owner
+
+    @contextmanager
+    def running_on(self, twin: torch.nn.Module) -> Iterator[None]:
+        """Inside the block, the operators run the leaves of a twin of the model when this thread calls them."""
+        if self._owner is None:
+            yield
+            return
+        with patched_item(self._owner.stand_ins, threading.get_ident(), twin):
+            yield
 
     def __deepcopy__(self, memo: Any) -> KeepAlive:
         return self
@@ -99,9 +114,10 @@ class _Owner:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.reference = weakref.ref(model)
+        self.stand_ins: dict[int, torch.nn.Module] = {}
 
     def module(self, fqn: str) -> torch.nn.Module:
-        model = self.reference()
+        model = self.stand_ins.get(threading.get_ident()) or self.reference()
         if model is None:
             raise CaptureError(f"The model with the leaf module {fqn!r} no longer exists: keep the Captured object.")
         return model.get_submodule(fqn)
@@ -126,8 +142,8 @@ class LeafOperators:
         self._made: dict[str, list[tuple[_Signature, Any]]] = {}
         self._namespace = ""
         self._strict: set[Any] = set()
-        self.keep_alive = KeepAlive(model, [])
         self._owner = _Owner(model)
+        self.keep_alive = KeepAlive(model, [], self._owner)
 
     def run_on(self, model: torch.nn.Module) -> None:
         """From now on the operators call the submodules of another model, of which the first was a twin."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 
 from prepbench.capture.aten.export_program import Program, axis_sizes, export_program
-from prepbench.capture.aten.leaf_operators import is_leaf_operator
+from prepbench.capture.aten.leaf_operators import KeepAlive
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized
@@ -100,11 +101,15 @@ def _range_text(bounds: tuple[int, int | None]) -> str:
 
 def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> AxesReport:
     """Run ``program`` and ``model`` on the samples, and with each axis at sizes that no sample had."""
-    if any(is_leaf_operator(node.target) for node in program.graph.nodes):
-        # leaf operators run the model's own leaf modules, whose buffers are compared and put back
-        module = Twin(program.module()).model
-    else:
-        model, module = Twin((model, program.module())).model
+    twin, module = Twin((model, program.module())).model
+    leaves: KeepAlive | None = program.graph_module.meta.get("prepbench_keep_alive")
+    with nullcontext() if leaves is None else leaves.running_on(twin):
+        return _verified(program, module, twin, samples, axes)
+
+
+def _verified(
+    program: Program, module: torch.nn.Module, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes
+) -> AxesReport:
     pair = _Pair(module, model)
     problems, largest = [], 0.0
     for sample in samples:
