@@ -23,8 +23,8 @@ def test_function_transforms_are_noticed() -> None:
 
 
 def test_every_vmap_runs_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, original = [], modes.vmap_module().vmap_impl
-    monkeypatch.setattr(modes.vmap_module(), "vmap_impl", lambda *args, **kw: calls.append(1) or original(*args, **kw))
+    calls, original = [], modes.transforms()[0][0].vmap_impl
+    monkeypatch.setattr(*modes.transforms()[0], lambda *args, **kw: calls.append(1) or original(*args, **kw))
     torch.vmap(torch.sin)(torch.ones(2))
     assert calls == [1]
 
@@ -54,7 +54,7 @@ def test_operators_are_seen() -> None:
 def test_a_torch_with_another_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(apis, "vmap_impl")
     with pytest.raises(TorchVersionError, match=r"torch\.vmap.*vmap_impl"):
-        modes.vmap_module()
+        modes.transforms()
 
 
 def test_a_torch_with_another_autocast(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,3 +149,20 @@ class TryView(nn.Module):
 @case(tensors((2, 4)), [], leaves=("",))
 def try_and_except():
     return TryView()
+
+
+class AsksForType(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.linear(x)
+        if type(y) is torch.Tensor and type(self.linear.weight) is nn.Parameter and isinstance(type(y), type):
+            return y * 2
+        return y
+
+
+@case(tensors((2, 3), (3, 3)), tensors((1, 3), (5, 3)), symbolic_failed=())
+def type_of_tensor():
+    return AsksForType()

@@ -136,3 +136,19 @@ class ReentrantCheckpoint(Checkpointed):
 @case(tensors((2, 4), (3, 4)), tensors((6, 4)))
 def reentrant_checkpoint():
     return ReentrantCheckpoint()
+
+
+class GradientStep(nn.Module):
+    """Moves its input along the gradient of an energy that a layer computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.energy = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return x - 0.1 * torch.func.grad(lambda y: self.energy(y).square().sum())(x)
+
+
+@case(tensors((2, 3), (3, 3)), tensors((1, 3), (5, 3)), symbolic_failed=("0",), leaves=("",))
+def gradient_inside():
+    return nn.Sequential(GradientStep(), nn.Linear(3, 3))

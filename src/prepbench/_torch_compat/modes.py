@@ -21,12 +21,14 @@ def in_functorch() -> bool:
     return _innermost_transform() is not None
 
 
-def vmap_module() -> Any:
-    """The module whose ``vmap_impl`` runs every ``torch.vmap``."""
-    with needed_for("seeing torch.vmap"):
-        module = importlib.import_module("torch._functorch.apis")
-        _ = module.vmap_impl
-    return module
+def transforms() -> tuple[tuple[Any, str], ...]:
+    """Where the functions are that run every ``torch.vmap`` and ``torch.func.grad``: module and name."""
+    with needed_for("seeing torch.vmap and torch.func.grad"):
+        apis = importlib.import_module("torch._functorch.apis")
+        eager = importlib.import_module("torch._functorch.eager_transforms")
+        found = (apis, "vmap_impl"), (eager, "grad_impl"), (eager, "grad_and_value_impl")
+        _ = [getattr(module, name) for module, name in found]
+    return found
 
 
 def autocast_functions() -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -12,6 +12,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.fake_tensors import on_device
+from prepbench._torch_compat.modes import in_functorch
 from prepbench._torch_compat.symbolic_fx import wrapped_functions
 from prepbench._torch_compat.tensors import version_of
 from prepbench.inputs import Sample
@@ -125,6 +126,8 @@ def _record(model: torch.nn.Module, sample: Sample, as_called: bool) -> Recorded
     run = RecordedRun()
 
     def recorded(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if in_functorch():  # tensors without memory of their own; what calls the transform is recorded
+            return function(*args, **kwargs)
         watched = _WatchedCall(args, kwargs)
         output = function(*args, **kwargs)
         run.calls.setdefault(name, []).append(watched.finished(output, sample.index))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from prepbench._torch_compat.fake_tensors import LOGGERS
-from prepbench._torch_compat.modes import vmap_module
+from prepbench._torch_compat.modes import transforms
 from prepbench._torch_compat.number_analysis import SQRT
 from prepbench._torch_compat.symbolic_fx import wrapped_functions
 from prepbench.patching import logs_dropped_here, patched, patched_item
@@ -41,7 +41,7 @@ class Run(Protocol):
 
 @contextmanager
 def intercepted(run: Run) -> Iterator[None]:
-    """Report module calls, custom autograd functions, ``vmap``, ``len`` and ``math`` to ``run`` inside the block.
+    """Report module calls, custom autograd functions, function transforms, ``len`` and ``math`` to ``run`` inside the block.
 
     Other threads, and code that runs while ``run`` is not active, get the originals.
     """
@@ -50,7 +50,7 @@ def intercepted(run: Run) -> Iterator[None]:
         for owner, name, value in (
             (torch.nn.Module, "__call__", _module_call(run)),
             (torch.autograd.Function, "apply", classmethod(_apply(run))),
-            (vmap_module(), "vmap_impl", _vmap(run)),
+            *((module, name, _below(run, getattr(module, name))) for module, name in transforms()),
             (builtins, "len", _len(run)),
             *((math, name, _number(run, name)) for name in _MATH),
             *((torch.SymInt, name, _compare(run, name)) for name in _COMPARISONS),
@@ -168,13 +168,11 @@ def _apply(run: Run) -> Callable[..., Any]:
     return apply
 
 
-def _vmap(run: Run) -> Callable[..., Any]:
-    original = vmap_module().vmap_impl
-
-    def vmap_impl(*args: Any, **kwargs: Any) -> Any:
+def _below(run: Run, original: Callable[..., Any]) -> Callable[..., Any]:
+    def transform(*args: Any, **kwargs: Any) -> Any:
         return run.call_below(original, *args, **kwargs) if run.active else original(*args, **kwargs)
 
-    return vmap_impl
+    return transform
 
 
 def _len(run: Run) -> Callable[[Any], Any]:

@@ -17,6 +17,7 @@ from torch import fx
 
 from prepbench._torch_compat.symbolic_fx import taking_tuple
 from prepbench.capture.modules.regions import Regions
+from prepbench.capture.modules.seen_types import types_of_tensors
 from prepbench.capture.modules.trace_result import IsLeaf, ModuleVisit, TraceResult
 from prepbench.patching import patched_here
 from prepbench.running.module_state import restored
@@ -44,6 +45,7 @@ def trace_symbolically(
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(restored(module))
         stack.enter_context(patched_here(torch.nn.Module, "__setattr__", _keeping_buffers(tracer)))
+        stack.enter_context(types_of_tensors([root, *{type(part) for part in module.modules()}]))
         own = set(vars(module))
         try:
             if module is root and is_leaf(module, ""):

@@ -34,6 +34,7 @@ from prepbench.capture.modules.operations import has_side_effect, spell
 from prepbench.capture.modules.regions import Regions
 from prepbench.capture.modules.repeated_layers import RepeatedLayers
 from prepbench.capture.modules.sample_runs import SampleRuns
+from prepbench.capture.modules.seen_types import types_of_tensors
 from prepbench.capture.modules.torch_modes import Operators, TorchFunctions
 from prepbench.capture.modules.trace_result import Assumption, IsLeaf, ModuleVisit, TraceResult, values_on_samples
 from prepbench.capture.sizes.sample_sizes import SizesDecide, disagreement
@@ -107,6 +108,7 @@ class ValueRun:
             self._add_placeholders(call)
             try:
                 with ExitStack() as around:
+                    around.enter_context(types_of_tensors(self._code()))
                     if way.conversions:
                         around.enter_context(symbolic_conversions(self._code()))
                     if way.kernels:
