@@ -41,7 +41,7 @@ class Run(Protocol):
 
 @contextmanager
 def intercepted(run: Run) -> Iterator[None]:
-    """Report module calls, custom autograd functions, function transforms, ``len`` and ``math`` to ``run`` inside the block.
+    """Report module calls, autograd functions, function transforms, ``len`` and ``math`` to ``run`` inside the block.
 
     Other threads, and code that runs while ``run`` is not active, get the originals.
     """
