@@ -32,6 +32,11 @@ def open_notebook(page: Page, lab: Lab, name: str, cells: Sequence[str]) -> None
 def run_cell(page: Page, cell: int) -> list[dict[str, object]]:
     """Run one cell of the notebook in front to its end, and give its outputs."""
     page.evaluate(_RUN, cell)
+    return outputs_of(page, cell)
+
+
+def outputs_of(page: Page, cell: int) -> list[dict[str, object]]:
+    """What a cell has put out so far."""
     outputs: list[dict[str, object]] = page.evaluate(_OUTPUT, cell)
     return outputs
 

@@ -22,7 +22,7 @@ def test_quickstart_runs_and_the_bench_compiles(page: Page, lab: Any) -> None:
     page.wait_for_function(READY, timeout=90_000)
     _clear_and_run_all(page)
 
-    bench = page.locator(".pbb").last
+    bench = page.locator(".pbb", has=page.locator(".pbb-layers")).last
     expect(bench).to_be_visible(timeout=30_000)
     bench.scroll_into_view_if_needed()
 
@@ -38,8 +38,8 @@ def test_quickstart_runs_and_the_bench_compiles(page: Page, lab: Any) -> None:
     layer = row.get_attribute("data-fqn")
     row.get_by_role("radio", name=f"{layer} float32").click()
     expect(row).to_have_attribute("data-precision", "float32")
-    bench.locator("summary", has_text="The same in Python").click()
-    expect(bench.locator(".pbb-code pre")).to_contain_text(
+    page.locator(".pbb-code summary", has_text="The same in Python").click()
+    expect(page.locator(".pbb-code pre")).to_contain_text(
         f"'{layer}': pb.LayerQuantizationSettings(skip_quantization=True)"
     )
 

@@ -239,10 +239,11 @@ class Bench:
             quantized=any(layer.quantized for layer in report.layers),
         )
         size = size_words(told["size MB"], leaves=report.leaves, note=row.note)
-        return (
-            f"{row.name}: {self.comparison.metric_label} {told[self.comparison.metric_label]} ({told['change']}), "
-            f"{told['p50 ms']} ms per batch ({told['speed-up']} the speed of {name}), {size}. {why}"
-        ).rstrip()
+        label = self.comparison.metric_label
+        change = "" if row.change is None else f" ({told['change']})"
+        speed = f"{told['p50 ms']} ms per batch ({told['speed-up']} the speed of {name})"
+        latency = "latency not measured" if row.p50_ms is None else speed
+        return f"{row.name}: {label} {told[label]}{change}, {latency}, {size}. {why}".rstrip()
 
     def code(self, namespace: Mapping[str, Any] | None = None) -> str:
         """Python source that does the same as the current choices, to be pasted where the bench was made.

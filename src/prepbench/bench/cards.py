@@ -104,9 +104,9 @@ def slower_because(speedup: float | None, *, fallbacks: Iterable[str], leaves: I
         return ""
     in_pytorch, in_python = len(tuple(fallbacks)), len(tuple(leaves))
     if in_pytorch:
-        return f"Slower: {in_pytorch} operator{'s' * (in_pytorch != 1)} run in PyTorch, between parts of the target."
+        return f"Slower: it waits for {in_pytorch} operator{'s' * (in_pytorch != 1)} in PyTorch."
     if in_python:
-        return f"Slower: {in_python} leaf module{'s' * (in_python != 1)} run in Python."
+        return f"Slower: it waits for {in_python} leaf module{'s' * (in_python != 1)} in Python."
     if quantized:
         return "Slower: converting between int8 and float takes longer here than int8 saves, as in small models."
     return "Slower: calling the target takes longer here than it saves, as in small models."

@@ -1,0 +1,50 @@
+"""Words of the bench: errors, slow results, sizes that are unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from prepbench.bench.cards import LEAF_LABEL, error_card, size_words, slower_because
+from prepbench.errors import SettingsError, TargetError
+
+
+def test_an_error_names_the_checkbox_in_place_of_the_argument() -> None:
+    error = TargetError("ExecuTorch does not support: sort. With fullgraph=False these run in PyTorch.")
+    card = error_card(error, leaf_wrap=False)
+    assert card.text == "ExecuTorch does not support: sort"
+    assert LEAF_LABEL in card.details
+    assert "fullgraph" not in card.details
+    assert card.can_be_leaf
+    assert not error_card(error, leaf_wrap=True).can_be_leaf
+
+
+def test_a_long_error_has_a_short_title_and_all_of_it_folded() -> None:
+    card = error_card(SettingsError("x" * 1000), leaf_wrap=False)
+    assert len(card.text) < 200
+    assert card.details == "x" * 1000
+    assert error_card(KeyError("name"), leaf_wrap=False).text == "KeyError: 'name'"
+
+
+@pytest.mark.parametrize(
+    ("speedup", "fallbacks", "leaves", "quantized", "word"),
+    [
+        (None, (), (), True, ""),
+        (1.2, (), (), True, ""),
+        (0.5, ("a", "b"), (), True, "2 operators in PyTorch"),
+        (0.5, (), ("gate",), True, "1 leaf module in Python"),
+        (0.5, (), (), True, "between int8 and float"),
+        (0.5, (), (), False, "calling the target"),
+    ],
+)
+def test_slower_results_say_why(
+    speedup: float | None, fallbacks: tuple[str, ...], leaves: tuple[str, ...], quantized: bool, word: str
+) -> None:
+    said = slower_because(speedup, fallbacks=fallbacks, leaves=leaves, quantized=quantized)
+    assert word in said
+    assert bool(said) == bool(word)
+
+
+def test_an_unknown_size_is_not_zero() -> None:
+    assert size_words("1.2", leaves=(), note="") == "1.2 MB"
+    assert "leaf modules cannot be saved" in size_words("0*", leaves=("gate",), note="")
+    assert size_words("–", leaves=(), note="no room left. More words") == "size – (no room left)"
