@@ -63,7 +63,7 @@ def test_a_layer_inside_a_leaf_wrapped_module_says_so() -> None:
     rows = {
         row.fqn: row.summary for row in observe(Opaque(), torch.randn(2, 4), leaves={"sorts": "data decides"}).layers
     }
-    assert rows == {"body": "int8", "sorts.inner": "float: inside leaf-wrapped sorts (data decides)"}
+    assert rows == {"body": "int8", "sorts.inner": "float: inside the leaf module sorts (data decides)"}
 
 
 def test_attention_and_recurrent_layers_are_layers_too() -> None:

@@ -68,7 +68,7 @@ class LayerReporter:
             return f"skipped by rule {layer.rule!r}"
         for fqn, reason in self.leaves.items():
             if is_within(layer.fqn, fqn):
-                return f"inside leaf-wrapped {fqn or 'model'} ({reason})"
+                return f"inside the leaf module {fqn or 'model'} ({reason})"
         operators = operators_of(self.graph.graph, layer.fqn)
         if not operators:
             return "not called on the tracing inputs"

@@ -1,4 +1,4 @@
-"""One opaque operator that stands for a submodule: its fake implementation is learned, its real one calls it."""
+"""The operator that stands for a leaf module: its fake implementation is learned, its real one calls it."""
 
 from __future__ import annotations
 
