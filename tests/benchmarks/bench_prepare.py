@@ -143,7 +143,7 @@ def _quiet() -> Any:
 def coverage(tool: str) -> dict[str, int]:
     """How the hard models fare: prepared and equal on the first sample, prepared and not equal, or refused."""
     from prepbench.inputs import normalize_samples
-    from prepbench.prepare.differences import values_apart
+    from prepbench.running.equality import REWRITTEN, difference
     from tests.zoo import ZOO
 
     found: Counter[str] = Counter()
@@ -162,18 +162,18 @@ def coverage(tool: str) -> dict[str, int]:
                 found["refused"] += 1
                 continue
             try:
-                equal = _outputs_equal(model, prepared, sample, values_apart)
+                equal = difference(*_outputs(model, prepared, sample), REWRITTEN).equal
             except Exception:
                 equal = False
         found["equal" if equal else "not equal"] += 1
     return dict(found)
 
 
-def _outputs_equal(model: nn.Module, prepared: Any, sample: Any, apart: Callable[..., Any]) -> bool:
+def _outputs(model: nn.Module, prepared: Any, sample: Any) -> tuple[Any, Any]:
     torch.manual_seed(0)
     expected = copy.deepcopy(sample).call(model)
     torch.manual_seed(0)
-    return not apart(expected, copy.deepcopy(sample).call(prepared))[1]
+    return expected, copy.deepcopy(sample).call(prepared)
 
 
 def main() -> None:

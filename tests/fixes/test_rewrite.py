@@ -11,6 +11,9 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.fixes import CannotRewrite
+from prepbench.fixes.instrumented_runs import run_with
+from prepbench.inputs import normalize_samples
+from prepbench.running.equality import REWRITTEN, difference
 
 _GENERATOR = torch.Generator().manual_seed(0)
 SAMPLES = [torch.randn(size, 10, generator=_GENERATOR) for size in (2, 3)]
@@ -226,3 +229,23 @@ def test_the_proof_compares_with_the_users_own_condition() -> None:
     between = [torch.full((2, 10), 2.5), torch.full((3, 10), 2.5)]
     assert rewrite.verify(model, between).passed
     assert not dataclasses.replace(rewrite, _function=scope["forward"]).verify(model, between).passed
+
+
+class Remembers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x):
+        self.seen.copy_(x[0])
+        return x * 2
+
+
+def test_buffers_after_the_call_are_compared() -> None:
+    def without_state(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    model, (sample,) = Remembers(), normalize_samples(Remembers(), [torch.ones(2, 3)])
+    right, wrong = (run_with(model, "", function, sample) for function in (Remembers.forward, without_state))
+    assert difference(right, wrong, REWRITTEN).text.startswith("after the call, buffer ['seen']")
+    assert not model.seen.any()

@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from prepbench._torch_compat import pytree
 from prepbench.fixes.function_source import FunctionSource, Place
 from prepbench.fixes.kinds.kind import RewriteKind
 from prepbench.inputs import Sample
-from prepbench.running.outcomes import without_output
+from prepbench.running.outcomes import Outcome, outcome, without_output
 from prepbench.running.replaced_forward import replaced_forward
 from prepbench.running.twin import Twin
-from prepbench.running.unchanged import own_copy, unchanged
 
 
 def places_to_change(
@@ -39,13 +38,16 @@ def places_to_change(
     return found
 
 
-def run_with(model: torch.nn.Module, fqn: str, function: Any, sample: Sample) -> Any:
-    """The model's output with ``function`` as the forward of one submodule; the model is left as it was."""
+def run_with(model: torch.nn.Module, fqn: str, function: Any, sample: Sample) -> Outcome:
+    """The result of a call, and the buffers after it, with ``function`` as the forward of one submodule.
+
+    The model is left as it was.
+    """
     model = Twin(model).model
     forward = types.MethodType(function, model.get_submodule(fqn))
-    with unchanged(model), without_output(), torch.no_grad(), replaced_forward(model, fqn, forward):
-        output = own_copy(sample).call(model)
-        return pytree.tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, output)
+    with without_output(), replaced_forward(model, fqn, forward):
+        # a branch that adds in place to what may be its argument stops doing so when both sides are computed
+        return replace(outcome(model, sample, model), inputs={})
 
 
 def variants(samples: Sequence[Sample]) -> Iterator[Sample]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from prepbench._torch_compat import pytree
 from prepbench.fixes.function_source import FunctionSource, Place
 from prepbench.fixes.instrumented_runs import run_with, variants
 from prepbench.fixes.kinds.kind import RewriteKind
 from prepbench.fixes.results import BROADCAST, DIFFERENT, EQUAL, NOT_REACHED, BranchResult, RewriteResult
 from prepbench.inputs import Sample
+from prepbench.running.equality import REWRITTEN, difference
+from prepbench.running.outcomes import Outcome
 
 _FROM_BEST = (EQUAL, BROADCAST, DIFFERENT)
 
@@ -62,36 +64,14 @@ def verify_cases(
     return RewriteResult(tuple(found.get(case) or BranchResult(case[0][0], case[1], NOT_REACHED) for case in wanted))
 
 
-def _outcome(expected: Any, module: torch.nn.Module, function: Callable[..., Any], sample: Sample) -> tuple[str, float]:
+def _outcome(
+    expected: Outcome, module: torch.nn.Module, function: Callable[..., Any], sample: Sample
+) -> tuple[str, float]:
     try:
-        return _compared(expected, run_with(module, "", function, sample))
+        got = run_with(module, "", function, sample)
     except Exception:  # the rewritten forward fails where the original does not
         return DIFFERENT, math.inf
-
-
-def _compared(expected: Any, actual: Any) -> tuple[str, float]:
-    left, right = pytree.tree_leaves(expected), pytree.tree_leaves(actual)
-    if len(left) != len(right):
-        return DIFFERENT, math.inf
-    worst, largest = EQUAL, 0.0
-    for one, two in zip(left, right, strict=True):
-        outcome, apart = _compared_leaves(one, two)
-        largest = max(largest, apart)
-        if outcome == DIFFERENT:
-            return DIFFERENT, largest
-        worst = BROADCAST if outcome == BROADCAST else worst
-    return worst, largest
-
-
-def _compared_leaves(one: Any, two: Any) -> tuple[str, float]:
-    if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor):
-        return (EQUAL, 0.0) if torch.equal(torch.as_tensor(one), torch.as_tensor(two)) else (DIFFERENT, math.inf)
-    try:
-        shape = torch.broadcast_shapes(one.shape, two.shape)
-    except RuntimeError:
-        return DIFFERENT, math.inf
-    wide, other = one.expand(shape).double(), two.expand(shape).double()
-    largest = float((wide - other).abs().max()) if wide.numel() else 0.0
-    if not torch.allclose(wide, other, rtol=1e-5, atol=1e-6, equal_nan=True):
-        return DIFFERENT, largest
-    return (EQUAL if one.shape == two.shape else BROADCAST), largest
+    found = difference(expected, got, replace(REWRITTEN, broadcasts=True))
+    if not found.equal:
+        return DIFFERENT, found.largest or math.inf
+    return (BROADCAST if found.has_broadcast else EQUAL), found.largest

@@ -10,9 +10,9 @@ import torch
 from torch import fx
 
 from prepbench.inputs import Sample
-from prepbench.prepare.differences import values_apart
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.steps import record_steps
+from prepbench.running.equality import REWRITTEN, difference
 from prepbench.running.nested_values import collect
 from prepbench.running.unchanged import own_copy, unchanged
 
@@ -22,7 +22,7 @@ class FirstDifference:
     """The first node, in the order of the graph, whose value is not that of the original."""
 
     node: fx.Node
-    largest: float
+    what: str
 
 
 def first_difference(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> FirstDifference | None:
@@ -66,9 +66,9 @@ class _Watcher(fx.Interpreter):
         number = self._count[origin]
         self._count[origin] += 1
         if number < len(self._seen.get(origin, ())):
-            apart, what = values_apart(self._seen[origin][number], _copied(value))
-            if what:
-                self.found = FirstDifference(n, apart)
+            found = difference(self._seen[origin][number], _copied(value), REWRITTEN, "value")
+            if not found.equal:
+                self.found = FirstDifference(n, found.text)
                 raise _Found
         return value
 

@@ -11,7 +11,7 @@ import torch
 from prepbench.capture.sizes.resizing import with_sizes
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
-from prepbench.prepare.differences import outcomes_apart
+from prepbench.prepare.compare_calls import prepared_difference
 from prepbench.prepare.model import PreparedModel
 from prepbench.running.nested_values import collect
 from prepbench.running.outcomes import outcome, without_output
@@ -123,4 +123,4 @@ def _equal(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> b
             return True  # it says so already
         except Exception:  # a size in the graph does not fit
             return False
-    return not outcomes_apart(expected, got)[1]
+    return prepared_difference(model, expected, got).equal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.errors import InputError, PreparationError
 from prepbench.inputs import Sample, named_leaves
-from prepbench.prepare.differences import TOLERANCE, outcomes_apart
+from prepbench.prepare.compare_calls import prepared_difference
 from prepbench.prepare.first_difference import FirstDifference, first_difference
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.report import Compared
@@ -49,18 +48,18 @@ def compare_on(
     Raises:
         PreparationError: they differ.
     """
-    found = []
+    compared = []
     for sample in samples:
         name = title.format(index=sample.index)
         with without_output():
             expected, got = outcome(model, sample, model), outcome(prepared, sample, prepared)
-        largest, what = outcomes_apart(expected, got)
-        if what:
+        found = prepared_difference(model, expected, got)
+        if not found.equal:
             with without_output():
                 first = first_difference(model, prepared, sample)
-            raise PreparationError(_message(prepared, name, what, largest, first))
-        found.append(Compared(name, largest))
-    return found
+            raise PreparationError(_message(prepared, name, found.text, first))
+        compared.append(Compared(name, found.relative))
+    return compared
 
 
 def compare_in_other_mode(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> tuple[Compared, bool]:
@@ -115,9 +114,8 @@ def _shapes(model: torch.nn.Module, sample: Sample) -> str:
     return ", ".join(f"{path} {tuple(leaf.shape)}" for path, leaf in leaves[:4])
 
 
-def _message(prepared: PreparedModel, inputs: str, what: str, largest: float, first: FirstDifference | None) -> str:
-    text = f"The prepared {prepared.original_type.__name__} is not equal to the original on {inputs}: {what}"
-    text += f" (largest relative difference {largest:.3g}, allowed {TOLERANCE:.0e})." if math.isfinite(largest) else "."
+def _message(prepared: PreparedModel, inputs: str, what: str, first: FirstDifference | None) -> str:
+    text = f"The prepared {prepared.original_type.__name__} is not equal to the original on {inputs}: {what}."
     if first is None:
         return (
             text
@@ -127,7 +125,7 @@ def _message(prepared: PreparedModel, inputs: str, what: str, largest: float, fi
     owner = node.meta["origin"][0]
     name = str(node.target) if node.op == "call_module" else node.name
     place = f", {source.file}:{source.line}: {source.code}" if source else ""
-    text += f" The first node that differs is {name} (relative difference {first.largest:.3g}{place})."
+    text += f" The first node that differs is {name} ({first.what}{place})."
     if owner:
         text += f" Keep its module whole with modules_to_exclude=[model.get_submodule({owner!r})]."
     return text

@@ -21,6 +21,9 @@ ROUNDED = Closeness(
 )
 """The same operations, perhaps in other kernels: what a captured program may differ by."""
 
+REWRITTEN = Closeness(tolerances={torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1})
+"""Other operations that compute the same, in the same kernels: what a prepared or fixed model may differ by."""
+
 
 def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str = "output") -> Difference:
     """Compare two results of a call; tell the first place where they differ.
