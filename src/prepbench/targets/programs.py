@@ -157,6 +157,8 @@ def written_buffers(program: torch.export.ExportedProgram) -> set[str]:
         for argument, value in zip(schema_of(node.target).arguments, node.args, strict=False):
             if argument.is_write and isinstance(value, fx.Node):
                 written.add(_storage_of(value).name)
+        if is_batch_norm_in_training(node):  # its schema does not say that it writes
+            written |= {value.name for value in node.args[3:5] if isinstance(value, fx.Node)}
     return written & set(signature.inputs_to_buffers)
 
 
@@ -171,6 +173,11 @@ def outputs_computed_from_floats(program: torch.export.ExportedProgram) -> list[
             rounded.add(node)
     results = {node.name: node in rounded for node in program.graph.nodes}
     return [results.get(str(name), False) for name in program.graph_signature.user_outputs]
+
+
+def is_batch_norm_in_training(node: fx.Node) -> bool:
+    """Whether a node normalises with the statistics of the batch and updates the running ones."""
+    return node.target is torch.ops.aten.batch_norm.default and node.args[5] is True and node.args[3] is not None
 
 
 def is_repeatable(program: torch.export.ExportedProgram) -> bool:

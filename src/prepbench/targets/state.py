@@ -8,13 +8,21 @@ import torch
 from torch import fx
 
 from prepbench.errors import TargetError
-from prepbench.targets.programs import written_buffers
+from prepbench.targets.programs import is_batch_norm_in_training, written_buffers
 
 Program = torch.export.ExportedProgram
 
 
 def check_stateless(program: Program) -> None:
     """Raise ``TargetError`` when an output depends on a buffer that the model changes in each call."""
+    for node in program.graph.nodes:
+        if is_batch_norm_in_training(node):
+            stack = list((node.meta.get("nn_module_stack") or {}).values())
+            raise TargetError(
+                f"{stack[-1][0] if stack else node.name} is a batch norm in training mode: it updates its statistics "
+                "at each call, and the target keeps nothing between calls. Compile in eval mode (leave out "
+                "skip_eval_set_mode), call eval() on this module, or choose InductorDeployment()."
+            )
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes}
     needed = _ancestors([nodes[name] for name in signature.user_outputs])
