@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.compile.report import CompileReport
 from prepbench.errors import CalibrationError, InputError, SettingsError
 from prepbench.running.sqnr import sqnr
 from tests.compile.models import images, int8, unchanged
@@ -236,6 +237,24 @@ def test_a_model_without_layers_is_no_model_to_quantize() -> None:
         pb.compile_model(nn.ReLU(), **keywords)
     report = pb.compile_model(nn.ReLU(), is_dry_run=True, **keywords)
     assert "Nothing would be quantized" in report.problem
+
+
+def test_a_dry_run_says_what_only_measuring_decides() -> None:
+    settings = pb.QuantizationSettings(weights_num_bits=[8, 4], prefer_weights_only_quantization=True)
+    options: dict[str, Any] = {
+        "tracing_inputs": [images(1)],
+        "calibration_inputs": [images(1)],
+        "deployment_settings": pb.OnnxRuntimeDeployment(),
+        "is_dry_run": True,
+    }
+    model = nn.Sequential(nn.Flatten(), nn.Linear(images(1).numel(), 4))
+    report = pb.compile_model(model, quantization_settings=settings, **options)
+    assert [row.summary for row in report.layers] == ["4 or 8 bits, to be measured"]
+    assert "at least" in repr(report)
+    assert "1: 4 or 8 bits, to be measured" in repr(report)
+    assert CompileReport.from_dict(report.to_dict()) == report
+    report = pb.compile_model(model, quantization_settings=settings, is_model_pretrained=False, **options)
+    assert [row.summary for row in report.layers] == ["int4 weights"]
 
 
 def test_a_class_is_no_model() -> None:

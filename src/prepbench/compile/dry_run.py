@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from prepbench.compile.lowering import operator_places
@@ -17,8 +19,8 @@ from prepbench.running.tracing import tracing
 def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     """The plan as a report: how each layer is quantized, which operators the target does not support, estimated size.
 
-    Where a layer has several candidates, the plan shows the smallest one, because only calibration can choose. A layer
-    that falls below the floor when it is measured is still shown as quantized.
+    Where a layer has several candidates, the plan says so and counts the smallest one, because only calibration can
+    choose. A layer that falls below the floor when it is measured is still shown as quantized.
     """
     captured, as_captured = task.captured, _bytes(task.program)
     task = task.in_types_of_target()
@@ -31,6 +33,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
                 layers = insert_observers(
                     task.program, captured.model, task.layer_settings, task.target.placement, leaves
                 ).layers
+                layers = tuple(_with_candidates(row, task) for row in layers)
             except SettingsError as error:
                 problem = str(error)
     unsupported = [f"{leaf.fqn or 'the model'}: {leaf.kind}" for leaf in captured.leaves]
@@ -50,6 +53,16 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
         unsupported=tuple(unsupported),
         problem=problem,
     )
+
+
+def _with_candidates(row: LayerReport, task: CompileTask) -> LayerReport:
+    """The row with the bits among which measuring the layer would decide."""
+    settings = next(layer.settings for layer in task.layer_settings or () if layer.fqn == row.fqn)
+    if settings is None or not row.quantized or not task.is_pretrained:
+        return row
+    numbers = (candidate.weights_num_bits for candidate in settings.candidates())
+    bits = {number for number in numbers if isinstance(number, int)}
+    return replace(row, bits_to_measure=tuple(sorted(bits))) if len(bits) > 1 else row
 
 
 def _bytes(program: torch.export.ExportedProgram) -> int:

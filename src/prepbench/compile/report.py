@@ -74,6 +74,7 @@ class CompileReport:
         lines += [f"  leaf module: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
         lines += [f"  {row.fqn}: {row.summary}" for row in self.layers if not row.quantized]
+        lines += [f"  {row.fqn}: {row.summary}" for row in self.layers if row.bits_to_measure]
         lines += [f"  {row.fqn}: {row.note}" for row in self.layers if row.quantized and row.note]
         return "\n".join(lines)
 
@@ -82,7 +83,9 @@ class CompileReport:
         weights = f"float weights {self.float_bytes / 1e6:.2f} MB"
         counted = f"{quantized} of {len(self.layers)} layers quantized"
         if self.dry_run:
-            lines = [f"Plan for {self.target}: {counted}, about {(self.estimated_bytes or 0) / 1e6:.2f} MB ({weights})"]
+            about = "at least" if any(row.bits_to_measure for row in self.layers) else "about"
+            size = f"{about} {(self.estimated_bytes or 0) / 1e6:.2f} MB"
+            lines = [f"Plan for {self.target}: {counted}, {size} ({weights})"]
             lines += [f"  cannot be quantized: {self.problem}"] if self.problem else []
             lines += [f"  {self.target} does not support {text}" for text in self.unsupported]
             return "\n".join(lines)
@@ -95,5 +98,6 @@ class CompileReport:
 
 
 def _layer(row: Mapping[str, Any]) -> LayerReport:
-    ranges = {name: tuple(row[name]) for name in ("input_range", "scale_range") if row.get(name) is not None}
+    names = ("input_range", "scale_range", "bits_to_measure")
+    ranges = {name: tuple(row[name]) for name in names if row.get(name) is not None}
     return LayerReport(**{**row, **ranges})

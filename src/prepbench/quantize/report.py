@@ -23,6 +23,8 @@ class LayerReport:
         scale_range: smallest and largest scale of its weights.
         sqnr: SQNR of its output on calibration samples in dB, with inputs in float up to it; None when not measured.
         note: a remark on how it was quantized.
+        bits_to_measure: bits of the weights among which measuring the layer decides; in a dry run only, where
+            ``weights_bits`` is the smallest of them.
     """
 
     fqn: str
@@ -38,6 +40,7 @@ class LayerReport:
     scale_range: tuple[float, float] | None = None
     sqnr: float | None = None
     note: str = ""
+    bits_to_measure: tuple[int, ...] = ()
 
     @property
     def quantized(self) -> bool:
@@ -49,6 +52,8 @@ class LayerReport:
         """The outcome in a few words."""
         if not self.quantized:
             return f"float: {self.reason}" if self.reason else "float"
+        if self.bits_to_measure:
+            return f"{' or '.join(map(str, self.bits_to_measure))} bits, to be measured"
         kind = f"int{self.weights_bits}"
         if self.activations_bits == 32:
             return f"{kind} weights"
