@@ -18,7 +18,15 @@ from prepbench.bench.state import DISPLAY_NAMES, PRECISIONS, TARGETS, BenchState
 from prepbench.bench.summary import BenchSummary, axis_summaries, layer_summary, precision_choices, subtitle
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import check_function, check_progress, check_switch, check_text, check_texts, described
+from prepbench.checks import (
+    check_function,
+    check_progress,
+    check_switch,
+    check_table,
+    check_text,
+    check_texts,
+    described,
+)
 from prepbench.compile import CompiledModel, compile_model
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample, normalize_samples
@@ -253,6 +261,7 @@ class Bench:
                 notebook or script if left out. What has no name is reached through the bench, and where that has none
                 either, the code begins with a line to be filled in.
         """
+        check_table("namespace", namespace, "globals()", optional=True)
         sizes = tuple((axis.path, axis.sizes[0]) for axis in self.axes.axes)
         found = named(given_to(self._arguments, sizes), self, user_namespace() if namespace is None else namespace)
         return code_for(self.state, self.inferred_axes, found)
