@@ -33,11 +33,6 @@ NETWORKS = [
     "sorting_and_gathering",
 ]
 # what a target cannot take even in parts, and the words that say so
-REFUSED = {
-    ("fourier_layer", "OnnxRuntimeDeployment"): "ONNX Runtime cannot run the graph",
-    ("fourier_layer", "TensorRtDeployment"): "ONNX Runtime cannot run the graph",
-    ("fourier_layer", "ExecuTorchDeployment"): "ExecuTorch cannot plan memory",
-}
 # no layer of theirs has an integer form
 FLOAT = {"recurrent_cells", "fourier_layer"}
 TARGETS = [
@@ -94,11 +89,6 @@ def test_a_network_of_the_zoo(name: str, target: pb.DeploymentSettings, tmp_path
     arguments: dict[str, Any] = {"tracing_inputs": case.samples, "deployment_settings": target}
     if quantizable and name not in FLOAT:
         arguments |= {"calibration_inputs": case.samples, "quantization_settings": pb.QuantizationSettings()}
-    refused = REFUSED.get((name, type(target).__name__))
-    if refused is not None:
-        with pytest.raises(TargetError, match=refused):
-            pb.compile_model(model, **arguments, fullgraph=False)
-        return
     try:
         compiled = pb.compile_model(model, **arguments)
     except TargetError as error:
