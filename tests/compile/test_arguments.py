@@ -235,7 +235,7 @@ def test_extra_options_set_fields_of_target_and_options(net: Net) -> None:
         int8(net, smoothquant=True)
     with pytest.raises(SettingsError, match="intra_op_threads must be None or a positive number"):
         pb.compile_model(net, tracing_inputs=[noise(2, 8)], intra_op_threads=0)
-    with pytest.raises(SettingsError, match="compile_options must be a CompileOptions, got dict"):
+    with pytest.raises(SettingsError, match="compile_options must be of type CompileOptions, got dict"):
         int8(net, compile_options={"smooth_quant": True})
 
 

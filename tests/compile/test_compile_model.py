@@ -64,7 +64,7 @@ def test_a_job_can_be_cancelled_between_batches(net: nn.Module) -> None:
 
     with unchanged(net):
         job: Job[Any] = Job(lambda step: int8(net, progress=step), cancel)
-        with pytest.raises(pb.Cancelled, match="calibrate"):
+        with pytest.raises(pb.Cancelled, match="Nothing was changed"):
             job.result()
 
 
@@ -193,8 +193,8 @@ def test_a_function_and_a_method_can_be_compiled() -> None:
             "without quantization_settings",
         ),
         ({"layer_quantization_settings": {"9": pb.LayerQuantizationSettings()}}, r"\['9'\] matches no module"),
-        ({"deployment_settings": "onnx"}, "must be one of OnnxRuntimeDeployment, .*, got str"),
-        ({"quantization_settings": "int8"}, "must be a QuantizationSettings, got str"),
+        ({"deployment_settings": "onnx"}, "must be of type DeploymentSettings"),
+        ({"quantization_settings": "int8"}, "must be of type QuantizationSettings"),
         ({"tracing_inputs": None, "calibration_inputs": None, "quantization_settings": None}, "Give tracing_inputs"),
     ],
 )
@@ -258,5 +258,5 @@ def test_a_dry_run_says_what_only_measuring_decides() -> None:
 
 
 def test_a_class_is_no_model() -> None:
-    with pytest.raises(InputError, match=r"got the class ReLU: create one with ReLU\(\.\.\.\)"):
+    with pytest.raises(InputError, match=r"got the class ReLU\. Give an instance"):
         pb.compile_model(nn.ReLU, tracing_inputs=[images(1)])

@@ -126,7 +126,7 @@ def test_a_metric_without_a_number_is_named(returned, words):
 
 
 def test_a_metric_that_raises_keeps_its_cause():
-    with pytest.raises(MetricError, match=r"data\[0\]: ValueError: logits of shape") as caught:
+    with pytest.raises(MetricError, match=r"data\[0\]: InputError: logits of shape") as caught:
         untimed({"m": Scale(1.0)}, [(torch.ones(3, 2), torch.zeros(7))], metric=pb.metrics.accuracy)
     assert isinstance(caught.value.__cause__, ValueError)
 
@@ -166,8 +166,9 @@ def test_data_of_another_form_is_refused(data, metric, words):
     ],
 )
 def test_arguments_are_checked(candidates, options, words):
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(ValueError, match=words) as caught:
         compare(candidates, [torch.ones(1, 2)], **options)
+    assert isinstance(caught.value, pb.PrepbenchError)
 
 
 def test_models_data_and_random_state_are_left_as_they_were():
