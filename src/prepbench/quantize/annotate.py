@@ -106,5 +106,6 @@ def weight_spec(axis: int, settings: QuantizationSettings, *, spare_bit: bool = 
         quant_max=high,
         qscheme=per_channel if scheme.per_channel else per_tensor,
         ch_axis=axis,
-        observer_or_fake_quant_ctr=WeightObserver.with_args(scheme=scheme),
+        # torchao hands ch_axis on only to classes with "PerChannel" in their name
+        observer_or_fake_quant_ctr=WeightObserver.with_args(scheme=scheme, ch_axis=axis),
     )
