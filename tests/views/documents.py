@@ -142,3 +142,20 @@ def flat(operations: int = 200) -> GraphCollectionDocument:
     return GraphCollectionDocument(
         "Flat", "module", (Graph("graph:", "", tuple(nodes)),), (Module("", "Flat", "traced"),)
     )
+
+
+def long(count: int, inputs: int = 1, between: int = 0) -> GraphCollectionDocument:
+    """A chain of equal blocks of two operations, with operations of the model between them."""
+    nodes = [Node(f":x{i}", "placeholder", f"x{i}", f"x{i}", shapes=("B×4",)) for i in range(inputs)]
+    modules = [Module("", "Net", "traced", calls=1), Module("blocks", "Sequential", "traced", calls=1 - bool(between))]
+    last = ":x0"
+    for block in range(count):
+        owner = f"blocks.{block}"
+        modules.append(Module(owner, "Block", "traced", calls=1))
+        steps = [("linear", owner), ("relu", owner), *(("add", "") for _ in range(between))]
+        for i, (name, fqn) in enumerate(steps):
+            node = Node(f":{name}{block}_{i}", "call_function", name, name, fqn, name, shapes=("B×4",), inputs=(last,))
+            nodes.append(node)
+            last = node.id
+    nodes.append(Node(":output", "output", "output", "output", inputs=(last,)))
+    return grouped(GraphCollectionDocument("Net", "module", (Graph("graph:", "", tuple(nodes)),), tuple(modules)))

@@ -24,6 +24,7 @@ FOLDER = Path(__file__).parents[1] / "golden"
 DOCUMENTS = {
     "failing": documents.failing,
     "flat": documents.flat,
+    "long": lambda: documents.long(130, 8),
     "language_model": lambda: documents.language_model(12, 8),
     "reused": documents.reused,
     "skips": documents.skips,
@@ -42,6 +43,7 @@ VIEWS: dict[str, list[tuple[View, dict[str, str]]]] = {
         (View(depth=2), {}),
         (View(root="no such group"), {}),
     ],
+    "long": [(View(), {}), (View(open=frozenset({"blocks"})), {}), (View(open=frozenset({"#inputs.1"})), {})],
     "flat": [(View(), {}), (View(open=frozenset({"#1.2"})), {":n50": "added"})],
     "reused": [(View(), {}), (View(open=frozenset()), {}), (View(open=frozenset({"block@3"})), {})],
     "skips": [(View(), {})],

@@ -7,6 +7,9 @@ export interface Item {
   isGroup: boolean;
 }
 
+/** Inputs and outputs, which are no operations. */
+export const ENDS: ReadonlySet<string> = new Set(["placeholder", "output"]);
+
 /** `"a.b.c"` gives `["a", "a.b", "a.b.c"]`. */
 export function prefixes(fqn: string): string[] {
   const parts = fqn ? fqn.split(".") : [];
@@ -76,6 +79,7 @@ export class Lookup {
           this.items.get(around[i + 1]!)!.push({ id: around[i]!, isGroup: true });
         }
         this.items.get(node.group)!.push({ id: node.id, isGroup: false });
+        if (ENDS.has(node.op)) continue;
         for (const group of around) this.operations.set(group, (this.operations.get(group) ?? 0) + 1);
       }
     }

@@ -6,11 +6,12 @@
 
 import type { Module, Node } from "../generated/document";
 import { type Box, box, type Cluster, type Edge, type Marks, type Scene, type View } from "./boxes";
-import { type Item, type Lookup, lastName } from "./lookup";
+import { ENDS, type Item, type Lookup, lastName } from "./lookup";
 import { neighbourhood, withReferences } from "./references";
 
 export const BOXES = 36; // what a first view shows at most, unless failures lie deeper
-const FORCED = 120; // and with the ways to failures opened
+const FORCED = 120; // and with the ways to failures opened, or where there is little to see else
+const LITTLE = 8;
 const UNVISITED = 6;
 const OUTSIDE = "outside:";
 
@@ -87,29 +88,46 @@ class Builder {
     const opened = new Set([this.root]);
     let depth = this.view.depth;
     let visible = this.runs(this.root).length;
+    const ends = this.runs(this.root).filter((run) => this.isEnd(run[0]!)).length;
     let level = [this.root];
     while (level.length) {
       depth -= 1;
       if (this.view.depth && depth < 1) break;
       const following: string[] = [];
-      const runs = level.flatMap((parent) => this.runs(parent).filter((run) => run[0]!.isGroup));
+      const inner = level.flatMap((parent) => this.runs(parent).filter((run) => run[0]!.isGroup));
+      const runs = inner.filter((run) => !this.isEnd(run[0]!));
+      // what stands alone is opened, or there would be nothing to see
+      const lonely = runs.length === 1 && visible - ends <= LITTLE ? runs[0]![0]!.id : "";
       const ordered = [
         ...runs.filter((run) => wanted.has(run[0]!.id)),
         ...runs.filter((run) => !wanted.has(run[0]!.id)),
       ];
       for (const run of ordered) {
         const group = run[0]!.id;
-        const more = this.runs(group).length - 1 + (run.length > 1 ? 1 : 0);
-        const budget = wanted.has(group) || this.view.depth ? FORCED : BOXES;
-        if (visible + more <= budget) {
+        const budget = wanted.has(group) || group === lonely || this.view.depth ? FORCED : BOXES;
+        if (visible + this.more(run) <= budget) {
           opened.add(group);
-          visible += more;
+          visible += this.more(run);
           following.push(group);
         }
       }
       level = following;
     }
     return opened;
+  }
+
+  /** How many boxes more there are when the first group of a run is opened. */
+  private more(run: Item[]): number {
+    return this.runs(run[0]!.id).length - 1 + (run.length > 1 ? 1 : 0);
+  }
+
+  private operations(group: string): number {
+    return this.lookup.operations.get(group) ?? 0;
+  }
+
+  /** Whether it is an input, an output, or a group of inputs. */
+  private isEnd(item: Item): boolean {
+    return item.isGroup ? !this.operations(item.id) : ENDS.has(this.lookup.nodes.get(item.id)!.op);
   }
 
   private wanted(): Set<string> {
@@ -207,8 +225,7 @@ class Builder {
       kind: "module",
       title: this.name(group),
       subtitle: module?.type ?? "",
-      detail:
-        status === "failed" || status === "leaf" ? reason(module) : counted(this.lookup.operations.get(group) ?? 0),
+      detail: status === "failed" || status === "leaf" ? reason(module) : this.content(group),
       status,
       fqn,
       inside: module ? [...(this.lookup.inside.get(fqn) ?? [])].sort((a, b) => byCode(a[0], b[0])) : [],
@@ -217,14 +234,22 @@ class Builder {
     });
   }
 
+  private content(group: string): string {
+    const operations = this.operations(group);
+    return operations ? counted(operations, "operation") : counted(this.lookup.items.get(group)!.length, "input");
+  }
+
   private foldBox(run: string[]): Box {
-    const first = this.moduleBox(run[0]!);
+    const shown = this.moduleBox(run[0]!);
     const groups = run.map((group) => this.lookup.groups.get(group)!);
     const names = groups.map((group) => this.name(group.id));
-    const title = new Set(names).size === 1 ? names[0]! : `${names[0]} … ${names[names.length - 1]}`;
-    const isReused = new Set(groups.map((group) => group.fqn)).size === 1;
-    const detail = `${isReused ? "↻" : "×"} ${run.length}, ${first.detail} each`;
-    return { ...first, id: `fold:${run[0]}`, kind: "fold", title, detail, folded: run, calls: "" };
+    const [first, last] = [names[0]!, names[names.length - 1]!];
+    // parts have ranges as names already
+    const range = `${first.split(" … ")[0]} … ${last.split(" … ").at(-1)}`;
+    const title = new Set(names).size === 1 ? first : range;
+    const isReused = new Set(groups.map((group) => group.fqn)).size === 1 && !groups[0]!.label;
+    const detail = `${isReused ? "↻" : "×"} ${run.length}, ${shown.detail} each`;
+    return { ...shown, id: `fold:${run[0]}`, kind: "fold", title, detail, folded: run, calls: "" };
   }
 
   private name(group: string): string {
@@ -332,8 +357,8 @@ export function byCode(a: string, b: string): number {
   return first.length - second.length;
 }
 
-function counted(operations: number): string {
-  return `${operations} operation${operations !== 1 ? "s" : ""}`;
+function counted(number: number, noun: string): string {
+  return `${number} ${noun}${number !== 1 ? "s" : ""}`;
 }
 
 function reason(module: Module | undefined): string {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from prepbench.document.checks import cleaned
 from prepbench.document.model import Graph, GraphCollectionDocument, Group, Module, Node
+from prepbench.document.parts import Parts, Place
 from prepbench.errors import DocumentError
 
 Calls = Mapping[str, Mapping[str, int]]
@@ -60,23 +61,12 @@ def check_hierarchy(document: GraphCollectionDocument) -> None:
                 raise DocumentError(f"Node {node.id!r} lies in group {node.group!r}, which the document does not have.")
 
 
-_MANY = 80  # members of one module that can be looked at
-_PART = 40
-
-
-@dataclass
-class _Place:
-    group: Group
-    nodes: list[Node] = field(default_factory=list)
-    places: list[_Place] = field(default_factory=list)
-
-
 class _Grouping:
     def __init__(self, document: GraphCollectionDocument, calls: Calls) -> None:
         self._document = document
         self._modules = {module.fqn: module for module in document.modules}
         self._calls = calls
-        self._places: dict[str, _Place] = {"": _Place(Group("", None, ""))}
+        self._places: dict[str, Place] = {"": Place(Group("", None, ""))}
         self._counts: dict[str, dict[int, int]] = defaultdict(dict)  # calls as numbered in traces -> 1, 2, …
 
     def result(self) -> GraphCollectionDocument:
@@ -90,8 +80,8 @@ class _Grouping:
         position = {node: i for i, node in enumerate(where)}
         self._dissolve(self._places[""], where, position)
         self._lift_single_operations(self._places[""], where)
-        self._split(self._places[""], where, position)
-        order: list[_Place] = []
+        Parts(where, position, self._modules).cut(self._places[""])
+        order: list[Place] = []
         _walk(self._places[""], order)
         alike = _alike(order, self._document, self._modules, {node: group for node, (group, _) in where.items()})
         groups = tuple(replace(place.group, alike=alike.get(place.group.id, 0)) for place in order)
@@ -115,7 +105,7 @@ class _Grouping:
             name = fqn if number == 1 else f"{fqn}@{number}"
             inner = self._places.get(name)
             if inner is None:
-                inner = self._places[name] = _Place(Group(name, place.group.id, fqn, number))
+                inner = self._places[name] = Place(Group(name, place.group.id, fqn, number))
                 place.places.append(inner)
             place = inner
         place.nodes.append(node)
@@ -127,7 +117,7 @@ class _Grouping:
         known = self._counts[fqn]
         return known.setdefault(call, len(known) + 1)
 
-    def _dissolve(self, place: _Place, where: dict[str, tuple[str, int]], position: dict[str, int]) -> list[int]:
+    def _dissolve(self, place: Place, where: dict[str, tuple[str, int]], position: dict[str, int]) -> list[int]:
         """A container that is never called itself, and between whose members others run, is no frame: its members
         stand in its place. Returns the positions of all operations inside.
         """
@@ -149,24 +139,7 @@ class _Grouping:
         place.places, place.nodes = places, nodes
         return inside
 
-    def _split(self, place: _Place, where: dict[str, tuple[str, int]], position: dict[str, int]) -> int:
-        """A module with very many members is cut into parts, and these into larger ones, until it can be looked at.
-        Returns where it begins.
-        """
-        begin = {child.group.id: self._split(child, where, position) for child in place.places}
-        members: list[tuple[int, Node | _Place]] = [(position[node.id], node) for node in place.nodes]
-        members += [(begin[child.group.id], child) for child in place.places]
-        members.sort(key=lambda member: member[0])
-        level, total = 0, len(members)
-        while len(members) > _MANY:
-            level += 1
-            parts = [members[i : i + _PART] for i in range(0, len(members), _PART)]
-            members = [(part[0][0], _part(place, level, i, part, where, total)) for i, part in enumerate(parts)]
-        place.nodes = [member for _, member in members if isinstance(member, Node)]
-        place.places = [member for _, member in members if isinstance(member, _Place)]
-        return members[0][0] if members else 0
-
-    def _lift_single_operations(self, place: _Place, where: dict[str, tuple[str, int]]) -> None:
+    def _lift_single_operations(self, place: Place, where: dict[str, tuple[str, int]]) -> None:
         """A module that is one operation is one box with the module's name, not a frame around a box."""
         kept = []
         for child in place.places:
@@ -180,40 +153,18 @@ class _Grouping:
         place.places = kept
 
 
-def _part(
-    place: _Place,
-    level: int,
-    number: int,
-    members: list[tuple[int, Node | _Place]],
-    where: dict[str, tuple[str, int]],
-    total: int,
-) -> _Place:
-    group = place.group
-    size = _PART**level
-    label = f"part {number * size + 1} … {min((number + 1) * size, total)}"
-    made = _Place(Group(f"{group.id}#{level}.{number + 1}", group.id, group.fqn, group.call, label=label))
-    for _, member in members:
-        if isinstance(member, _Place):
-            member.group = replace(member.group, parent=made.group.id)
-            made.places.append(member)
-        else:
-            where[member.id] = (made.group.id, where[member.id][1])
-            made.nodes.append(member)
-    return made
-
-
 def _placed(node: Node, where: tuple[str, int] | None) -> Node:
     return replace(node, group=None) if where is None else replace(node, group=where[0], call=where[1])
 
 
-def _walk(place: _Place, order: list[_Place]) -> None:
+def _walk(place: Place, order: list[Place]) -> None:
     order.append(place)
     for child in place.places:
         _walk(child, order)
 
 
 def _alike(
-    order: list[_Place], document: GraphCollectionDocument, modules: Mapping[str, Module], where: Mapping[str, str]
+    order: list[Place], document: GraphCollectionDocument, modules: Mapping[str, Module], where: Mapping[str, str]
 ) -> dict[str, int]:
     """A number for each group that has the same content as another: types, wiring, shapes, status, bottom up."""
     nodes = [node for graph in document.graphs for node in graph.nodes if node.id in where]
@@ -245,6 +196,7 @@ def _alike(
 def _content(group: Group, nodes: Iterable[Node], module: Module | None, troubled: Sequence[tuple[str, str]]) -> object:
     at: dict[str, int] = {}
     outside: dict[str, int] = {}
+    names = _NamesInside(group)
     described = []
     for node in nodes:
         wiring = tuple(
@@ -252,12 +204,34 @@ def _content(group: Group, nodes: Iterable[Node], module: Module | None, trouble
             for source in node.inputs
         )
         at[node.id] = len(at)
-        inner = node.fqn.removeprefix(group.fqn) if node.fqn != group.fqn else ""
+        inner = names.of(node.fqn)
         described.append((inner, node.op, node.type or node.label, node.status, node.shapes, node.dtypes, wiring))
-    prefix = group.fqn + "."
     kinds = (module.type, module.status, module.parameters) if module else ()
-    inside = tuple((fqn.removeprefix(prefix), status) for fqn, status in troubled if fqn.startswith(prefix))
+    inside = tuple((names.of(fqn), status) for fqn, status in troubled if names.has(fqn))
     return kinds, inside, tuple(described)
+
+
+class _NamesInside:
+    """Names as they are seen from a group. In a part its modules are counted, so that equal parts have equal names."""
+
+    def __init__(self, group: Group) -> None:
+        self._fqn = group.fqn
+        self._counts = bool(group.label)
+        self._numbers: dict[str, int] = {}
+
+    def of(self, fqn: str) -> object:
+        if not self._counts:
+            return fqn.removeprefix(self._fqn) if fqn != self._fqn else ""
+        head, _, rest = self._relative(fqn).partition(".")
+        return self._numbers.setdefault(head, len(self._numbers)), rest
+
+    def has(self, fqn: str) -> bool:
+        if self._fqn and not fqn.startswith(f"{self._fqn}."):
+            return False
+        return not self._counts or self._relative(fqn).partition(".")[0] in self._numbers
+
+    def _relative(self, fqn: str) -> str:
+        return fqn.removeprefix(f"{self._fqn}.") if self._fqn else fqn
 
 
 def _hidden_nodes(graphs: tuple[Graph, ...]) -> frozenset[str]:

@@ -10,6 +10,7 @@ from prepbench.document.hierarchy import grouped, prefixes
 from prepbench.document.model import GraphCollectionDocument, Group, Node
 
 TROUBLED = ("failed", "leaf")
+ENDS = ("placeholder", "output")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Index:
                     placed.add(inner)
                     self.items[outer].append(Item(inner, True))
                 self.items[node.group].append(Item(node.id, False))
-                self.operations.update(around)
+                if node.op not in ENDS:
+                    self.operations.update(around)
 
     def _count_troubles(self) -> None:
         called = {prefix for m in self.document.modules if m.status != "unvisited" for prefix in prefixes(m.fqn)[:-1]}

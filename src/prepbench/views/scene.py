@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from prepbench.document.model import GraphCollectionDocument, Module, Node
 from prepbench.views.boxes import Box, Cluster, Scene, View
-from prepbench.views.index import Index, Item
+from prepbench.views.index import ENDS, Index, Item
 from prepbench.views.references import neighbourhood, with_references
 
 BOXES = 36  # what a first view shows at most, unless failures lie deeper
-_FORCED = 120  # and with the ways to failures opened
+_FORCED = 120  # and with the ways to failures opened, or where there is little to see else
+_LITTLE = 8
 _UNVISITED = 6
 _STATUSES = ("failed", "leaf", "unvisited", "traced")
 
@@ -72,22 +73,35 @@ class _Builder:
         """Open level by level while the diagram stays readable; the ways to failures come first and go deeper."""
         depth, wanted = self._view.depth, self._ways_to_failures()
         opened, visible, level = {self._root}, len(self._runs(self._root)), [self._root]
+        ends = sum(self._is_end(run[0]) for run in self._runs(self._root))
         while level:
             depth -= 1
             if self._view.depth and depth < 1:
                 break
             following = []
-            runs = [run for parent in level for run in self._runs(parent) if run[0].is_group]
+            inner = [run for parent in level for run in self._runs(parent) if run[0].is_group]
+            runs = [run for run in inner if not self._is_end(run[0])]
+            # what stands alone is opened, or there would be nothing to see
+            lonely = runs[0][0].id if len(runs) == 1 and visible - ends <= _LITTLE else ""
             for run in sorted(runs, key=lambda run: run[0].id not in wanted):
                 group = run[0].id
-                more = len(self._runs(group)) - 1 + (len(run) > 1)
-                budget = _FORCED if group in wanted or self._view.depth else BOXES
-                if visible + more <= budget:
+                budget = _FORCED if group in wanted or group == lonely or self._view.depth else BOXES
+                if visible + self._more(run) <= budget:
                     opened.add(group)
-                    visible += more
+                    visible += self._more(run)
                     following.append(group)
             level = following
         return frozenset(opened)
+
+    def _more(self, run: list[Item]) -> int:
+        """How many boxes more there are when the first group of a run is opened."""
+        return len(self._runs(run[0].id)) - 1 + (len(run) > 1)
+
+    def _is_end(self, item: Item) -> bool:
+        """Whether it is an input, an output, or a group of inputs."""
+        if item.is_group:
+            return not self._index.operations[item.id]
+        return self._index.nodes[item.id].op in ENDS
 
     def _ways_to_failures(self) -> set[str]:
         """The groups around what failed or is a leaf, and the groups of failed modules themselves."""
@@ -178,7 +192,7 @@ class _Builder:
             "module",
             self._name(group),
             module.type if module else "",
-            _reason(module) if status in ("failed", "leaf") else _counted(self._index.operations[group]),
+            _reason(module) if status in ("failed", "leaf") else self._content(group),
             status,
             fqn,
             tuple(sorted(self._index.inside[fqn].items())) if module else (),
@@ -186,12 +200,17 @@ class _Builder:
             change="changed" if self._marked[group] else "",
         )
 
+    def _content(self, group: str) -> str:
+        operations = self._index.operations[group]
+        return _counted(operations, "operation") if operations else _counted(len(self._index.items[group]), "input")
+
     def _fold_box(self, run: list[str]) -> Box:
         first = self._module_box(run[0])
         groups = [self._index.groups[group] for group in run]
         names = [self._name(group.id) for group in groups]
-        title = names[0] if len(set(names)) == 1 else f"{names[0]} … {names[-1]}"
-        is_reused = len({group.fqn for group in groups}) == 1
+        # parts have ranges as names already
+        title = names[0] if len(set(names)) == 1 else f"{names[0].split(' … ')[0]} … {names[-1].split(' … ')[-1]}"
+        is_reused = len({group.fqn for group in groups}) == 1 and not groups[0].label
         detail = f"{'↻' if is_reused else '×'} {len(run)}, {first.detail} each"
         return replace(first, id=f"fold:{run[0]}", kind="fold", title=title, detail=detail, folded=tuple(run), calls="")
 
@@ -285,8 +304,8 @@ def _add_boxes(cluster: Cluster, boxes: list[Box]) -> Cluster:
     return replace(cluster, members=(*cluster.members, *boxes)) if boxes else cluster
 
 
-def _counted(operations: int) -> str:
-    return f"{operations} operation{'s' if operations != 1 else ''}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
 def _reason(module: Module | None) -> str:
