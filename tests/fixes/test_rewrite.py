@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import linecache
+import traceback
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.fixes import CannotRewrite
+from prepbench.fixes.function_source import PROBE, FunctionSource, Place
 from prepbench.fixes.instrumented_runs import run_with
+from prepbench.fixes.kinds.branch_to_where import BRANCH_TO_WHERE
 from prepbench.inputs import normalize_samples
 from prepbench.running.equality import REWRITTEN, difference
 
@@ -249,3 +253,34 @@ def test_buffers_after_the_call_are_compared() -> None:
     right, wrong = (run_with(model, "", function, sample) for function in (Remembers.forward, without_state))
     assert difference(right, wrong, REWRITTEN).text.startswith("after the call, buffer ['seen']")
     assert not model.seen.any()
+
+
+def test_every_line_that_is_shown_is_the_users_or_the_rewritten_one() -> None:
+    torch.manual_seed(0)
+    model = Returns()
+    rewrite = pb.check_traceability(model, SAMPLES).rewrites[0]
+    rewrite.apply(model)
+    pb.check_traceability(model, SAMPLES)
+    assert rewrite.verify(Returns(), SAMPLES).passed
+    shown = [
+        node.source.code
+        for graph in pb.recursive_trace(model, inputs=SAMPLES).document().graphs
+        for node in graph.nodes
+        if node.source is not None
+    ]
+    assert shown
+    assert all(line in rewrite.code for line in shown)
+    made = [line for name, entry in linecache.cache.items() if name.startswith("<rewritten") for line in entry[2]]
+    assert not any(PROBE in line for line in made)
+
+
+def test_an_instrumented_function_raises_at_the_users_line() -> None:
+    def probe(place: Place, value: Any) -> Any:
+        raise ZeroDivisionError
+
+    function = FunctionSource.of(Early.forward).instrumented(BRANCH_TO_WHERE.instrument, probe)
+    with pytest.raises(ZeroDivisionError) as caught:
+        function(Early(), torch.ones(2, 10))
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [frame.line for frame in frames if frame.name == "forward"] == ["if x.min() > 0:"]
+    assert all(frame.filename == __file__ for frame in frames)

@@ -10,6 +10,7 @@ import inspect
 import linecache
 import textwrap
 import types
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,32 +93,39 @@ class FunctionSource:
         """Where the function starts."""
         return source_line(self.file, self.first)
 
-    def compiled(self, code: str, probe: Any = None) -> types.FunctionType:
-        """The function with other code, in the globals of the original; ``probe`` is what :func:`probe_call` calls.
+    def compiled(self, code: str) -> types.FunctionType:
+        """The function with other code, in the globals of the original.
 
         Raises:
             CannotRewrite: the function calls ``super()``, which works only inside its class.
         """
+        # one name for each text, so that a traceback never shows the lines of another one
+        name = f"<rewritten {self.function.__qualname__} {zlib.crc32(code.encode()):08x}>"
+        made = self._made(ast.parse(code), name)
+        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+        return made
+
+    def instrumented(self, instrument: Callable[[ast.FunctionDef], None], probe: Any) -> types.FunctionType:
+        """The function with calls of ``probe`` where ``instrument`` puts them.
+
+        Its lines are those of the user's file, so that what it raises shows what the user wrote.
+        """
+        tree = copy.deepcopy(self.tree)
+        instrument(tree)
+        return self._made(ast.Module([ast.fix_missing_locations(tree)], []), self.file, probe)
+
+    def _made(self, tree: ast.Module, name: str, probe: Any = None) -> types.FunctionType:
         if "__class__" in self.function.__code__.co_freevars:
             raise CannotRewrite(f"{self.function.__qualname__} calls super().")
-        tree = ast.parse(code)
         definition = tree.body[0]
         assert isinstance(definition, ast.FunctionDef)
         definition.decorator_list = []
-        name = f"<rewritten {self.function.__qualname__}>"
-        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
         scope = {"torch": torch, **self.function.__globals__, PROBE: probe}
         # the user's own code, from the user's own file
         exec(compile(tree, name, "exec"), scope)
         made: types.FunctionType = scope[self.tree.name]
         made.__defaults__, made.__kwdefaults__ = self.function.__defaults__, self.function.__kwdefaults__
         return made
-
-    def instrumented(self, instrument: Callable[[ast.FunctionDef], None], probe: Any) -> types.FunctionType:
-        """The function with calls of ``probe`` where ``instrument`` puts them."""
-        tree = copy.deepcopy(self.tree)
-        instrument(tree)
-        return self.compiled(ast.unparse(ast.fix_missing_locations(tree)), probe)
 
     def edited(self, edits: Sequence[Edit]) -> str:
         """The text with some of its lines replaced; all others stay as the user wrote them."""
