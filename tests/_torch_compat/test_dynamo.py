@@ -18,9 +18,14 @@ def breaks(x: torch.Tensor) -> torch.Tensor:
     return y + 1
 
 
+def run(*, fullgraph: bool) -> None:
+    with dynamo.compiled_by_dynamo(breaks, fullgraph=fullgraph) as compiled:
+        compiled(torch.ones(2))
+
+
 def test_a_graph_break_is_noted_with_its_line() -> None:
     with dynamo.graph_breaks_noted() as found:
-        dynamo.run_in_dynamo(breaks, (torch.ones(2),), {}, fullgraph=False)
+        run(fullgraph=False)
     assert len(found) == 1
     stack: Any = found[0]
     assert stack.real_stack[-1].name == "breaks"
@@ -29,7 +34,7 @@ def test_a_graph_break_is_noted_with_its_line() -> None:
 def test_with_fullgraph_a_break_raises_and_what_was_compiled_is_forgotten() -> None:
     before = len(list(convert_frame.input_codes.seen))
     with pytest.raises(Exception, match=r"(?i)graph_break"):
-        dynamo.run_in_dynamo(breaks, (torch.ones(2),), {}, fullgraph=True)
+        run(fullgraph=True)
     assert len(list(convert_frame.input_codes.seen)) <= before + 1
     assert torch.equal(torch.compile(breaks, backend="eager")(torch.ones(2)), torch.full((2,), 2.0))
 
@@ -60,4 +65,4 @@ def test_a_torch_that_logs_graph_breaks_elsewhere(monkeypatch: pytest.MonkeyPatc
 def test_a_torch_without_a_table_of_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(convert_frame, "input_codes")
     with pytest.raises(TorchVersionError, match="finding graph breaks"):
-        dynamo.run_in_dynamo(breaks, (torch.ones(2),), {}, fullgraph=False)
+        run(fullgraph=False)

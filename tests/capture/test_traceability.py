@@ -58,6 +58,55 @@ def test_a_plain_model_passes_every_check() -> None:
         "dynamo", "torch.export", "symbolic trace", "trace with inputs", "operators of onnxruntime",
     ]  # fmt: skip
     assert all(check.passed and not check.failures for check in report.checks)
+    assert report.verified == ("dynamo", "torch.export", "symbolic trace", "trace with inputs")
+    assert "equals it on all samples (2)" in repr(report)
+    assert repr(report).count("passed, equal on all samples") == 4
+    assert set(report.table()["equal"][:4]) == {True}
+
+
+class Unlike(nn.Module):
+    """Symbolic tracing sees one side of a branch and does not notice."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if isinstance(x, torch.Tensor) and x.sum() > 0 else -x
+
+
+def test_a_way_whose_graph_differs_from_the_model_does_not_pass() -> None:
+    report = pb.check_traceability(Unlike(), [torch.ones(2, 4), torch.ones(3, 4)])
+    symbolic = report["symbolic trace"]
+    assert (symbolic.passed, symbolic.equal) == (False, False)
+    assert [failure.kind for failure in symbolic.failures] == ["graph differs from the model"]
+    assert "expected 2, got -1" in symbolic.failures[0].message
+    assert report["dynamo"].equal is None
+    assert report.verified == ()
+    assert not report.passed
+    assert "symbolic trace: failed, differs from the model" in repr(report)
+    assert "differs from the model" in report._repr_mimebundle_()["text/html"]
+
+
+def test_one_sample_that_differs_is_enough() -> None:
+    samples = [-torch.ones(2, 4), -torch.ones(3, 4), torch.ones(3, 4)]
+    assert not pb.check_traceability(Unlike(), samples)["symbolic trace"].passed
+    assert pb.check_traceability(Unlike(), samples[:2])["symbolic trace"].passed
+
+
+@torch.fx.wrap
+def decides(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.sum() > 0 else -x
+
+
+class Wrapped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return decides(x)
+
+
+def test_with_a_target_the_graph_that_it_gets_must_pass() -> None:
+    without = pb.check_traceability(Wrapped(), SAMPLES)
+    assert without.passed
+    assert without.verified == ("symbolic trace", "trace with inputs")
+    report = pb.check_traceability(Wrapped(), SAMPLES, target=pb.InductorDeployment())
+    assert report.verified == without.verified
+    assert not report.passed
 
 
 def test_all_breaks_are_listed_with_module_line_kind_and_remedy(report: Any) -> None:
@@ -86,7 +135,7 @@ def test_the_report_reads_the_same_twice_and_shows_itself(report: Any) -> None:
     assert "if x.sum() &gt; 0:" in bundle["text/html"]
     table = report.table()
     assert set(table["check"]) == {check.name for check in report.checks}
-    with pytest.raises(KeyError, match="there are"):
+    with pytest.raises(KeyError, match="there is no check"):
         report["dynamos"]
 
 

@@ -64,13 +64,12 @@ def _class_with(module: types.ModuleType, name: str) -> Any:
     raise AttributeError(f"no class of {module.__name__} has a method {name!r}")
 
 
-def run_in_dynamo(model: Callable[..., Any], args: Any, kwargs: Any, *, fullgraph: bool) -> None:
-    """Run ``model`` through dynamo with dynamic shapes, and with a backend that runs each graph as it is.
+@contextmanager
+def compiled_by_dynamo(model: Callable[..., Any], *, fullgraph: bool) -> Iterator[Callable[..., Any]]:
+    """``model`` through dynamo with dynamic shapes, and with a backend that runs each graph as it is.
 
-    What was compiled is forgotten afterwards; other compiled functions stay.
-
-    Raises:
-        Exception: with ``fullgraph``, what dynamo raises where the graph breaks.
+    What was compiled is forgotten afterwards; other compiled functions stay. With ``fullgraph`` a call raises what
+    dynamo raises where the graph breaks.
     """
     with needed_for("finding graph breaks"):
         from torch._C._dynamo import eval_frame
@@ -88,6 +87,4 @@ def run_in_dynamo(model: Callable[..., Any], args: Any, kwargs: Any, *, fullgrap
     limits = torch._dynamo.config.patch(recompile_limit=10_000, accumulated_recompile_limit=100_000)
     with undoing() as undo, logs_dropped_here("torch._dynamo", "torch.fx.experimental.symbolic_shapes"), limits:
         undo.add(forget)
-        torch.compile(model, backend=lambda graph, inputs: graph.forward, fullgraph=fullgraph, dynamic=True)(
-            *args, **kwargs
-        )
+        yield torch.compile(model, backend=lambda graph, inputs: graph.forward, fullgraph=fullgraph, dynamic=True)

@@ -14,8 +14,9 @@ from prepbench.capture.aten.capture import FullGraphError, capture
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.failures.describe import describe_failure, failure_line
 from prepbench.capture.failures.graph_breaks import fullgraph_failure, graph_breaks
-from prepbench.capture.failures.reasons import TIME_LIMIT
+from prepbench.capture.failures.reasons import DIFFERS, TIME_LIMIT
 from prepbench.capture.failures.reproduce import with_reproduction
+from prepbench.capture.failures.wrong_programs import unequal
 from prepbench.capture.modules.collection import recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample
@@ -30,6 +31,7 @@ from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
 
 DYNAMO, EXPORT, SYMBOLIC, VALUES = "dynamo", "torch.export", "symbolic trace", "trace with inputs"
+_WAYS = (DYNAMO, EXPORT, SYMBOLIC, VALUES)
 Operators = Callable[[torch.export.ExportedProgram], Iterable[Failure]]
 
 
@@ -40,10 +42,13 @@ class Check:
     Attributes:
         name: ``"dynamo"`` (one graph, dynamic shapes), ``"torch.export"``, ``"symbolic trace"`` (``torch.fx``, no
             inputs), ``"trace with inputs"`` (module graph by values), or ``"operators of <target>"``.
-        passed: whether the whole model is one graph that way.
+        passed: whether the whole model is one graph that way, which gives what the model gives on all samples; for
+            operators, whether the target supports all of them.
         failures: every reason why not.
         seconds: how long it took.
         timed_out: whether it was ended by the time limit.
+        equal: whether the graph gave what the model gives on all samples: outputs, and the buffers and the caller's
+            tensors after each call; ``None`` where there was no whole graph to compare.
     """
 
     name: str
@@ -51,6 +56,16 @@ class Check:
     failures: tuple[Failure, ...] = ()
     seconds: float = field(default=0.0, compare=False)
     timed_out: bool = False
+    equal: bool | None = None
+
+    @property
+    def state(self) -> str:
+        """The result in a few words, e.g. ``"passed, equal on all samples"``."""
+        if self.passed:
+            return "passed, equal on all samples" if self.equal else "passed"
+        if self.equal is False:
+            return "failed, differs from the model"
+        return ("time limit reached" if self.timed_out else "failed") + f", {len(self.failures)} reasons"
 
 
 class Proposal(Protocol):
@@ -77,17 +92,36 @@ class TraceabilityReport:
         model_type: class name of the model.
         checks: one result for each way of tracing.
         rewrites: proposed changes of ``forward`` for branches on tensor values.
+        samples: on how many samples graphs were compared with the model.
     """
 
     model_type: str
     checks: tuple[Check, ...]
     rewrites: tuple[Proposal, ...] = ()
+    samples: int = 0
 
     @property
     def passed(self) -> bool:
-        """Whether one of the ways gives the whole model as one graph, and the target, if any, takes all operators."""
-        ways = [check.passed for check in self.checks if check.name in (DYNAMO, EXPORT, SYMBOLIC, VALUES)]
-        return any(ways) and all(check.passed for check in self.checks if check.name.startswith("operators"))
+        """Whether the model was captured whole, equals its graph on all samples, and suits the target.
+
+        One of the ways must give such a graph. With a target it must be ``torch.export``, whose graph is what targets
+        get, and the target must take all of its operators.
+        """
+        operators = [check for check in self.checks if check.name.startswith("operators")]
+        wanted = (EXPORT,) if operators else _WAYS
+        return any(name in wanted for name in self.verified) and all(check.passed for check in operators)
+
+    @property
+    def verified(self) -> tuple[str, ...]:
+        """The ways that give the whole model as one graph which equals it on all samples."""
+        return tuple(check.name for check in self.checks if check.passed and check.equal)
+
+    @property
+    def verdict(self) -> str:
+        """What :attr:`passed` says, in words."""
+        if self.passed:
+            return f"can be traced, and its graph equals it on all samples ({self.samples})"
+        return "is not supported by the target" if EXPORT in self.verified else "cannot be traced as a whole"
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -118,11 +152,9 @@ class TraceabilityReport:
         return view("views.display", "traceability_bundle", self)
 
     def __repr__(self) -> str:
-        verdict = "can be traced" if self.passed else "cannot be traced as a whole"
-        lines = [f"{self.model_type} {verdict}"]
+        lines = [f"{self.model_type} {self.verdict}"]
         for check in self.checks:
-            state = "passed" if check.passed else "time limit reached" if check.timed_out else "failed"
-            lines.append(f"  {check.name}: {state}" + (f", {len(check.failures)} reasons" if check.failures else ""))
+            lines.append(f"  {check.name}: {check.state}")
         for failure in self.failures:
             lines += [
                 f"- {failure_line(failure)}",
@@ -150,16 +182,19 @@ def check_ways(
     model = as_module(module_or_func)
     axes = DynamicAxes.infer(samples, module_or_func)
     captured: list[Captured] = []
+    # the sizes that suit tracing best come first
+    base = base_sample(model, samples, axes)
+    ordered = [base, *(sample for sample in samples if sample.index != base.index)]
     checks = [
-        _checked(DYNAMO, time_limit, lambda part: _dynamo(part, base_sample(model, samples, axes)), model),
+        _checked(DYNAMO, time_limit, lambda part: _dynamo(part, ordered), model),
         _checked(EXPORT, time_limit, lambda part: _export(part, samples, captured), module_or_func),
-        _checked(SYMBOLIC, time_limit, _symbolic, module_or_func),
+        _checked(SYMBOLIC, time_limit, lambda part: _symbolic(part, samples), module_or_func),
         _checked(VALUES, time_limit, lambda part: _values(part, samples), module_or_func),
     ]
     if operators is not None:
         checks.append(_operators(f"operators of {target}", captured, operators))
     checks = [replace(check, failures=with_reproduction(check.failures, model, samples)) for check in checks]
-    return TraceabilityReport(type(model).__name__, tuple(checks))
+    return TraceabilityReport(type(model).__name__, tuple(checks), samples=len(samples))
 
 
 def _checked(name: str, limit: float, attempt: Callable[[Any], list[Failure]], model: Callable[..., Any]) -> Check:
@@ -175,7 +210,9 @@ def _checked(name: str, limit: float, attempt: Callable[[Any], list[Failure]], m
     except Exception as error:
         module = as_module(model)
         failures = [describe_failure(error, fqn="", module_type=type(module).__name__, module=module)]
-    return Check(name, not failures, tuple(failures), time.perf_counter() - start, timed_out)
+    compared = not failures or any(failure.kind == DIFFERS for failure in failures)
+    equal = not failures if compared else None
+    return Check(name, not failures, tuple(failures), time.perf_counter() - start, timed_out, equal)
 
 
 def _out_of_time(name: str, limit: float, model_type: str) -> Failure:
@@ -185,32 +222,43 @@ def _out_of_time(name: str, limit: float, model_type: str) -> Failure:
     )  # fmt: skip
 
 
-def _dynamo(model: torch.nn.Module, sample: Sample) -> list[Failure]:
-    breaks = graph_breaks(model, sample)
-    failure = None if breaks else fullgraph_failure(model, sample)
+def _dynamo(model: torch.nn.Module, samples: list[Sample]) -> list[Failure]:
+    failure = None
+    breaks = graph_breaks(model, samples[0])
+    if not breaks:
+        failure = fullgraph_failure(model, samples)
     return [failure] if failure is not None else breaks
 
 
-def _symbolic(module_or_func: Callable[..., Any]) -> list[Failure]:
+def _symbolic(module_or_func: Callable[..., Any], samples: list[Sample]) -> list[Failure]:
     model = as_module(module_or_func)
     try:
         with without_output():
-            torch.fx.symbolic_trace(module_or_func)
+            graph = torch.fx.symbolic_trace(module_or_func)
     except Exception as error:
         with without_output():
             failures = list(recursive_trace(module_or_func).failures)
         return failures or [describe_failure(error, fqn="", module_type=type(model).__name__, module=model)]
-    return []
+    return _differing(graph, model, samples)
 
 
 def _values(module_or_func: Callable[..., Any], samples: list[Sample]) -> list[Failure]:
     with without_output():
-        return list(recursive_trace(module_or_func, inputs=samples).failures)
+        collection = recursive_trace(module_or_func, inputs=samples)
+    if collection.failures:
+        return list(collection.failures)
+    return _differing(collection.graph_module(), as_module(module_or_func), samples)
+
+
+def _differing(graph: Callable[..., Any], model: torch.nn.Module, samples: list[Sample]) -> list[Failure]:
+    failure = unequal(graph, model, samples)
+    return [] if failure is None else [failure]
 
 
 def _export(module_or_func: Callable[..., Any], samples: list[Sample], captured: list[Captured]) -> list[Failure]:
     try:
         with without_output():
+            # compares with the model on all samples before it returns
             captured.append(capture(module_or_func, samples))
     except FullGraphError as error:
         with without_output():

@@ -28,7 +28,9 @@ def check_traceability(
     target: DeploymentSettings | None = None,
     time_limit: float = 60.0,
 ) -> TraceabilityReport:
-    """Whether a model can be one graph: by dynamo, ``torch.export`` and symbolic tracing, and every reason why not.
+    """Whether a model can be one graph: by dynamo, ``torch.export`` and tracing at module level, and why not.
+
+    A graph counts if it gives what the model gives on every sample.
 
     The model runs on copies of the inputs, in the mode it is in; afterwards the model, the inputs and the random
     number generators are as before. What the model prints is dropped.

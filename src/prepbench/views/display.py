@@ -62,17 +62,15 @@ def traceability_bundle(report: Any) -> dict[str, Any]:
     """One line for each check, a row for each failure, and the proposed rewrites."""
     lines = []
     for check in report.checks:
-        mark, word = ("✓", "passed") if check.passed else ("✕", "time limit" if check.timed_out else "failed")
-        count = f", {len(check.failures)} reasons" if check.failures else ""
-        lines.append(f"<tr><td>{mark} {word}</td><td><b>{html.escape(check.name)}</b>{count}</td></tr>")
-    verdict = "can be traced" if report.passed else "cannot be traced as a whole"
+        mark = "✓" if check.passed else "✕"
+        lines.append(f"<tr><td>{mark} {check.state}</td><td><b>{html.escape(check.name)}</b></td></tr>")
     rewrites = "".join(
         f"<p>Proposed for <b>{html.escape(rewrite.fqn or 'the model itself')}</b></p>"
         f"<pre>{html.escape(rewrite.diff or rewrite.reason)}</pre>"
         for rewrite in report.rewrites
     )
     page = (
-        f'{_STYLE}\n<p><b>{html.escape(report.model_type)}</b> {verdict}</p><table class="pb-failures">'
+        f'{_STYLE}\n<p><b>{html.escape(report.model_type)}</b> {report.verdict}</p><table class="pb-failures">'
         f"{''.join(lines)}</table>\n{failures_html(report.failures)}{rewrites}"
     )
     return {"text/plain": repr(report), "text/html": page}

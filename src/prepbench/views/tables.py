@@ -36,9 +36,9 @@ def traceability_table(report: Any) -> pandas.DataFrame:
     rows: list[list[Any]] = []
     for check in report.checks:
         if check.passed:
-            rows.append([check.name, True, *[""] * len(_FAILURE_COLUMNS)])
-        rows += [[check.name, False, *row] for row in failures_table(check.failures).to_numpy().tolist()]
-    return pandas.DataFrame(rows, columns=["check", "passed", *_FAILURE_COLUMNS])
+            rows.append([check.name, True, check.equal, *[""] * len(_FAILURE_COLUMNS)])
+        rows += [[check.name, False, check.equal, *row] for row in failures_table(check.failures).to_numpy().tolist()]
+    return pandas.DataFrame(rows, columns=["check", "passed", "equal", *_FAILURE_COLUMNS])
 
 
 def axes_table(axes: Any) -> pandas.DataFrame:

@@ -10,7 +10,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.capture.aten.chosen_leaves import outermost
-from prepbench.capture.aten.export_program import Program, SpecialisedSize, WrongProgram, export_program, problem
+from prepbench.capture.aten.export_program import Program, SpecialisedSize, export_program
 from prepbench.capture.aten.leaf_modules import (
     failures_collected,
     leaves_replaced,
@@ -20,6 +20,7 @@ from prepbench.capture.aten.leaf_modules import (
 from prepbench.capture.aten.leaf_operators import LeafOperators
 from prepbench.capture.aten.module_records import ModuleRecords
 from prepbench.capture.failures.describe import describe_failure
+from prepbench.capture.failures.wrong_programs import WrongProgram, problem
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample, varied
 from prepbench.capture.sizes.sample_sizes import SampleSizes
@@ -116,7 +117,7 @@ class Attempts:
                 if isinstance(error, SpecialisedSize):
                     continue
                 break
-            found = problem(program, self.model, self._samples, self._expected)
+            found = problem(program.module(), self.model, self._samples, self._expected)
             if found is None:
                 return program
             first = first or found
@@ -150,7 +151,7 @@ class Attempts:
                 error = raised
                 continue
             self._operators.refuse_shared_memory(program.graph)
-            error = problem(program, self.model, self._samples, self._expected)
+            error = problem(program.module(), self.model, self._samples, self._expected)
             if error is None:
                 program.graph_module.meta["prepbench_keep_alive"] = self._operators.keep_alive
                 return program, list(self._leaves.values())

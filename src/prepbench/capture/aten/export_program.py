@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,8 +17,6 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.sample_sizes import SampleSizes
 from prepbench.inputs import Sample, named_leaves
 from prepbench.patching import patched
-from prepbench.running.equality import ROUNDED, difference
-from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.unchanged import unchanged
 
 Program = torch.export.ExportedProgram
@@ -26,10 +24,6 @@ Program = torch.export.ExportedProgram
 
 class SpecialisedSize(RuntimeError):
     """The model turns the size of a dynamic axis into a constant."""
-
-
-class WrongProgram(RuntimeError):
-    """A program was exported, but it does not do what the model does."""
 
 
 def export_program(
@@ -126,21 +120,3 @@ def axis_sizes(program: Program, model: torch.nn.Module, axes: DynamicAxes) -> d
             # a symbol that tracing fixed later has become a number
             result[axis.path, axis.dim] = int(expression) if getattr(expression, "is_Integer", False) else expression
     return result
-
-
-def problem(
-    program: Program, model: torch.nn.Module, samples: Sequence[Sample], expected: Sequence[Outcome]
-) -> WrongProgram | None:
-    """What is wrong with the program on the given samples, if anything."""
-    module = program.module()
-    for sample, wanted in zip(samples, expected, strict=True):
-        try:
-            actual = outcome(module, sample, model)
-        except Exception as error:
-            wrong = WrongProgram(f"The captured graph fails on sample {sample.index}, on which the model runs: {error}")
-            wrong.__cause__ = error
-            return wrong
-        found = difference(wanted, actual, ROUNDED)
-        if not found.equal:
-            return WrongProgram(f"The captured graph and the model differ on sample {sample.index}: {found.text}.")
-    return None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any
 
 import torch
 
-from prepbench._torch_compat.dynamo import graph_breaks_noted, run_in_dynamo
+from prepbench._torch_compat.dynamo import compiled_by_dynamo, graph_breaks_noted
 from prepbench.capture.failures.describe import describe_failure
+from prepbench.capture.failures.wrong_programs import unequal
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
 from prepbench.running.outcomes import without_output
@@ -23,8 +24,8 @@ def graph_breaks(model: torch.nn.Module, sample: Sample) -> list[Failure]:
     The model runs for real on a copy of the sample; its state and the random numbers are as before afterwards.
     """
     with unchanged(model), without_output(), torch.no_grad(), graph_breaks_noted() as noted:
-        own = own_copy(sample)
-        run_in_dynamo(model, own.args, own.kwargs, fullgraph=False)
+        with compiled_by_dynamo(model, fullgraph=False) as compiled:
+            own_copy(sample).call(compiled)
     owners = dict(_lines_of(model))
     found: dict[Any, Failure] = {}
     for error in noted:
@@ -35,18 +36,18 @@ def graph_breaks(model: torch.nn.Module, sample: Sample) -> list[Failure]:
     return list(found.values())
 
 
-def fullgraph_failure(model: torch.nn.Module, sample: Sample) -> Failure | None:
-    """What dynamo raises when it must make one graph of the whole model; ``None`` if it can."""
-    try:
-        with unchanged(model), without_output(), torch.no_grad():
-            own = own_copy(sample)
-            run_in_dynamo(model, own.args, own.kwargs, fullgraph=True)
-    except Exception as error:
-        owners = _owners_of(getattr(error, "real_stack", None) or (), dict(_lines_of(model)))
-        module = model.get_submodule(owners[0]) if owners else model
-        fqn = owners[0] if owners else ""
-        return describe_failure(error, fqn=fqn, module_type=type(module).__name__, module=module)
-    return None
+def fullgraph_failure(model: torch.nn.Module, samples: Sequence[Sample]) -> Failure | None:
+    """Why dynamo cannot make one graph of the whole model that equals it on all samples; ``None`` if it can."""
+    with compiled_by_dynamo(model, fullgraph=True) as compiled:
+        try:
+            with unchanged(model), without_output(), torch.no_grad():
+                own_copy(samples[0]).call(compiled)
+        except Exception as error:
+            owners = _owners_of(getattr(error, "real_stack", None) or (), dict(_lines_of(model)))
+            module = model.get_submodule(owners[0]) if owners else model
+            fqn = owners[0] if owners else ""
+            return describe_failure(error, fqn=fqn, module_type=type(module).__name__, module=module)
+        return unequal(compiled, model, samples)
 
 
 def _lines_of(model: torch.nn.Module) -> Iterator[tuple[str, list[tuple[str, range]]]]:

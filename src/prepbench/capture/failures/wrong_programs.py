@@ -1,0 +1,51 @@
+"""Whether a graph does what its model does on the samples, and what is wrong with it if not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from prepbench.capture.failures.describe import describe_failure
+from prepbench.document.model import Failure
+from prepbench.inputs import Sample
+from prepbench.running.equality import ROUNDED, difference
+from prepbench.running.outcomes import Outcome, outcome, without_output
+
+
+class WrongProgram(RuntimeError):
+    """A graph was made, but it does not do what the model does."""
+
+
+def problem(
+    graph: Callable[..., Any], model: torch.nn.Module, samples: Sequence[Sample], expected: Sequence[Outcome]
+) -> WrongProgram | None:
+    """What is wrong with a graph on the given samples, if anything.
+
+    Args:
+        graph: the graph as something to call.
+        model: what it was made from; its buffers after a call count, too.
+        samples: what to call both with.
+        expected: what the model does on the samples.
+    """
+    for sample, wanted in zip(samples, expected, strict=True):
+        try:
+            actual = outcome(graph, sample, model)
+        except Exception as error:
+            wrong = WrongProgram(f"The captured graph fails on sample {sample.index}, on which the model runs: {error}")
+            wrong.__cause__ = error
+            return wrong
+        found = difference(wanted, actual, ROUNDED)
+        if not found.equal:
+            return WrongProgram(f"The captured graph and the model differ on sample {sample.index}: {found.text}.")
+    return None
+
+
+def unequal(graph: Callable[..., Any], model: torch.nn.Module, samples: Sequence[Sample]) -> Failure | None:
+    """Why a graph is wrong on a sample; ``None`` if it does what its model does on all of them."""
+    with without_output():
+        wrong = problem(graph, model, samples, [outcome(model, sample, model) for sample in samples])
+    if wrong is None:
+        return None
+    return describe_failure(wrong, fqn="", module_type=type(model).__name__, module=model)
