@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -22,6 +23,8 @@ with needed_for("tracing with tensors that have sizes but no data"):
     )
 
     _ = ShapeEnv._maybe_evaluate_static, ShapeEnv.evaluate_expr, ShapeEnv.create_unbacked_symint
+    _numbers = ShapeEnv.create_unspecified_symbol, ShapeEnv.create_symintnode
+    _memo = inspect.getattr_static(FakeTensor, "item_memo")
 
 # where torch logs what fails on tensors without data
 LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
@@ -76,7 +79,34 @@ def fake_input(mode: FakeTensorMode, tensor: torch.Tensor, hints: dict[int, int]
     if fake.device != device:
         with mode:
             fake = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device=device)
+    fake.item_memo = None  # type: ignore[attr-defined]  # torch would take the number in an input for granted
     return fake.requires_grad_(tensor.requires_grad) if fake.is_leaf else fake
+
+
+_NUMBER = "_prepbench_number"
+
+
+def readable_number(mode: FakeTensorMode, fake: torch.Tensor, value: int, name: str) -> Any:
+    """Let the integer or bool in a fake tensor of one element be read, as a symbol that has ``value`` while tracing.
+
+    Returns:
+        The symbol. What is asked about it is a question like those about sizes.
+    """
+    with needed_for("naming the numbers of inputs"):
+        from torch._dynamo.source import CallMethodItemSource, ConstantSource
+    assert mode.shape_env is not None
+    source = CallMethodItemSource(ConstantSource(name))
+    symbol = mode.shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    number = mode.shape_env.create_symintnode(symbol, hint=value, source=source)
+    fake.item_memo = number == 1 if fake.dtype is torch.bool else number  # type: ignore[attr-defined]
+    setattr(fake, _NUMBER, symbol)
+    return symbol
+
+
+def symbols_of(fake: torch.Tensor) -> list[Any]:
+    """The symbols for the sizes of a fake tensor, and for the number in it."""
+    sizes = [getattr(getattr(size, "node", None), "_expr", None) for size in fake.shape]
+    return [symbol for symbol in (*sizes, getattr(fake, _NUMBER, None)) if symbol is not None]
 
 
 _DEVICE = "_prepbench_device"

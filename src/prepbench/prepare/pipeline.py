@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from prepbench.capture.modules.assumptions import SizeCheck, readable
+from prepbench.capture.modules.assumptions import SizeCheck, granted, readable
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.prepare.check_arguments import check_arguments, check_run
@@ -222,6 +222,10 @@ def _kept(prepared: PreparedModel, traced: Traced) -> tuple[Kept, ...]:
 
 def _notes(model: torch.nn.Module, traced: Traced) -> tuple[str, ...]:
     notes = [f"assumes {line}" for line in readable(traced.result)]
+    notes += [
+        f"takes for granted that {found.text}, as in all samples ({place_text(found.source)})"
+        for found in granted(traced.result)
+    ]
     if traced.fixed_mode is not None:
         mode = "training" if model.training else "evaluation"
         place = place_text(traced.fixed_mode)

@@ -82,6 +82,11 @@ _SIZES_DECIDE_REMEDY = (
     "Give samples whose sizes all take the same way at this line and capture once for each way, compute both ways and "
     f"choose with torch.where, {_LEAF_HINT}."
 )
+_NUMBERS_DECIDE_REMEDY = (
+    "Trace once for each value of this number, with samples that have it, or keep it as a tensor: torch.where, "
+    "index_select or a mask in place of Python's range(), if and [...]; "
+    f"{_LEAF_HINT}."
+)
 _DATA_SHAPE_REMEDY = (
     "The size of this result depends on tensor values (nonzero, unique, boolean mask): use torch.where or a mask of "
     f"fixed size; {_LEAF_HINT}."
@@ -141,6 +146,7 @@ REASONS = (
     Reason(MUTATION, _MUTATION_REMEDY, types=("SpecViolationError", "UnsupportedMutationAliasingException")),
     Reason(MUTATION, _MUTATION_REMEDY, types=("UntracedTensor",), message="reached this operation"),
     Reason(SHAPE, _SIZES_DECIDE_REMEDY, types=("SizesDecide",)),
+    Reason(NUMBER, _NUMBERS_DECIDE_REMEDY, types=("NumbersDecide",)),
     Reason(SHAPE, _SHAPE_REMEDY, types=("ConstraintViolationError",)),
     Reason(SHAPE, _SHAPE_REMEDY, message=r"0/1 speciali|specializ(ed|ation)|Constraints violated|marked .* as dynamic"),
     Reason(

@@ -2,30 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
+from prepbench._torch_compat.fake_tensors import symbols_of
 from prepbench.capture.modules.fake_inputs import InputSize
-from prepbench.capture.modules.trace_result import Assumption, TraceResult
+from prepbench.capture.modules.trace_result import Assumption, Granted, TraceResult
 from prepbench.capture.sizes.conditions import condition_in_words, is_always_true
 from prepbench.capture.sizes.sample_sizes import value_at
+from prepbench.document.model import Finding
 from prepbench.errors import InputError
 from prepbench.running.nested_values import collect
+from prepbench.running.source_lines import frame_of
 
 
 def readable(trace: TraceResult) -> list[str]:
-    """One line per assumption, e.g. ``"x.size(1) == 4, from model.py:12: for i in range(x.shape[1])"``."""
+    """One line per assumption on sizes, e.g. ``"x.size(1) == 4, from model.py:12: for i in range(x.shape[1])"``."""
     told = [
-        a for a in trace.assumptions if not _shown_by_samples(a, trace.sizes) and not is_always_true(a.expression, 1)
+        a
+        for a in trace.assumptions
+        if not _on_numbers(a, trace.sizes)
+        and not _shown_by_samples(a, trace.sizes)
+        and not is_always_true(a.expression, 1)
     ]
     return list(dict.fromkeys(_line(assumption, trace.sizes) for assumption in told))
 
 
+def granted(trace: TraceResult) -> list[Granted]:
+    """The numbers that the graph takes for granted, because they are the same on all samples."""
+    names = size_names(trace.sizes)
+    read = [
+        Granted(a.fqn, condition_in_words(a.expression, names), a.source)
+        for a in trace.assumptions
+        if _on_numbers(a, trace.sizes)
+    ]
+    return list(dict.fromkeys([*read, *trace.returned]))
+
+
+def number_findings(
+    trace: TraceResult, samples: int, prefix: str, type_name: Callable[[str], str]
+) -> Iterator[Finding]:
+    """A finding for each number that the graph takes for granted.
+
+    Args:
+        trace: of one module.
+        samples: how many there were.
+        prefix: the name of that module.
+        type_name: gives the class of a module by its name.
+    """
+    for found in granted(trace):
+        fqn = ".".join(part for part in (prefix, found.fqn) if part)
+        text = f"The graph takes for granted that {found.text}, as in all {samples} samples."
+        frame = frame_of(found.source) if found.source else ""
+        yield Finding(fqn, type_name(fqn), NUMBER_FIXED, text, found.source, frame, _REMEDY)
+
+
+NUMBER_FIXED = "number from a tensor fixed"
+_REMEDY = (
+    "Trace once for each value, with samples that have it, or keep the number as a tensor: torch.where, index_select "
+    "or a mask in place of Python's range(), if and [...]."
+)
+
+
+def _on_numbers(assumption: Assumption, sizes: dict[Any, InputSize]) -> bool:
+    return any(sizes[symbol].dim is None for symbol in assumption.expression.free_symbols)
+
+
 def size_names(sizes: dict[Any, InputSize]) -> dict[Any, str]:
-    """``"x.size(1)"`` for each symbol."""
-    return {symbol: f"{size.path}.size({size.dim})" for symbol, size in sizes.items()}
+    """``"x.size(1)"`` or ``"n.item()"`` for each symbol."""
+    return {symbol: size.text for symbol, size in sizes.items()}
 
 
 def _shown_by_samples(assumption: Assumption, sizes: dict[Any, InputSize]) -> bool:
@@ -50,7 +98,7 @@ class SizeCheck:
     """A forward pre-hook that refuses inputs of sizes for which the graph and the model differ."""
 
     names: tuple[str, ...]
-    places: tuple[tuple[Any, int, int], ...]
+    places: tuple[tuple[Any, int], ...]
     assumptions: tuple[Assumption, ...]
     sizes: dict[Any, InputSize]
 
@@ -64,25 +112,20 @@ class SizeCheck:
             if node.op == "placeholder":
                 names.append(str(node.target))
                 for value in collect(node.meta["val"]):
-                    for dim, size in enumerate(value.shape):
-                        symbol = getattr(getattr(size, "node", None), "_expr", None)
-                        if symbol in trace.sizes:
-                            places.append((symbol, index, dim))
+                    places += [(symbol, index) for symbol in symbols_of(value) if symbol in trace.sizes]
                     index += 1
         return cls(tuple(names), tuple(places), tuple(trace.assumptions), trace.sizes)
 
     def __call__(self, module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = [*args, *(kwargs[name] for name in self.names[len(args) :] if name in kwargs)]
-        tensors = collect(given)
-        values = {
-            symbol: tensors[index].shape[dim]
-            for symbol, index, dim in self.places
-            if index < len(tensors) and dim < tensors[index].dim()
-        }
+        tensors = collect([*args, *(kwargs[name] for name in self.names[len(args) :] if name in kwargs)])
+        # a number in a tensor is read only if something depends on it, because it may lie on another device
+        asked = set().union(*(assumption.expression.free_symbols for assumption in self.assumptions))
+        given = {s: self.sizes[s].of(tensors[index]) for s, index in self.places if s in asked and index < len(tensors)}
+        values = {symbol: value for symbol, value in given.items() if value is not None}
         for assumption in self.assumptions:
             if value_at(assumption.expression, values) == False:  # noqa: E712 - sympy's false, or a relation not decided
-                got = ", ".join(f"{self.sizes[s].path}.size({self.sizes[s].dim}) = {v}" for s, v in values.items())
+                got = ", ".join(f"{self.sizes[s].text} = {v}" for s, v in values.items())
                 raise InputError(
                     f"This graph of {type(module).__name__} was traced for {_line(assumption, self.sizes)}; got {got}. "
-                    "Trace again with samples of this size, or change that line so that it does not fix the size."
+                    "Trace again with such samples, or change that line so that it does not fix this."
                 )

@@ -10,9 +10,10 @@ import torch
 from torch import fx
 
 from prepbench._display import HasDiagram, view
+from prepbench.capture.failures.describe import normalize_message
 from prepbench.capture.failures.findings import findings_of_trace
 from prepbench.capture.failures.reproduce import with_reproduction
-from prepbench.capture.modules.assumptions import readable
+from prepbench.capture.modules.assumptions import number_findings, readable
 from prepbench.capture.modules.documents import Visits, document_of_collection
 from prepbench.capture.modules.runnable import runnable
 from prepbench.capture.modules.sample_runs import SampleRuns
@@ -159,10 +160,17 @@ class GraphCollection(HasDiagram):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the graphs assume: fixed flags and values, attributes that change."""
+        """What the graphs assume: fixed flags and values, numbers read from tensors, attributes that change."""
         if self._findings is None:
-            self._findings = findings_of_trace(self.model, self._samples)
+            self._findings = (*findings_of_trace(self.model, self._samples), *self._number_findings())
         return self._findings
+
+    def _number_findings(self) -> Iterator[Finding]:
+        def type_name(fqn: str) -> str:
+            return type(self._target(fqn)).__name__
+
+        for prefix, trace in self._traces.items():
+            yield from number_findings(trace, len(self._samples or ()), prefix, type_name)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -184,11 +192,12 @@ class GraphCollection(HasDiagram):
         if not isinstance(fqn, str) or fqn not in self.graphs:
             raise self._no_graph("fqn", fqn)
         target = self._target(fqn)
-        if self._traces[fqn].error is not None:
+        error = self._traces[fqn].error
+        if error is not None:
             others = [name for name in self.graphs if name != fqn]
             raise CaptureError(
                 f"{fqn or type(target).__name__} has no graph, because its forward could not be traced: "
-                f"{self._traces[fqn].error}. Its submodules have graphs: {others}."
+                f"{normalize_message(error).rstrip('.')}. Its submodules have graphs: {others}."
             )
         return runnable(target, self._traces[fqn])
 

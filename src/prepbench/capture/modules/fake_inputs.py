@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat.fake_tensors import FakeTensorMode, fake_input
+from prepbench._torch_compat.fake_tensors import FakeTensorMode, fake_input, readable_number
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, positional_names
 from prepbench.running.nested_values import map_values
@@ -17,12 +17,37 @@ from prepbench.running.nested_values import map_values
 
 @dataclass(frozen=True)
 class InputSize:
-    """A symbolic size of an input: dim ``dim`` of the tensor at ``path``; ``name`` is what shapes show."""
+    """A symbolic number that comes with the inputs: a size, or the integer that a tensor of one element holds.
+
+    Attributes:
+        path: of the tensor among the arguments.
+        dim: which of its sizes; ``None`` for the integer in it.
+        sizes: the values in the samples.
+        name: what shapes show.
+        hint: the value that is traced with.
+    """
 
     path: str
-    dim: int
+    dim: int | None
     sizes: tuple[int, ...]
     name: str
+    hint: int
+
+    @property
+    def text(self) -> str:
+        """How the model's code would ask for it, e.g. ``"x.size(1)"``."""
+        return f"{self.path}.item()" if self.dim is None else f"{self.path}.size({self.dim})"
+
+    @property
+    def varies(self) -> bool:
+        """Whether it differs between samples."""
+        return len(set(self.sizes)) > 1
+
+    def of(self, tensor: torch.Tensor) -> int | None:
+        """Its value for a tensor at this path; ``None`` if the tensor has no such dim."""
+        if self.dim is None:
+            return int(tensor) if tensor.numel() == 1 else None
+        return tensor.shape[self.dim] if self.dim < tensor.dim() else None
 
 
 @dataclass
@@ -43,8 +68,9 @@ class FakeInputs:
 def base_samples(function: Any, samples: Sequence[Sample]) -> list[int]:
     """Which samples to trace with, best first.
 
-    The one with the fewest varying axes of size 0 or 1 is first: torch treats these sizes specially. A second
-    one helps when a size happens to equal a fixed one of the model, so that torch takes the two for the same.
+    The one with the fewest varying axes of size 0 or 1, and numbers that may become such sizes, is first: torch treats
+    these specially. A second one helps when a size happens to equal a fixed one of the model, so that torch takes the
+    two for the same.
     """
     leaves = [_tensors(_in_signature_order(function, sample)) for sample in samples]
     _check_alike(leaves)
@@ -55,7 +81,9 @@ def base_samples(function: Any, samples: Sequence[Sample]) -> list[int]:
 
 
 def _short_axes(leaves: list[list[torch.Tensor]], index: int) -> int:
-    return sum(
+    numbers = [_numbers(leaves, number) for number in range(len(leaves[index]))]
+    small = sum(values[index] < 2 and len(set(values)) > 1 for values in numbers if values)
+    return small + sum(
         size < 2 and any(other[number].shape[dim] != size for other in leaves)
         for number, tensor in enumerate(leaves[index])
         for dim, size in enumerate(tensor.shape)
@@ -83,7 +111,7 @@ def fake_inputs(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, 
             return leaf
         # one tensor given twice is two inputs, which other calls may give different values
         index = next(position)
-        return _fake(leaf, index, paths[index], leaves, mode, result.sizes)
+        return _fake(leaf, index, paths[index], leaves, base, mode, result.sizes)
 
     result.args, result.kwargs = map_values((samples[base].args, samples[base].kwargs), fake)
     return result
@@ -94,6 +122,7 @@ def _fake(
     index: int,
     path: str,
     leaves: list[list[torch.Tensor]],
+    base: int,
     mode: FakeTensorMode,
     sizes: dict[Any, InputSize],
 ) -> torch.Tensor:
@@ -107,8 +136,27 @@ def _fake(
     for dim, values in varying.items():
         symbol = result.shape[dim].node.expr  # type: ignore[attr-defined]
         name = _size_name(path, leaf.dim(), dim, values, sizes)
-        sizes[symbol] = InputSize(path, dim, values, name)
+        sizes[symbol] = InputSize(path, dim, values, name, hints[dim])
+    numbers = _numbers(leaves, index)
+    if numbers:
+        # 0 and 1 are special to torch where numbers become sizes
+        fixed = len(set(numbers)) == 1 or leaf.dtype is torch.bool
+        hint = numbers[base] if fixed or numbers[base] not in (0, 1) else 2
+        symbol = readable_number(mode, result, hint, path)
+        sizes[symbol] = InputSize(path, None, numbers, _unused(path, sizes), hint)
     return result
+
+
+_DISCRETE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+
+
+def _numbers(leaves: list[list[torch.Tensor]], index: int) -> tuple[int, ...]:
+    """The integer that a tensor of one element holds in each sample; empty if it is not known."""
+    tensors = [sample[index] for sample in leaves]
+    known = all(
+        tensor.numel() == 1 and tensor.dtype in _DISCRETE and tensor.device.type != "meta" for tensor in tensors
+    )
+    return tuple(int(tensor) for tensor in tensors) if known else ()
 
 
 def _hint(size: int, values: tuple[int, ...]) -> int:
@@ -117,7 +165,7 @@ def _hint(size: int, values: tuple[int, ...]) -> int:
 
 
 def _size_name(path: str, rank: int, dim: int, values: tuple[int, ...], sizes: dict[Any, InputSize]) -> str:
-    used = {size.name: size.sizes for size in sizes.values()}
+    used = {size.name: size.sizes for size in sizes.values() if size.dim is not None}
     for name, other in used.items():
         if other == values:
             return name
@@ -129,6 +177,11 @@ def _size_name(path: str, rank: int, dim: int, values: tuple[int, ...], sizes: d
         name = "seq"
     else:
         name = "NLKMPQRS"[min(dim, 8) - 1]
+    return _unused(name, sizes)
+
+
+def _unused(name: str, sizes: dict[Any, InputSize]) -> str:
+    used = {size.name for size in sizes.values()}
     candidates = [name, *(f"{name}{number}" for number in range(2, 100))]
     return next(candidate for candidate in candidates if candidate not in used)
 

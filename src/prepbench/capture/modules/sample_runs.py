@@ -89,7 +89,7 @@ class SampleRuns:
         inputs: Any,
         make: Callable[[torch.Tensor, list[Any]], Any],
         unknown_size: Callable[[], Any],
-    ) -> Any:
+    ) -> tuple[Any, list[Any]]:
         """A fake output for the ``number``-th call of a module: sizes follow from those of ``inputs`` where they can.
 
         Args:
@@ -98,6 +98,9 @@ class SampleRuns:
             inputs: what the module receives while tracing.
             make: turns a recorded tensor and its new sizes into a fake tensor.
             unknown_size: makes a size that nothing is known about.
+
+        Returns:
+            The output, and the Python numbers in it that are the same in all recorded calls.
 
         Raises:
             UnknownOutputsError: the output cannot be known before the module runs, so the module around it fails too.
@@ -117,7 +120,7 @@ class SampleRuns:
             return make(seen, alike.sizes(rules, leaves, unknown_size))
 
         result = alike.build(leaves, tensor, alike.refuse_number)
-        return _Unreadable(fqn) if isinstance(result, Iterator) else result
+        return (_Unreadable(fqn) if isinstance(result, Iterator) else result), alike.fixed_numbers()
 
 
 def _calls_like(calls: list[RecordedCall], leaves: list[Any], name: str) -> tuple[CallsAlike, list[Any]]:

@@ -12,7 +12,7 @@ from torch import fx
 
 from prepbench._torch_compat.fake_tensors import needs_data
 from prepbench.capture.modules.fake_inputs import InputSize
-from prepbench.capture.sizes.sample_sizes import value_at
+from prepbench.capture.sizes.sample_sizes import NumbersDecide, value_at
 from prepbench.document.model import SourceLine
 
 IsLeaf = Callable[[torch.nn.Module, str], bool]
@@ -23,17 +23,34 @@ _CONVERSION = re.compile(r"\b(?:int|float|sqrt|ceil|floor|trunc)\(")
 
 @dataclass(frozen=True)
 class Assumption:
-    """What a graph assumes about its input sizes.
+    """What a graph assumes about its input sizes, and about integers in its inputs.
 
     Attributes:
         expression: a sympy condition.
         source: the user's line that asked.
         asked_by_torch: a torch function asked, not the line itself; another way to trace may not need the answer.
+        fqn: the module in which it was asked.
     """
 
     expression: Any
     source: SourceLine | None
     asked_by_torch: bool = False
+    fqn: str = ""
+
+
+@dataclass(frozen=True)
+class Granted:
+    """A number that tracing took for granted, because it is the same on all samples.
+
+    Attributes:
+        fqn: the module whose code reads it.
+        text: what is taken for granted, e.g. ``"n.item() == 3"``.
+        source: the user's line that reads it.
+    """
+
+    fqn: str
+    text: str
+    source: SourceLine | None
 
 
 @dataclass(frozen=True)
@@ -54,11 +71,18 @@ class TraceResult:
     constants: dict[str, Any] = field(default_factory=dict)
     sizes: dict[Any, InputSize] = field(default_factory=dict)
     assumptions: list[Assumption] = field(default_factory=list)
+    returned: list[Granted] = field(default_factory=list)
 
     @property
     def fixed(self) -> list[Assumption]:
         """Sizes that differ between samples and yet had to be one number, such as the length of an unrolled loop."""
-        return [a for a in self.assumptions if a.expression.is_Equality and len(a.expression.free_symbols) == 1]
+        return [
+            a
+            for a in self.assumptions
+            if a.expression.is_Equality
+            and len(a.expression.free_symbols) == 1
+            and all(self.sizes[symbol].varies for symbol in a.expression.free_symbols)
+        ]
 
     @property
     def converted(self) -> bool:
@@ -77,7 +101,7 @@ class TraceResult:
     @property
     def avoidable(self) -> bool:
         """Whether something was lost that another way of tracing may keep."""
-        return any(not needs_data(error) for error in self.errors) or any(
+        return any(not needs_data(e) and not isinstance(e, NumbersDecide) for e in self.errors) or any(
             assumption.asked_by_torch for assumption in (*self.fixed, *self.contradicted)
         )
 

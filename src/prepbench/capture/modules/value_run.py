@@ -20,24 +20,26 @@ from prepbench._torch_compat.fake_tensors import (
     device_of,
     fresh_size,
     is_fake,
-    is_open_question,
-    symbolic_fake_mode,
     symbolic_kernels,
 )
 from prepbench._torch_compat.operators import HigherOrderOperator
 from prepbench._torch_compat.tensors import version_of
-from prepbench.capture.modules.assumptions import size_names
-from prepbench.capture.modules.fake_inputs import FakeInputs, InputSize, fake_inputs
+from prepbench.capture.modules.fake_inputs import FakeInputs, fake_inputs
 from prepbench.capture.modules.graph_builder import GraphBuilder
 from prepbench.capture.modules.interception import intercepted, symbolic_conversions
 from prepbench.capture.modules.operations import has_side_effect, spell
+from prepbench.capture.modules.questions import READS, Questions
 from prepbench.capture.modules.regions import Regions
 from prepbench.capture.modules.repeated_layers import RepeatedLayers
 from prepbench.capture.modules.sample_runs import SampleRuns
 from prepbench.capture.modules.seen_types import types_of_tensors
 from prepbench.capture.modules.torch_modes import Operators, TorchFunctions
-from prepbench.capture.modules.trace_result import Assumption, IsLeaf, ModuleVisit, TraceResult, values_on_samples
-from prepbench.capture.sizes.sample_sizes import SizesDecide, disagreement
+from prepbench.capture.modules.trace_result import (
+    Granted,
+    IsLeaf,
+    ModuleVisit,
+    TraceResult,
+)
 from prepbench.inputs import Sample
 from prepbench.running import nested_values as structures
 from prepbench.running.module_state import replaced_buffers, restored
@@ -78,23 +80,29 @@ class ValueRun:
         self.paths = {id(module): name for name, module in self.root.named_modules()}
         self.numbers: Counter[str] = Counter()
         self.visits: list[ModuleVisit] = []
-        self.assumptions: list[Assumption] = []
         self.thread = threading.get_ident()
         self.paused = 0
         self.below = 0
+        self.reading = False
         self.compiled_branches = False
-        self.decisive: dict[Any, InputSize] = {}
+        self.returned: list[Granted] = []
         self._attributes: dict[int, str] | None = None
         names = {id(t): name for name, t in (*self.root.named_parameters(), *self.root.named_buffers())}
         self.builder = GraphBuilder(names, self._attribute_name)
         self.regions = Regions(lambda target, args: self.builder.add_prepared("call_function", target, args, {}, None))
         self.leaves = RepeatedLayers(self.call_quietly)
-        self.mode = symbolic_fake_mode(self._assume, self._ask)
+        self.questions = Questions(self)
+        self.mode = self.questions.mode
 
     @property
     def active(self) -> bool:
         """Whether what runs now is the model's own code, to be written down call by call."""
         return not self.paused and not self.below and threading.get_ident() == self.thread
+
+    @property
+    def inside(self) -> str:
+        """The module whose code runs now."""
+        return self.builder.scope[-1][0] if self.builder.scope else ""
 
     def trace(self, samples: Sequence[Sample], way: Way) -> TraceResult:
         """Run the forward once and return what it did."""
@@ -104,7 +112,7 @@ class ValueRun:
             buffers = stack.enter_context(restored(self.root))
             call = fake_inputs(self.function, samples, self.mode, way.base)
             result.sizes = call.sizes
-            self.decisive = call.sizes if way.strict else {}
+            self.questions.sizes, self.questions.strict = call.sizes, way.strict
             self._add_placeholders(call)
             try:
                 with ExitStack() as around:
@@ -122,7 +130,8 @@ class ValueRun:
                 if self.compiled_branches:
                     # torch.cond compiled its branches under our modes; eager calls must not meet that code again
                     forget_compiled()
-        result.assumptions = [a for a in self.assumptions if a.expression.free_symbols <= set(result.sizes)]
+        result.returned = self.returned
+        result.assumptions = [a for a in self.questions.assumptions if a.expression.free_symbols <= set(result.sizes)]
         return result
 
     def _code(self) -> list[Any]:
@@ -142,19 +151,6 @@ class ValueRun:
             self.regions.follow()
             self._keep_buffers(buffers)
             self._output(output)
-
-    def _assume(self, expression: Any) -> None:
-        # inside torch, inequalities only choose between ways of computing the same (contiguity, broadcasting)
-        if self.active or type(expression).__name__ == "Equality":
-            self.assumptions.append(Assumption(expression, source_of_frame(sys._getframe(2)), not self.active))
-
-    def _ask(self, expression: Any) -> None:
-        """Refuse what has different answers on different samples, if that is wanted."""
-        values = dict(enumerate(values_on_samples(expression, self.decisive)))
-        text = disagreement(expression, size_names(self.decisive), values) if values else None
-        watched = self.active or type(expression).__name__ == "Equality" or not expression.is_Relational
-        if text is not None and watched and is_open_question(self.mode, expression):
-            raise SizesDecide(text)
 
     def _add_placeholders(self, call: FakeInputs) -> None:
         for name, value in zip(call.names, call.values, strict=True):
@@ -208,7 +204,11 @@ class ValueRun:
         if func is torch.Tensor.__iter__:
             return iter(self.operation(torch.Tensor.unbind, args, kwargs))
         versions = _versions(args, kwargs)
-        result = self._told_apart(self.call_quietly(func, *args, **kwargs), versions)
+        self.reading = getattr(func, "__name__", "") in READS
+        try:
+            result = self._told_apart(self.call_quietly(func, *args, **kwargs), versions)
+        finally:
+            self.reading = False
         if result is NotImplemented:
             return result
         if self._is_new(result) or (result is None and has_side_effect(func)):
@@ -266,7 +266,7 @@ class ValueRun:
             # what it does without data does not matter: it is never looked into
             if not self._recorded_runs().count(self._full(name)):
                 raise
-            result = self.call_quietly(lambda: self._output_of(name, number, args, kwargs))
+            result = self.call_quietly(lambda: self._output_of(name, number, args, kwargs, "failed"))
         if self._is_new(result):
             node = self.builder.add_prepared("call_function", original, *prepared, result)
             node.meta["is_wrapped"] = True
@@ -337,19 +337,26 @@ class ValueRun:
     def _leaf_node(
         self, module: torch.nn.Module, fqn: str, number: int, args: Any, kwargs: Any, prepared: Any, status: str
     ) -> Any:
-        result = self.call_quietly(lambda: self._output_of(fqn, number, args, kwargs))
+        result = self.call_quietly(lambda: self._output_of(fqn, number, args, kwargs, status))
         node = self.builder.add_prepared("call_module", fqn, prepared[0], prepared[1], result, fqn)
         node.meta["status"] = status
         return result
 
-    def _output_of(self, name: str, number: int, args: Any, kwargs: Any) -> Any:
-        """What a part that is not looked into returns, by what it returned on the samples."""
+    def _output_of(self, name: str, number: int, args: Any, kwargs: Any, status: str) -> Any:
+        """What a part that is not looked into returns, by what it returned on the samples.
+
+        Numbers that a part returns which failed may follow from data, even if the samples do not show it.
+        """
 
         def make(leaf: torch.Tensor, sizes: Any) -> torch.Tensor:
             return torch.empty(tuple(sizes), dtype=leaf.dtype, device=device_of(leaf))
 
         runs = self._recorded_runs()
-        return runs.output(self._full(name), number, (args, kwargs), make, lambda: fresh_size(self.mode))
+        result, fixed = runs.output(self._full(name), number, (args, kwargs), make, lambda: fresh_size(self.mode))
+        if fixed and status == "failed":
+            text = f"{name} returns {', '.join(map(repr, fixed))}"
+            self.returned.append(Granted(name, text, source_of_frame(sys._getframe(1))))
+        return result
 
     def _full(self, fqn: str) -> str:
         return ".".join(part for part in (self.prefix, fqn) if part)

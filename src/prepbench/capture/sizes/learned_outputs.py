@@ -124,6 +124,12 @@ class CallsAlike:
             )
         return [unknown_size() if rule is None else rule.compute(known) for rule in rules]  # type: ignore[misc]
 
+    def fixed_numbers(self) -> list[Any]:
+        """The Python numbers among the outputs that were the same in all calls."""
+        outputs = zip(*(call.outputs for call in self.calls), strict=True)
+        known = [values for index, values in enumerate(outputs) if index not in self.unknown]
+        return [values[0] for values in known if type(values[0]) in (bool, int, float) and len(set(values)) == 1]
+
     def refuse_number(self, index: int) -> Any:
         """Raise for a Python value that no rule explains.
 

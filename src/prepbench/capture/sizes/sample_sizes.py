@@ -24,6 +24,10 @@ class SizesDecide(RuntimeError):
     """The model takes one path for the sizes of one sample and another path for those of another."""
 
 
+class NumbersDecide(RuntimeError):
+    """The model takes one path for an integer that one sample has in a tensor and another path for that of another."""
+
+
 class SampleSizes:
     """The sizes of all tensors in all samples.
 
@@ -64,13 +68,16 @@ class SampleSizes:
             raise SizesDecide(text)
 
 
-def disagreement(expression: Any, names: dict[Any, str], values: dict[int, dict[Any, Any]]) -> str | None:
+def disagreement(
+    expression: Any, names: dict[Any, str], values: dict[int, dict[Any, Any]], what: str = "sizes"
+) -> str | None:
     """What differs between samples when a model asks for ``expression``, in words; ``None`` if nothing does.
 
     Args:
         expression: a sympy condition or number over sizes.
         names: the size behind each symbol.
         values: for each sample its sizes.
+        what: what the names stand for.
     """
     answers = {index: value_at(expression, sizes) for index, sizes in values.items()}
     if not all(a is not None and (a.is_Number or a in (True, False)) for a in answers.values()):
@@ -86,7 +93,7 @@ def disagreement(expression: Any, names: dict[Any, str], values: dict[int, dict[
             f"{answers[other]} for inputs[{other}]: one graph would have to be made for each."
         )
     yes, no = (first, other) if answers[first] == True else (other, first)  # noqa: E712 - sympy's
-    return f"The sizes of the inputs decide the way here: {text} holds for inputs[{yes}] but not for inputs[{no}]."
+    return f"The {what} of the inputs decide the way here: {text} holds for inputs[{yes}] but not for inputs[{no}]."
 
 
 def condition_text(expression: Any, names: dict[Any, str]) -> str:

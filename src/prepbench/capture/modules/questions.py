@@ -1,0 +1,86 @@
+"""What is asked about sizes and numbers while a forward is traced: what becomes an assumption, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+from prepbench._torch_compat.fake_tensors import FakeTensorMode, is_open_question, symbolic_fake_mode
+from prepbench.capture.modules.assumptions import size_names
+from prepbench.capture.modules.fake_inputs import InputSize
+from prepbench.capture.modules.trace_result import Assumption, values_on_samples
+from prepbench.capture.sizes.sample_sizes import NumbersDecide, SizesDecide, condition_text, disagreement, value_at
+from prepbench.running.source_lines import source_of_frame
+
+READS = frozenset({"__bool__", "__int__", "__index__", "__float__", "__complex__", "is_nonzero"})
+"""Functions by which Python reads a number from a tensor: what they ask, the model's line asks."""
+
+
+class Run(Protocol):
+    """What a tracing run tells about the moment."""
+
+    @property
+    def active(self) -> bool: ...
+    @property
+    def reading(self) -> bool: ...
+    @property
+    def inside(self) -> str: ...
+
+
+class Questions:
+    """The questions of one run.
+
+    Attributes:
+        mode: the fake mode in which the model runs.
+        sizes: what is known of the symbols that come with the inputs.
+        strict: refuse what sizes decide differently for different samples; for numbers that is always so.
+        assumptions: the answers that the graph depends on.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.sizes: dict[Any, InputSize] = {}
+        self.strict = False
+        self.assumptions: list[Assumption] = []
+        self.mode: FakeTensorMode = symbolic_fake_mode(self._assume, self._ask)
+
+    def _assume(self, expression: Any) -> None:
+        # inside torch, inequalities only choose between ways of computing the same (contiguity, broadcasting)
+        run = self._run
+        if run.active or run.reading or type(expression).__name__ == "Equality":
+            self.assumptions.append(
+                Assumption(expression, source_of_frame(sys._getframe(2)), not run.active, run.inside)
+            )
+
+    def _ask(self, expression: Any) -> None:
+        symbols = getattr(expression, "free_symbols", ())
+        if any(symbol in self.sizes and self.sizes[symbol].dim is None for symbol in symbols):
+            self._refuse_numbers(expression)
+        elif self.strict and symbols:
+            watched = self._run.active or type(expression).__name__ == "Equality" or not expression.is_Relational
+            text = self._disagreement(expression, "sizes")
+            if text is not None and watched and is_open_question(self.mode, expression):
+                raise SizesDecide(text)
+
+    def _refuse_numbers(self, expression: Any) -> None:
+        """Raise where samples have different answers, or others than the number that is traced with."""
+        values = values_on_samples(expression, self.sizes)
+        if not values or not is_open_question(self.mode, expression):
+            return
+        traced = value_at(expression, {symbol: self.sizes[symbol].hint for symbol in expression.free_symbols})
+        by_user = self._run.active or self._run.reading or not expression.is_Relational
+        # torch asks whether a size is 1 even where nothing follows from the answer that it is not
+        if not by_user and not (type(expression).__name__ == "Equality" and traced == True):  # noqa: E712 - sympy's
+            return
+        text = self._disagreement(expression, "numbers")
+        if text is None and traced != value_at(expression, values[0]):
+            text = (
+                f"The numbers of the inputs decide the way here: {condition_text(expression, size_names(self.sizes))}. "
+                "Samples that have only 0 and 1 there do not show which way others go."
+            )
+        if text is not None:
+            raise NumbersDecide(text)
+
+    def _disagreement(self, expression: Any, what: str) -> str | None:
+        values = dict(enumerate(values_on_samples(expression, self.sizes)))
+        return disagreement(expression, size_names(self.sizes), values, what) if values else None
