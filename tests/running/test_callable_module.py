@@ -58,7 +58,7 @@ def test_a_scripted_module_is_called_from_python() -> None:
     assert torch.equal(module(torch.ones(1, 4)), scripted(torch.ones(1, 4)))
 
 
-@pytest.mark.parametrize(("wrong", "text"), [(nn.ReLU, "create one with ReLU"), (3, "got int"), ("x", "got str")])
+@pytest.mark.parametrize(("wrong", "text"), [(nn.ReLU, "Create one with ReLU"), (3, "got 3"), ("x", "got 'x'")])
 def test_other_things_are_refused(wrong: Any, text: str) -> None:
     with pytest.raises(InputError, match=text):
         as_module(wrong)
