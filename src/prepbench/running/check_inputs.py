@@ -31,26 +31,26 @@ def checked_samples(function: Callable[..., Any], inputs: Any) -> list[Sample]:
     samples = on_device_of(function, normalize_samples(function, inputs))
     register_nodes([(sample.args, sample.kwargs) for sample in samples])
     tensor_shapes(function, samples)
-    for sample in samples:
-        check_runs(function, sample)
+    check_runs(function, samples)
     return samples
 
 
-def check_runs(function: Callable[..., Any], sample: Sample) -> None:
-    """Run the model on a copy of the sample and say so if it raises.
+def check_runs(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
+    """Run the model on a copy of each sample and say so if it raises.
 
     Raises:
         CaptureError: with the index of the sample; the cause is the model's own error.
     """
     own = Twin(function).model
     module = own if isinstance(own, torch.nn.Module) else torch.nn.Module()
-    try:
-        with unchanged(module), without_output(), torch.no_grad(), interruptible():
-            register_nodes(own_copy(sample).call(own))
-    except InputError:
-        raise
-    except Exception as error:
-        raise itself_raises(function, sample, error) from error
+    for sample in samples:
+        try:
+            with unchanged(module), without_output(), torch.no_grad(), interruptible():
+                register_nodes(own_copy(sample).call(own))
+        except InputError:
+            raise
+        except Exception as error:
+            raise itself_raises(function, sample, error) from error
 
 
 def itself_raises(function: Callable[..., Any], sample: Sample, error: Exception) -> CaptureError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,32 +21,48 @@ def restored(root: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
     values of tensors that are counted up in place. What has not changed is not written to, because another thread may
     be running the model. Yields the buffers as they were, by name.
     """
+    modules = list(root.modules())
     buffers = dict(root.named_buffers())
     with undoing() as undo:
-        plain = [value for part in root.modules() for value in vars(part).values() if isinstance(value, torch.Tensor)]
-        for tensor in (*buffers.values(), *plain):
+        tensors = {id(buffer): buffer for buffer in buffers.values()}
+        for module in modules:
+            tensors.update((id(value), value) for value in vars(module).values() if isinstance(value, torch.Tensor))
+        for tensor in tensors.values():
             undo.add(_value_kept(tensor))
         for parameter in root.parameters():
             undo.add(_parameter_kept(parameter))
-        for module in root.modules():
-            for value in vars(module).values():
-                if isinstance(value, dict | list | set):
-                    undo.add(_content_kept(value))
-            undo.add(_attributes_kept(vars(module)))
+        for module in modules:
+            undo.add(_module_kept(module))
         yield buffers
 
 
-def _attributes_kept(live: dict[str, Any]) -> Callable[[], None]:
+def _module_kept(module: torch.nn.Module) -> Callable[[], None]:
+    """How to put back the attributes of a module, and what the containers among them hold."""
+    live = vars(module)
     before = dict(live)
+    # most are empty tables of hooks, of which there is nothing to copy
+    containers = [(value, value.copy() if value else None) for value in before.values() if type(value) in _CONTAINERS]
+    containers += [(value, value.copy()) for value in before.values() if _is_other_container(value)]
 
     def put_back() -> None:
         # never empty in between: another thread may be reading, and an interrupt would leave it so
-        live.update({name: value for name, value in before.items() if live.get(name, live) is not value})
-        for name in [name for name in live if name not in before]:
-            del live[name]
-        _reorder(live, list(before))
+        if not (list(live) == list(before) and all(map(operator.is_, live.values(), before.values()))):
+            _refill(live, before)
+        for container, content in containers:
+            if content is None:
+                if container:
+                    container.clear()
+            else:
+                _put_content_back(container, content)
 
     return put_back
+
+
+_CONTAINERS = frozenset({dict, collections.OrderedDict, list, set})
+
+
+def _is_other_container(value: object) -> bool:
+    return isinstance(value, dict | list | set) and type(value) not in _CONTAINERS
 
 
 def _reorder(live: dict[Any, Any], wanted: list[Any]) -> None:
@@ -58,29 +76,24 @@ def _reorder(live: dict[Any, Any], wanted: list[Any]) -> None:
         live[name] = live.pop(name)
 
 
-def _content_kept(container: Any) -> Callable[[], None]:
-    before = container.copy()
-
-    def put_back() -> None:
-        if isinstance(container, list):
-            if not _same_items(container, before):
-                container[:] = before
-        elif isinstance(container, dict):
-            if list(container) != list(before) or not _same_items(container.values(), before.values()):
-                _refill(container, before)
-        elif container != before:
-            container.clear()
-            container.update(before)
-
-    return put_back
+def _put_content_back(container: Any, before: Any) -> None:
+    if isinstance(container, list):
+        if not _same_items(container, before):
+            container[:] = before
+    elif isinstance(container, dict):
+        if list(container) != list(before) or not _same_items(container.values(), before.values()):
+            _refill(container, before)
+    elif container != before:
+        container.clear()
+        container.update(before)
 
 
 def _same_items(one: Any, other: Any) -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(map(operator.is_, one, other))
 
 
 def _refill(live: dict[Any, Any], before: dict[Any, Any]) -> None:
-    live.update(before)
+    live.update({name: value for name, value in before.items() if live.get(name, live) is not value})
     for name in [name for name in live if name not in before]:
         del live[name]
     _reorder(live, list(before))

@@ -45,7 +45,6 @@ class Twin:
     def __init__(self, model: Any) -> None:
         self._made: dict[int, Any] = {}
         self._originals: dict[int, Any] = {}
-        self._alive: list[Any] = []
         self._ways: dict[type, Copy | None] = {}
         self._memory: dict[int, torch.UntypedStorage] = {}
         modules = [part for part in (model if isinstance(model, tuple) else (model,)) if isinstance(part, nn.Module)]
@@ -82,9 +81,9 @@ class Twin:
         return made if made is not None else copied(self, value)
 
     def _note(self, value: Any, twin: Any) -> Any:
+        # both tables keep what they name alive, because an id means nothing once its object is gone
         self._made[id(value)] = twin
         self._originals[id(twin)] = value
-        self._alive.append((value, twin))  # an id means nothing once its object is gone
         return twin
 
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:
@@ -115,7 +114,9 @@ class Twin:
         except (TypeError, AttributeError):  # a class that is made in C++, or without attributes
             return value
         self._note(value, twin)
-        own.update({name: self._twin(part) for name, part in vars(value).items()})
+        for name, part in vars(value).items():
+            # most of what a module has are empty tables of hooks
+            own[name] = part.copy() if name in _HOOKS and not part and type(part) in _BUILT_IN else self._twin(part)
         return twin
 
     def _mapping(self, value: Any) -> Any:
@@ -185,6 +186,7 @@ class Twin:
 
 
 _BUILT_IN = (dict, collections.OrderedDict, collections.defaultdict, list)
+_HOOKS = frozenset(name for name in vars(nn.Module()) if "hooks" in name)
 
 Copy = Callable[[Twin, Any], Any]
 

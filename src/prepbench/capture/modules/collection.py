@@ -24,7 +24,6 @@ from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.errors import CaptureError, UnknownNameError
 from prepbench.inputs import Sample
 from prepbench.running.check_inputs import check_traced, checked_samples, known_names
-from prepbench.running.twin import Twin
 
 
 class GraphCollection(HasDiagram):
@@ -75,7 +74,7 @@ class GraphCollection(HasDiagram):
         self.model = model
         samples = None if inputs is None else checked_samples(model, inputs)
         self._samples = samples
-        runs = None if samples is None else SampleRuns(Twin(model).model, samples)
+        runs = None if samples is None else SampleRuns(model, samples)
         queue = deque([("", model)])
         queued = {id(model)}
         while queue:

@@ -26,13 +26,14 @@ from prepbench.inputs import Sample
 from prepbench.running.callable_module import as_module
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.recorded_calls import RecordedCall, RecordedRun, record_run
+from prepbench.running.twin import Twin
 
 
 class SampleRuns:
     """The calls of every submodule on every sample, recorded when :meth:`record` is first called.
 
     Args:
-        model: a module, or a function over tensors.
+        model: a module, or a function over tensors; a twin of it runs.
         samples: a sample on which the model raises contributes the calls that finished.
     """
 
@@ -54,7 +55,8 @@ class SampleRuns:
         """
         if self._runs is not None:
             return
-        model = self._model if isinstance(self._model, torch.nn.Module) else as_module(self._model)
+        own = Twin(self._model).model
+        model = own if isinstance(own, torch.nn.Module) else as_module(own)
         self._runs = [record_run(model, sample, as_called=True) for sample in self._samples]
         if self.error is None:
             further = [record_run(model, sample, as_called=True) for sample in _varied(model, self._samples)]

@@ -28,7 +28,7 @@ _MISSING = inspect.Parameter.empty
 
 
 def trace_symbolically(
-    root: torch.nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None, *, is_leaf: IsLeaf
+    root: torch.nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None, *, is_leaf: IsLeaf, keep: bool
 ) -> TraceResult:
     """Trace ``root`` with proxies for its tensors.
 
@@ -37,13 +37,15 @@ def trace_symbolically(
         concrete_args: values by parameter name; tensors become proxies, other values are used as they are. Parameters
             left out use their default, or a proxy if they have none.
         is_leaf: which modules stay single calls.
+        keep: whether ``root`` is used afterwards, so that what forward leaves on it must be put back.
     """
     tracer = _Tracer(is_leaf)
     result = TraceResult(fx.Graph(), tracer.visits)
     module = root if isinstance(root, torch.nn.Module) else torch.nn.Module()
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(restored(module))
+        if keep:
+            stack.enter_context(restored(module))
         stack.enter_context(patched_here(torch.nn.Module, "__setattr__", _keeping_buffers(tracer)))
         stack.enter_context(types_of_tensors([root, *{type(part) for part in module.modules()}]))
         own = set(vars(module))

@@ -140,10 +140,10 @@ class RobustTracer:
             return self.is_leaf_module(twin.original(module), name)
 
         if inputs is None:
-            result = trace_symbolically(twin.of(root), concrete_args, is_leaf=is_leaf)
+            result = trace_symbolically(twin.of(root), concrete_args, is_leaf=is_leaf, keep=not self._makes_twin)
         else:
             samples = normalize_samples(root, inputs) if not _are_samples(inputs) else list(inputs)
-            runs = runs or SampleRuns(twin.of(root), samples)
+            runs = runs or SampleRuns(root, samples)
             result = trace_values(twin.of(root), samples, is_leaf=is_leaf, runs=runs, prefix=prefix)
         result.constants = {name: twin.original(value) for name, value in result.constants.items()}
         return result
