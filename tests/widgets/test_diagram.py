@@ -135,7 +135,7 @@ def test_a_page_stands_alone(tmp_path: Path) -> None:
     assert not [line for line in text.splitlines() if "src=" in line[:200] or "<link" in line[:200]]
     assert "default-src 'none'" in text
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(StorageError, match="none.*no such file or directory"):
+    with pytest.raises(StorageError, match=r"none.*no such file or directory"):
         pb.recursive_trace(torch.nn.Sequential(torch.nn.Linear(4, 2))).to_html(tmp_path / "none" / "model.html")
     hostile = page(failing())
     assert "<b>" not in hostile.partition("<noscript>")[2].partition("</noscript>")[0]
