@@ -23,6 +23,30 @@ it("reads text, gzip, base64 in an envelope, and parsed documents alike", async 
   expect(plain.documents[0]!.model_type).toBe("Net");
 });
 
+it("reads documents that explain no sizes yet", async () => {
+  const older = changed((d) => {
+    d.version = "1.1";
+    delete d.sizes;
+  });
+  expect((await read(older)).documents[0]!.sizes).toEqual([]);
+  const diagram = { documents: [older], titles: [], arrangement: "levels", overlays: [], overlay: "", marks: [] };
+  expect((await read({ ...diagram, version: "1.1" })).documents[0]!.sizes).toEqual([]);
+});
+
+it.each([
+  [[{ name: "H", meaning: "" }], /"H" of the document stands for ""/],
+  [
+    [
+      { name: "H", meaning: "x.shape[2]" },
+      { name: "H", meaning: "y.shape[2]" },
+    ],
+    /explains the size "H" twice/,
+  ],
+  [[{ name: "H" }], /lacks the field "meaning"/],
+])("refuses sizes that say nothing or two things: %j", (sizes, why) => {
+  expect(() => check(changed((d) => (d.sizes = sizes)))).toThrow(why);
+});
+
 it("shows pairs of surrogates, tabs and line breaks", async () => {
   expect((await read(changed((d) => (d.model_type = "𝛼\t1\n2")))).documents[0]!.model_type).toBe("𝛼\t1\n2");
 });

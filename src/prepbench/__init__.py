@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prepbench.capture.modules.collection import GraphCollection as GraphCollection
     from prepbench.capture.modules.collection import recursive_trace as recursive_trace
     from prepbench.capture.modules.tracer import RobustTracer as RobustTracer
-    from prepbench.capture.sizes.dynamic_axes import Axis as Axis
+    from prepbench.capture.sizes.axis import Axis as Axis
     from prepbench.capture.sizes.dynamic_axes import DynamicAxes as DynamicAxes
     from prepbench.compile import CompiledModel as CompiledModel
     from prepbench.compile import check_traceability as check_traceability
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from prepbench.views.diagrams import diagram as diagram
 
 _HOME = {
-    "Axis": "prepbench.capture.sizes.dynamic_axes",
+    "Axis": "prepbench.capture.sizes.axis",
     "Bench": "prepbench.bench",
     "Cancelled": "prepbench.jobs",
     "Captured": "prepbench.capture.aten.captured",

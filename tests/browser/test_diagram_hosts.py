@@ -29,10 +29,10 @@ _IN_MODEL, _IN_ITSELF = '"id": "block", "parent": ""', '"id": "block", "parent":
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("newer", to_json(reused()).replace('"version": "1.1"', '"version": "2.0"'), "newer prepbench"),
+        ("newer", to_json(reused()).replace('"version": "1.2"', '"version": "2.0"'), "newer prepbench"),
         ("cut", to_json(reused())[:700], "cut off"),
         ("circle", to_json(reused()).replace(_IN_MODEL, _IN_ITSELF), "hold each other"),
-        ("other", '{"cells": [], "version": "1.1"}', "lacks the field"),
+        ("other", '{"cells": [], "version": "1.2"}', "lacks the field"),
     ],
 )  # fmt: skip
 def test_bad_files_give_a_message(page: Page, lab: Any, name: str, text: str, words: str) -> None:
@@ -133,7 +133,7 @@ def check_widget(page: Page, lab: Any) -> None:
     run(page, 1)
     expect(page.locator(".jp-OutputArea-output", has_text="selected ['0'] bits")).to_be_visible(timeout=30_000)
     run(page, 2)
-    expect(view.side.locator("h4")).to_have_text("1.1", timeout=30_000)
+    expect(view.side.locator("h4")).to_have_text("1.2", timeout=30_000)
     expect(view.legend).not_to_contain_text("int8")
     assert not problems
     assert not outside

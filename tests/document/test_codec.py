@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from prepbench.document.codec import from_json, to_json
 from prepbench.document.hierarchy import grouped
-from prepbench.document.model import VERSION, DiagramDocument, Graph, GraphCollectionDocument, Overlay, OverlayValue
+from prepbench.document.model import (
+    VERSION,
+    DiagramDocument,
+    Graph,
+    GraphCollectionDocument,
+    Overlay,
+    OverlayValue,
+    Size,
+)
 from prepbench.document.schema import FILE, main, schema
 from prepbench.errors import DocumentError, printable
 from tests.views.documents import failing, language_model, reused
@@ -41,7 +49,8 @@ def _with_own_nodes(graphs: tuple[Graph, ...]) -> tuple[Graph, ...]:
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.from_type(GraphCollectionDocument), st.from_type(DiagramDocument))
 def test_round_trip(document: GraphCollectionDocument, diagram: DiagramDocument) -> None:
-    whole = grouped(replace(document, graphs=_with_own_nodes(document.graphs), version=VERSION))
+    sizes = tuple({name: Size(name, "x.shape[0]") for name in {size.name for size in document.sizes} - {""}}.values())
+    whole = grouped(replace(document, graphs=_with_own_nodes(document.graphs), sizes=sizes, version=VERSION))
     for each in (whole, replace(diagram, version=VERSION, documents=(whole, whole))):
         text = to_json(each)
         assert to_json(from_json(text)) == text
@@ -55,6 +64,24 @@ def test_documents_without_groups_are_read_and_get_them() -> None:
     assert from_json(json.dumps({**data, "version": "1.0"})) == grouped(failing())
     with pytest.raises(DocumentError, match="lacks the field"):
         from_json(json.dumps(data))
+
+
+def test_documents_of_the_version_before_are_read_without_sizes() -> None:
+    data = json.loads(to_json(reused()))
+    del data["sizes"]
+    assert from_json(json.dumps({**data, "version": "1.1"})) == replace(reused(), version="1.1")
+    with pytest.raises(DocumentError, match="lacks the field 'sizes'"):
+        from_json(json.dumps(data))
+
+
+def test_sizes_that_say_nothing_or_two_things_are_refused() -> None:
+    for sizes, why in (
+        ((Size("H", ""),), "stands for ''"),
+        ((Size("", "x.shape[2]"),), "both need a text"),
+        ((Size("H", "x.shape[2]"), Size("H", "y.shape[2]")), "'H' twice"),
+    ):
+        with pytest.raises(DocumentError, match=why):
+            from_json(to_json(replace(reused(), sizes=sizes)))
 
 
 def test_real_documents_fit_the_committed_schema() -> None:

@@ -50,6 +50,7 @@ export interface GraphCollectionDocument {
   findings: Finding[];
   groups: Group[];
   frames: CodeFrame[];
+  sizes: Size[];
   version: string;
 }
 
@@ -107,6 +108,11 @@ export interface OverlayValue {
   fqn: string;
   number: number | null;
   text: string;
+}
+
+export interface Size {
+  name: string;
+  meaning: string;
 }
 
 export interface SourceLine {

@@ -160,12 +160,14 @@ export function legendOf(
       ` ${count} ${word}`,
     );
   });
-  if (!drawing.legend.length) return rows;
+  const sizes = sizesOf(drawing);
+  if (!drawing.legend.length) return [...rows, ...sizes];
   const swatches = drawing.legend.map((swatch) =>
     make("span", { class: "pbd-swatch" }, make("i", { class: swatch.style }), swatch.text),
   );
   return [
     ...rows,
+    ...sizes,
     make(
       "span",
       { class: "pbd-scale", title: drawing.rule },
@@ -174,6 +176,15 @@ export function legendOf(
       make("span", { class: "pbd-dim" }, drawing.rule),
     ),
   ];
+}
+
+/** What the names in the visible shapes stand for. */
+function sizesOf({ sizes }: Drawing): Node[] {
+  if (!sizes.length) return [];
+  const rows = sizes.map(({ name, meaning }) =>
+    make("span", { class: "pbd-size" }, make("b", {}, name), ` = ${meaning}`),
+  );
+  return [make("span", { class: "pbd-sizes", "aria-label": "sizes" }, ...rows)];
 }
 
 export interface CrumbActions {

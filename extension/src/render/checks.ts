@@ -58,6 +58,18 @@ export function checkHierarchy(document: GraphCollectionDocument): void {
       throw new DocumentError(`The modules of the document nest ${depth} deep; ${MAX_DEPTH} can be shown.`);
   }
   checkNodes(document, parents);
+  checkSizes(document);
+}
+
+function checkSizes(document: GraphCollectionDocument): void {
+  const seen = new Set<string>();
+  for (const { name, meaning } of document.sizes) {
+    if (!name || !meaning)
+      throw new DocumentError(`The size "${name}" of the document stands for "${meaning}"; both need a text.`);
+    if (seen.has(name))
+      throw new DocumentError(`The document explains the size "${name}" twice; a name stands for one size.`);
+    seen.add(name);
+  }
 }
 
 function checkNodes(document: GraphCollectionDocument, groups: ReadonlyMap<string, unknown>): void {

@@ -59,6 +59,7 @@ export function details(lookup: Lookup, id: string, overlays: readonly OverlayVa
     rows: [
       ...moduleRows(module, group === null ? undefined : lookup.operations.get(group)),
       ...nodeRows(node, module),
+      ...sizeRows(lookup, node),
       ...overlayRows(overlays, fqn, module !== undefined),
       ...(note ? [["change", note] as [string, string]] : []),
     ].filter(([, value]) => value !== ""),
@@ -104,6 +105,10 @@ function nodeRows(node: Node | undefined, module: Module | undefined): [string, 
         ["status", STATUS[node.status]!.word],
       ];
   return [...operation, ["shape", node.shapes.join(", ")], ["dtype", [...new Set(node.dtypes)].join(", ")]];
+}
+
+function sizeRows(lookup: Lookup, node: Node | undefined): [string, string][] {
+  return lookup.sizesIn(node?.shapes ?? []).map(({ name, meaning }) => [name, meaning]);
 }
 
 function overlayRows(overlays: readonly OverlayValues[], fqn: string, isModule: boolean): [string, string][] {

@@ -1,6 +1,6 @@
 /** Everything about documents that needs no page: runs in a worker, so that a large document never blocks the page. */
 
-import type { DiagramDocument, Overlay } from "../generated/document";
+import type { DiagramDocument, Overlay, Size } from "../generated/document";
 import type { Source, TreeRow } from "./api";
 import { allBoxes, type Box, type Cluster, type Edge, FIRST_VIEW, isCluster, type Scene, type View } from "./boxes";
 import { type Details, details, groupOf, tree } from "./details";
@@ -38,6 +38,8 @@ export interface Drawing {
   clusters: { name: string; id: string; fqn: string; title: string }[];
   edges: Edge[];
   counts: [string, number][];
+  /** What the names in the shapes of these boxes stand for. */
+  sizes: Size[];
   /** Ids of the open groups. */
   open: string[];
   /** How many boxes there are. */
@@ -129,6 +131,7 @@ export class Engine {
       })),
       edges: scene.edges,
       counts: scene.counts,
+      sizes: lookup.sizesIn(boxes.map((box) => box.detail)),
       open: scene.expanded,
       size: boxes.length,
       legend: painted.legend,

@@ -4,16 +4,16 @@ import { download } from "./dom";
 import type { Picture } from "./picture";
 
 const SVG = "http://www.w3.org/2000/svg";
-const LEGEND = 26;
+const LEGEND = 18; // of one line
 
-/** SVG text that needs nothing else: colours written out, the legend below. */
-export function svgText(picture: Picture, host: HTMLElement, legend: string): string {
+/** SVG text that needs nothing else: colours written out, the lines of the legend below. */
+export function svgText(picture: Picture, host: HTMLElement, legend: readonly string[]): string {
   const copy = picture.svg.cloneNode(true) as SVGSVGElement;
   for (const ring of copy.querySelectorAll(".pbd-ring, .pbd-handle")) ring.remove();
   for (const element of copy.querySelectorAll("[id],[role],[aria-label],[aria-selected],[aria-expanded],[aria-level]"))
     for (const name of ["id", "role", "aria-label", "aria-selected", "aria-expanded", "aria-level"])
       element.removeAttribute(name);
-  const [width, height] = [picture.width, picture.height + LEGEND];
+  const [width, height] = [picture.width, picture.height + room(legend)];
   copy.setAttribute("xmlns", SVG);
   copy.setAttribute("width", String(width));
   copy.setAttribute("height", String(height));
@@ -25,32 +25,39 @@ export function svgText(picture: Picture, host: HTMLElement, legend: string): st
   const page = document.createElementNS(SVG, "rect");
   for (const [name, value] of Object.entries({ x, y, width: w, height: grown, style: "fill:var(--pb-page)" }))
     page.setAttribute(name, String(value));
-  const words = document.createElementNS(SVG, "text");
-  for (const [name, value] of Object.entries({
-    x: x + 8,
-    y: y + h + 12,
-    "font-size": 10,
-    "font-family": "Helvetica,Arial,sans-serif",
-  }))
-    words.setAttribute(name, String(value));
-  words.textContent = legend;
+  const words = legend.map((line, i) => {
+    const text = document.createElementNS(SVG, "text");
+    const look = { x: x + 8, y: y + h + 12 + 13 * i, "font-size": 10, "font-family": "Helvetica,Arial,sans-serif" };
+    for (const [name, value] of Object.entries(look)) text.setAttribute(name, String(value));
+    text.textContent = line;
+    return text;
+  });
   copy.prepend(rules, page);
-  copy.append(words);
+  copy.append(...words);
   return new XMLSerializer().serializeToString(copy);
 }
 
-export function saveSvg(picture: Picture, host: HTMLElement, legend: string, name: string): void {
+function room(legend: readonly string[]): number {
+  return LEGEND * legend.length + 8;
+}
+
+export function saveSvg(picture: Picture, host: HTMLElement, legend: readonly string[], name: string): void {
   download(`${name}.svg`, new Blob([svgText(picture, host, legend)], { type: "image/svg+xml" }));
 }
 
-export async function savePng(picture: Picture, host: HTMLElement, legend: string, name: string): Promise<void> {
+export async function savePng(
+  picture: Picture,
+  host: HTMLElement,
+  legend: readonly string[],
+  name: string,
+): Promise<void> {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svgText(picture, host, legend))}`;
   await image.decode();
   const scale = Math.min(2, 12_000 / Math.max(picture.width, picture.height)); // canvases have a largest size
   const canvas = document.createElement("canvas");
   canvas.width = Math.ceil(picture.width * scale);
-  canvas.height = Math.ceil((picture.height + LEGEND) * scale);
+  canvas.height = Math.ceil((picture.height + room(legend)) * scale);
   const pen = canvas.getContext("2d");
   if (!pen) throw new Error("This browser cannot draw the PNG; save the SVG instead.");
   pen.drawImage(image, 0, 0, canvas.width, canvas.height);

@@ -1,6 +1,6 @@
 /** A document prepared for drawing: what lies in which group, in the order in which it runs. */
 
-import type { GraphCollectionDocument, Group, Module, Node, SourceLine } from "../generated/document";
+import type { GraphCollectionDocument, Group, Module, Node, Size, SourceLine } from "../generated/document";
 
 export interface Item {
   id: string;
@@ -56,6 +56,22 @@ export class Lookup {
         )?.text) ??
       ""
     );
+  }
+
+  /** What the names in shapes stand for, and the names in these formulas, in the order of the document. */
+  sizesIn(shapes: Iterable<string>): Size[] {
+    const all = new Map(this.document.sizes.map((size) => [size.name, size]));
+    const found = new Set<string>();
+    const waiting = [...shapes];
+    for (let text = waiting.pop(); text !== undefined; text = waiting.pop()) {
+      for (const [name] of text.matchAll(/[A-Za-z_]\w*/g)) {
+        const size = all.get(name);
+        if (!size || found.has(name)) continue;
+        found.add(name);
+        waiting.push(size.meaning);
+      }
+    }
+    return this.document.sizes.filter((size) => found.has(size.name));
   }
 
   /** Ids of the drawn nodes that use a node's value. */

@@ -277,7 +277,10 @@ export class Pane implements KeyTarget {
     const { picture } = this.stage.canvas;
     const { engine, assets } = this.host;
     const name = this.stage.model.replace(/[^\w.-]+/g, "_") || "model";
-    const legend = [...this.legend.querySelectorAll(".pbd-key")].map((row) => row.textContent).join("   ");
+    const lines = [".pbd-key", ".pbd-size"].map((kind) =>
+      [...this.legend.querySelectorAll(kind)].map((row) => row.textContent).join("   "),
+    );
+    const legend = lines.filter(Boolean);
     try {
       if (kind === "html")
         download(`${name}.html`, new Blob([await assets.page!(await engine.text())], { type: "text/html" }));

@@ -7,7 +7,7 @@ import { checkHierarchy, checkNumber, checkText, DocumentError } from "./checks"
 
 export { checkHierarchy, DocumentError };
 
-export const VERSION = "1.1";
+export const VERSION = "1.2";
 
 interface Schema {
   $ref?: string;
@@ -64,6 +64,7 @@ export function check(data: unknown): DiagramDocument {
   if (typeof data !== "object" || data === null || Array.isArray(data))
     throw new DocumentError("The document must be a JSON object.");
   checkVersion((data as { version?: unknown }).version);
+  fillIn(data);
   if ("documents" in data) {
     validate(data, DEFINITIONS["DiagramDocument"]!, "document");
     const diagram = data as DiagramDocument;
@@ -84,6 +85,13 @@ export function check(data: unknown): DiagramDocument {
     marks: [],
     version: VERSION,
   };
+}
+
+/** Fields that documents of version 1.1 lack. */
+function fillIn(data: object): void {
+  const { documents } = data as { documents?: unknown };
+  for (const document of Array.isArray(documents) ? documents : [data])
+    if (typeof document === "object" && document?.version === "1.1") document.sizes ??= [];
 }
 
 function checkVersion(version: unknown): void {

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from prepbench.bench.state import EXPLANATIONS, LABELS, PRECISIONS, Precision
-from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
+from prepbench.capture.sizes.axis import Axis
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 
 
 @dataclass(frozen=True)

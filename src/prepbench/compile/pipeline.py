@@ -288,7 +288,14 @@ def _compile(task: CompileTask, timer: StageTimer) -> CompiledModel:
         fallbacks=fallbacks,
         remarks=_remarks(target, quantized),
     )
-    document = document_of_program(program, captured.model, captured.leaves, task.name, size_names=captured.size_names)
+    document = document_of_program(
+        program,
+        captured.model,
+        captured.leaves,
+        task.name,
+        size_names=lowering.dimension_names,
+        axes=captured.axes.dynamic,
+    )
     quantize_later = functools.partial(_quantize_later, task) if quantized is None else None
     origin = Origin(lowering, quantize_later, captured.model if captured.leaves else None)
     out_spec = captured.program.call_spec.out_spec

@@ -96,6 +96,23 @@ def check_nodes(document: GraphCollectionDocument) -> None:
         _check_circles(nodes)
 
 
+def check_sizes(document: GraphCollectionDocument) -> None:
+    """Refuse names of sizes that are explained twice, or not at all.
+
+    Raises:
+        DocumentError: names the size.
+    """
+    seen = set()
+    for size in document.sizes:
+        if not size.name or not size.meaning:
+            raise DocumentError(
+                f"The size {size.name!r} of the document stands for {size.meaning!r}; both need a text."
+            )
+        if size.name in seen:
+            raise DocumentError(f"The document explains the size {size.name!r} twice; a name stands for one size.")
+        seen.add(size.name)
+
+
 def _check_circles(nodes: dict[str, Node]) -> None:
     finished: set[str] = set()
     for start in nodes:

@@ -11,14 +11,15 @@ from dataclasses import MISSING, Field, asdict, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
-from prepbench.document.checks import check_depth, check_nodes, check_number, check_text
+from prepbench.document.checks import check_depth, check_nodes, check_number, check_sizes, check_text
 from prepbench.document.hierarchy import check_hierarchy, grouped
 from prepbench.document.model import VERSION, DiagramDocument, GraphCollectionDocument
 from prepbench.errors import DocumentError
 
 T = TypeVar("T")
 
-_OLDER = "1.0"  # had no groups; they are made from the names
+_OLDER = ("1.0", "1.1")  # lack fields that have defaults
+_WITHOUT_GROUPS = "1.0"  # they are made from the names
 
 
 def to_json(document: GraphCollectionDocument | DiagramDocument, *, indent: int | None = None) -> str:
@@ -55,13 +56,14 @@ def from_json(text: str) -> GraphCollectionDocument | DiagramDocument:
             "to write a new one."
         )
     kind = DiagramDocument if "documents" in data else GraphCollectionDocument
-    document: GraphCollectionDocument | DiagramDocument = _read(data, kind, "document", lenient=version == _OLDER)
-    if isinstance(document, GraphCollectionDocument) and version == _OLDER:
+    document: GraphCollectionDocument | DiagramDocument = _read(data, kind, "document", lenient=version in _OLDER)
+    if isinstance(document, GraphCollectionDocument) and version == _WITHOUT_GROUPS:
         return grouped(replace(document, version=VERSION))
     for part in document.documents if isinstance(document, DiagramDocument) else (document,):
         check_hierarchy(part)
         check_depth(part)
         check_nodes(part)
+        check_sizes(part)
     return document
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from prepbench.errors import DocumentError
 
-VERSION = "1.1"
+VERSION = "1.2"
 MIME_TYPE = "application/vnd.prepbench.graph+json"
 
 Status = Literal["traced", "failed", "leaf", "unvisited"]
@@ -170,6 +170,14 @@ class CodeFrame:
 
 
 @dataclass(frozen=True)
+class Size:
+    """A name in shapes, and what it stands for: ``"x.shape[2]"``, or a formula such as ``"(H - 1)//2 + 1"``."""
+
+    name: str
+    meaning: str
+
+
+@dataclass(frozen=True)
 class Group:
     """A module as the diagram nests it: one call with what happened in it.
 
@@ -196,7 +204,7 @@ class GraphCollectionDocument:
     """Everything captured of one model at one level.
 
     ``groups`` come in the order in which their first operation runs, parents before what they hold. ``frames`` has the
-    surroundings of the lines that nodes name, each once.
+    surroundings of the lines that nodes name, each once. ``sizes`` says what the names in shapes stand for.
     """
 
     model_type: str
@@ -207,6 +215,7 @@ class GraphCollectionDocument:
     findings: tuple[Finding, ...] = ()
     groups: tuple[Group, ...] = ()
     frames: tuple[CodeFrame, ...] = ()
+    sizes: tuple[Size, ...] = ()
     version: str = VERSION
 
 

@@ -23,7 +23,7 @@ from prepbench.views.page import packed
 from prepbench.views.palette import STATUS
 from prepbench.views.scene import scene
 from prepbench.views.svg import HINT, description, render
-from prepbench.views.text import to_text
+from prepbench.views.text import sizes_text, to_text
 
 LIMIT = 300_000  # bytes of one saved output
 _SMALL = 40_000  # characters of a picture that is saved a second time, for those who take no HTML
@@ -41,6 +41,7 @@ body[data-jp-theme-light="false"] .pb-picture img{color-scheme:dark}
 body[data-jp-theme-light="true"] .pb-picture img{color-scheme:light}
 .pb-picture{max-height:720px;overflow:auto;margin:4px 0}
 .pb-picture img{max-width:none}
+.pb-sizes{font-size:smaller;opacity:.8}
 table.pb-failures tr>td{text-align:left;vertical-align:top}
 table.pb-failures tr>th{text-align:left}
 table.pb-failures tr pre{margin:0;white-space:pre;overflow-x:auto;max-width:36em;background:none;text-align:left}
@@ -186,7 +187,10 @@ def _page(
     name = html.escape(document.model_type)
     headline = f"<p><b>{name}</b> &nbsp; {kind}, {graphs}{operations} operations &nbsp;&nbsp; {legend}</p>"
     notes = findings_html(document.findings)
-    return f"{_STYLE}\n{headline}\n{_picture(document, view, svg)}\n{failures_html(failures)}{notes}"
+    sizes = html.escape(sizes_text(document, view))
+    legend_of_sizes = f'<p class="pb-sizes">{sizes}</p>\n' if sizes and svg is not None else ""
+    picture = _picture(document, view, svg)
+    return f"{_STYLE}\n{headline}\n{picture}\n{legend_of_sizes}{failures_html(failures)}{notes}"
 
 
 def _picture(document: GraphCollectionDocument, view: Scene, svg: str | None) -> str:

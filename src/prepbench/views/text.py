@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from prepbench.document.model import GraphCollectionDocument
-from prepbench.views.boxes import Cluster, Scene
+import re
+
+from prepbench.document.model import GraphCollectionDocument, Size
+from prepbench.views.boxes import Cluster, Scene, all_boxes
 from prepbench.views.palette import STATUS
 from prepbench.views.scene import scene
 
@@ -11,7 +13,27 @@ from prepbench.views.scene import scene
 def to_text(document: GraphCollectionDocument, expanded: frozenset[str] | None = None) -> str:
     """An indented tree of what the diagram shows."""
     view = scene(document, expanded)
-    return "\n".join([f"{view.title}   {legend(view)}", *_lines(view.root, 1)])
+    sizes = sizes_text(document, view)
+    return "\n".join(
+        [f"{view.title}   {legend(view)}", *([f"  sizes: {sizes}"] if sizes else []), *_lines(view.root, 1)]
+    )
+
+
+def sizes_text(document: GraphCollectionDocument, view: Scene) -> str:
+    """What the names in the visible shapes stand for, e.g. ``"H = x.shape[2] · H1 = (H - 1)//2 + 1"``."""
+    return " · ".join(f"{size.name} = {size.meaning}" for size in visible_sizes(document, view))
+
+
+def visible_sizes(document: GraphCollectionDocument, view: Scene) -> tuple[Size, ...]:
+    """The sizes that are named in visible boxes, and in the formulas of these, in the order of the document."""
+    meanings = {size.name: size.meaning for size in document.sizes}
+    found: set[str] = set()
+    waiting = [box.detail for box in all_boxes(view.root)]
+    while waiting:
+        names = {name for name in re.findall(r"[A-Za-z_]\w*", waiting.pop()) if name in meanings} - found
+        found |= names
+        waiting += [meanings[name] for name in names]
+    return tuple(size for size in document.sizes if size.name in found)
 
 
 def legend(view: Scene) -> str:

@@ -87,7 +87,7 @@ def test_documents_are_stable_and_consistent(name: str) -> None:
 
 def test_shapes_have_readable_names() -> None:
     nodes = {node.label: node for node in collection_of("mask_built_by_vmap").document().graphs[0].nodes}
-    assert nodes["x"].shapes == ("B×N",)
+    assert nodes["x"].shapes == ("B×seq",)
     assert nodes["lengths"].shapes == ("B",)
     assert nodes["masked_fill"].dtypes == ("float32",)
 

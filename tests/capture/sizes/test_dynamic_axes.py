@@ -8,7 +8,8 @@ from torch import nn
 
 import prepbench
 from prepbench.capture.aten.capture import capture
-from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
+from prepbench.capture.sizes.axis import Axis
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.errors import InputError
 
 

@@ -66,7 +66,13 @@ class Captured(HasDiagram):
     def document(self) -> GraphCollectionDocument:
         """The graph as plain data."""
         return document_of_program(
-            self.program, self.model, self.leaves, type(self.model).__name__, self.size_names, self.findings
+            self.program,
+            self.model,
+            self.leaves,
+            type(self.model).__name__,
+            self.size_names,
+            self.findings,
+            self.axes.dynamic,
         )
 
     @property

@@ -19,6 +19,8 @@ from prepbench.capture.modules.node_text import (
     shapes_and_dtypes,
     target_text,
 )
+from prepbench.capture.sizes.axis import Axis
+from prepbench.capture.sizes.size_texts import SizeTexts
 from prepbench.document.hierarchy import grouped, prefixes
 from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, SourceLine
 from prepbench.running.source_lines import place_in_stack_trace, source_line
@@ -31,6 +33,7 @@ def document_of_program(
     title: str = "",
     size_names: Mapping[str, str] | None = None,
     findings: Iterable[Finding] = (),
+    axes: Iterable[Axis] = (),
 ) -> GraphCollectionDocument:
     """The ATen-level document of an exported program; operators that stand for whole modules have status ``"leaf"``.
 
@@ -39,19 +42,36 @@ def document_of_program(
         model: the module it was exported from, for the hierarchy.
         leaves: the modules that are one operator in the program, with the reasons.
         title: shown as the model's name instead of its class.
-        size_names: readable names for the program's symbolic sizes.
+        size_names: the symbols of dynamic axes by the program's symbols for their sizes.
         findings: what the program assumes.
+        axes: the dynamic axes.
     """
     hidden = _hidden(program)
-    nodes = tuple(
-        _aten_node(node, hidden, size_names or {}) for node in _in_order(program.graph) if node.name not in hidden
-    )
+    axes = tuple(axes)
+    short = {axis.symbol: axis.short_name for axis in axes}
+    inputs: dict[str, str] = {}
+    for axis in axes:
+        inputs.setdefault(axis.short_name, f"{axis.path}.shape[{axis.dim}]")
+    texts = SizeTexts(inputs)
+    names = {symbol: short.get(name, name) for symbol, name in (size_names or {}).items()}
+
+    def made(node: fx.Node) -> Node:
+        return _aten_node(node, hidden, shapes_and_dtypes(node.meta.get("val"), texts, names))
+
+    nodes = tuple(made(node) for node in _in_order(program.graph) if node.name not in hidden)
     calls = {f":{node.name}": _calls_in_stack(node) for node in program.graph.nodes}
     failures = tuple(leaves)
     modules = _modules(model, {failure.fqn: failure for failure in failures}, nodes, calls.values())
     graph = Graph("graph:", "", nodes)
     document = GraphCollectionDocument(
-        title or type(model).__name__, "aten", (graph,), modules, failures, tuple(findings), frames=code_frames(nodes)
+        title or type(model).__name__,
+        "aten",
+        (graph,),
+        modules,
+        failures,
+        tuple(findings),
+        frames=code_frames(nodes),
+        sizes=texts.legend(),
     )
     return grouped(document, calls)
 
@@ -95,10 +115,9 @@ def _calls_in_stack(node: fx.Node) -> dict[str, int]:
     return {fqn: int(number[1]) if number else 0 for fqn, number in numbers if fqn}
 
 
-def _aten_node(node: fx.Node, hidden: set[str], size_names: Mapping[str, str]) -> Node:
+def _aten_node(node: fx.Node, hidden: set[str], shapes: tuple[tuple[str, ...], tuple[str, ...]]) -> Node:
     stack = list(_stack(node).values())
     fqn = _clean(stack[-1][0]) if stack else ""
-    shapes, dtypes = shapes_and_dtypes(node.meta.get("val"), size_names)
     return Node(
         id=f":{node.name}",
         op=node.op,  # type: ignore[arg-type]
@@ -107,8 +126,8 @@ def _aten_node(node: fx.Node, hidden: set[str], size_names: Mapping[str, str]) -
         fqn=fqn,
         type=label_text(node) if node.op == "call_function" else "",
         status="leaf" if is_leaf_operator(node.target) else "traced",
-        shapes=shapes,
-        dtypes=dtypes,
+        shapes=shapes[0],
+        dtypes=shapes[1],
         inputs=tuple(f":{source.name}" for source in node.all_input_nodes if source.name not in hidden),
         source=_source_in_stack_trace(node),
     )

@@ -13,8 +13,9 @@ import torch
 
 from prepbench.capture.aten.export_program import Program, axis_sizes, export_program
 from prepbench.capture.aten.leaf_operators import KeepAlive
+from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
-from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized
 from prepbench.capture.sizes.sample_sizes import size_key
 from prepbench.inputs import Sample

@@ -20,6 +20,7 @@ from prepbench.capture.modules.node_text import (
     target_text,
 )
 from prepbench.capture.modules.trace_result import TraceResult
+from prepbench.capture.sizes.size_texts import SizeTexts
 from prepbench.document.hierarchy import grouped
 from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, Status
 from prepbench.running import nested_values as structures
@@ -54,17 +55,23 @@ def document_of_collection(
         findings: what the graphs assume.
         visits: which modules were called while tracing.
     """
-    graphs = tuple(_graph(fqn, trace.graph, _size_names(trace), model) for fqn, trace in traces.items())
+    texts = SizeTexts(_inputs_sizes(traces))
+    graphs = tuple(_graph(fqn, trace, texts, model) for fqn, trace in traces.items())
     frames = code_frames(node for graph in graphs for node in graph.nodes)
     failures, findings = tuple(failures), tuple(findings)
     if not isinstance(model, torch.nn.Module):
         name = getattr(model, "__name__", type(model).__name__)
-        return grouped(GraphCollectionDocument(name, "module", graphs, (), failures, findings, frames=frames))
+        alone = GraphCollectionDocument(
+            name, "module", graphs, (), failures, findings, frames=frames, sizes=texts.legend()
+        )
+        return grouped(alone)
     calls = [node for graph in graphs for node in graph.nodes if node.op == "call_module"]
     leaves = {node.fqn for node in calls if node.status == "leaf"}
     modules = _modules(model, failures, leaves, visits)
     name = type(model).__name__
-    document = GraphCollectionDocument(name, "module", graphs, modules, failures, findings, frames=frames)
+    document = GraphCollectionDocument(
+        name, "module", graphs, modules, failures, findings, frames=frames, sizes=texts.legend()
+    )
     return grouped(document, {key: value for fqn, trace in traces.items() for key, value in _calls(fqn, trace.graph)})
 
 
@@ -94,13 +101,16 @@ def _modules(
     return tuple(result)
 
 
-def _graph(fqn: str, graph: fx.Graph, names: Mapping[str, str], model: Any) -> Graph:
+def _graph(fqn: str, trace: TraceResult, texts: SizeTexts, model: Any) -> Graph:
     def owner(name: str) -> str:
         return ".".join(part for part in (fqn, name) if part)
 
-    return Graph(
-        f"graph:{fqn}", fqn, tuple(_node(node, fqn, owner(_owner(node)), names, model) for node in graph.nodes)
-    )
+    def shapes(node: fx.Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return shapes_and_dtypes(node.meta.get("val"), texts, names)
+
+    names = {str(symbol): size.name for symbol, size in trace.sizes.items()}
+    nodes = (_node(node, fqn, owner(_owner(node)), shapes(node), model) for node in trace.graph.nodes)
+    return Graph(f"graph:{fqn}", fqn, tuple(nodes))
 
 
 def _calls(graph: str, traced: fx.Graph) -> Iterator[tuple[str, dict[str, int]]]:
@@ -130,11 +140,10 @@ def _owner(node: fx.Node) -> str:
     return str(node.target) if node.op == "call_module" else str(node.meta.get("fqn", ""))
 
 
-def _node(node: fx.Node, graph: str, fqn: str, names: Mapping[str, str], model: Any) -> Node:
+def _node(node: fx.Node, graph: str, fqn: str, shapes: tuple[tuple[str, ...], tuple[str, ...]], model: Any) -> Node:
     status: Status = node.meta.get("status", "traced")
     if status == "leaf" and _is_operation(fqn, model):
         status = "traced"
-    shapes, dtypes = shapes_and_dtypes(node.meta.get("val"), names)
     return Node(
         id=f"{graph}:{node.name}",
         op=node.op,  # type: ignore[arg-type]
@@ -143,8 +152,8 @@ def _node(node: fx.Node, graph: str, fqn: str, names: Mapping[str, str], model: 
         fqn=fqn,
         type=_type(node, fqn, model),
         status=status,
-        shapes=shapes,
-        dtypes=dtypes,
+        shapes=shapes[0],
+        dtypes=shapes[1],
         inputs=tuple(f"{graph}:{source.name}" for source in _sources(node)),
         source=node.meta.get("source"),
     )
@@ -164,5 +173,11 @@ def _type(node: fx.Node, fqn: str, model: Any) -> str:
     return label_text(node) if node.op in ("call_function", "call_method") else ""
 
 
-def _size_names(trace: TraceResult) -> dict[str, str]:
-    return {str(symbol): size.name for symbol, size in trace.sizes.items()}
+def _inputs_sizes(traces: Mapping[str, TraceResult]) -> dict[str, str]:
+    """What the names of inputs' sizes stand for; graphs of modules inside may use those of the model."""
+    found: dict[str, str] = {}
+    for fqn, trace in traces.items():
+        for size in trace.sizes.values():
+            meaning = f"the value of {size.path}" if size.dim is None else f"{size.path}.shape[{size.dim}]"
+            found.setdefault(size.name, f"{fqn}: {meaning}" if fqn else meaning)
+    return found

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat.fake_tensors import FakeTensorMode, fake_input, readable_number
+from prepbench.capture.sizes.axis import Axis, with_symbols
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, positional_names
 from prepbench.running.nested_values import map_values
@@ -103,6 +106,7 @@ def fake_inputs(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, 
     names = [name.replace("[", "_").replace("]", "") for name in positional_names(function, len(samples[0].args))]
     names += list(samples[0].kwargs)
     paths = _paths(samples[base], names)
+    names_of_sizes = _size_names(paths, leaves)
     result = FakeInputs((), {}, names)
     position = iter(range(len(leaves[base])))
 
@@ -111,7 +115,7 @@ def fake_inputs(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, 
             return leaf
         # one tensor given twice is two inputs, which other calls may give different values
         index = next(position)
-        return _fake(leaf, index, paths[index], leaves, base, mode, result.sizes)
+        return _fake(leaf, index, paths[index], leaves, base, mode, names_of_sizes, result.sizes)
 
     result.args, result.kwargs = map_values((samples[base].args, samples[base].kwargs), fake)
     return result
@@ -124,6 +128,7 @@ def _fake(
     leaves: list[list[torch.Tensor]],
     base: int,
     mode: FakeTensorMode,
+    names: Mapping[tuple[str, int], str],
     sizes: dict[Any, InputSize],
 ) -> torch.Tensor:
     varying = {}
@@ -135,15 +140,16 @@ def _fake(
     result = fake_input(mode, leaf, hints, path)
     for dim, values in varying.items():
         symbol = result.shape[dim].node.expr  # type: ignore[attr-defined]
-        name = _size_name(path, leaf.dim(), dim, values, sizes)
-        sizes[symbol] = InputSize(path, dim, values, name, hints[dim])
+        sizes[symbol] = InputSize(path, dim, values, names[path, dim], hints[dim])
     numbers = _numbers(leaves, index)
     if numbers:
         # 0 and 1 are special to torch where numbers become sizes
         fixed = len(set(numbers)) == 1 or leaf.dtype is torch.bool
         hint = numbers[base] if fixed or numbers[base] not in (0, 1) else 2
         symbol = readable_number(mode, result, hint, path)
-        sizes[symbol] = InputSize(path, None, numbers, _unused(path, sizes), hint)
+        used = {*names.values(), *(size.name for size in sizes.values())}
+        name = _unused(re.sub(r"\W+", "_", path).strip("_"), used)
+        sizes[symbol] = InputSize(path, None, numbers, name, hint)
     return result
 
 
@@ -164,24 +170,16 @@ def _hint(size: int, values: tuple[int, ...]) -> int:
     return size if size > 1 else next((value for value in values if value > 1), 2)
 
 
-def _size_name(path: str, rank: int, dim: int, values: tuple[int, ...], sizes: dict[Any, InputSize]) -> str:
-    used = {size.name: size.sizes for size in sizes.values() if size.dim is not None}
-    for name, other in used.items():
-        if other == values:
-            return name
-    if dim == 0:
-        name = "B"
-    elif rank >= 4 and dim >= rank - 2:
-        name = "HW"[dim - rank + 2]
-    elif any(part in path for part in ("ids", "mask", "embed", "seq", "token")):
-        name = "seq"
-    else:
-        name = "NLKMPQRS"[min(dim, 8) - 1]
-    return _unused(name, sizes)
+def _size_names(paths: list[str], leaves: list[list[torch.Tensor]]) -> dict[tuple[str, int], str]:
+    """What shapes show for each size that varies, by path and dim: the same names as dynamic axes have."""
+    axes = []
+    for index, path in enumerate(paths):
+        for dim, sizes in enumerate(zip(*(tensors[index].shape for tensors in leaves), strict=True)):
+            axes.append(Axis(path, dim, tuple(sizes), len(set(sizes)) > 1))
+    return {(axis.path, axis.dim): axis.short_name for axis in with_symbols(axes)}
 
 
-def _unused(name: str, sizes: dict[Any, InputSize]) -> str:
-    used = {size.name for size in sizes.values()}
+def _unused(name: str, used: AbstractSet[str]) -> str:
     candidates = [name, *(f"{name}{number}" for number in range(2, 100))]
     return next(candidate for candidate in candidates if candidate not in used)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload
 from prepbench.capture.modules.operations import is_method
+from prepbench.capture.sizes.size_texts import SizeTexts
 from prepbench.document.model import CodeFrame, Node
 from prepbench.running.nested_values import collect
 from prepbench.running.source_lines import frame_of
@@ -54,23 +54,13 @@ def target_text(target: Any) -> str:
     return f"{module}.{name}" if module else name
 
 
-def shapes_and_dtypes(value: Any, names: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The shapes and dtypes of the first tensors in a value; ``names`` gives symbolic sizes readable names."""
+def shapes_and_dtypes(
+    value: Any, texts: SizeTexts, names: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The shapes and dtypes of the first tensors in a value; ``names`` tells which symbol is which input's size."""
     tensors = [leaf for leaf in collect(value) if isinstance(leaf, torch.Tensor)][:SHAPE_OUTPUTS]
-    shapes = tuple(shape_text(tensor, names) for tensor in tensors)
+    shapes = tuple(texts.shape(tensor.shape, names) for tensor in tensors)
     return shapes, tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
-
-
-def shape_text(tensor: torch.Tensor, names: Mapping[str, str]) -> str:
-    """``"B×3×32×32"``; a scalar is ``"scalar"``; symbols without a name stay as torch wrote them."""
-    if tensor.dim() == 0:
-        return "scalar"
-    return "×".join(_size_text(size, names) for size in tensor.shape)
-
-
-def _size_text(size: Any, names: Mapping[str, str]) -> str:
-    text = re.sub(r"\b[a-z]+\d+\b", lambda match: names.get(match[0], match[0]), str(size))
-    return f"({text})" if re.search(r"[-+*/ ]", text) else text
 
 
 def code_frames(nodes: Iterable[Node]) -> tuple[CodeFrame, ...]:

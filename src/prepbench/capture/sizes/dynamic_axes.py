@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from prepbench._display import view
+from prepbench.capture.sizes.axis import Axis, counted_places, in_pattern, pattern_of, with_symbols
 from prepbench.checks import (
     check_all_of,
     check_count,
@@ -34,49 +35,6 @@ class Verifiable(Protocol[Report]):
 
     def verify(self, axes: DynamicAxes | None = None) -> Report:
         """Run sizes that no sample had and report each dynamic axis."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One dim of one tensor argument.
-
-    Attributes:
-        path: the argument, e.g. ``"input_ids"`` or ``"past[0].key"``.
-        dim: the dim, from 0.
-        sizes: its size in each sample.
-        dynamic: whether the captured graph must take other sizes.
-        symbol: the name of the size when it is dynamic; axes of the same name vary together.
-        named: whether the name was given with :meth:`DynamicAxes.rename`.
-        minimum: the smallest size to support; ``None`` if not limited.
-        maximum: the largest.
-    """
-
-    path: str
-    dim: int
-    sizes: tuple[int, ...]
-    dynamic: bool = False
-    symbol: str = ""
-    named: bool = False
-    minimum: int | None = None
-    maximum: int | None = None
-
-    def allows(self, size: int) -> bool:
-        """Whether the size is within the limits."""
-        return (self.minimum is None or size >= self.minimum) and (self.maximum is None or size <= self.maximum)
-
-    @property
-    def limits(self) -> str:
-        """``"2 to 64"``, ``"at least 2"``, ``"at most 64"``, or "" without limits."""
-        if self.minimum is not None and self.maximum is not None:
-            return f"{self.minimum} to {self.maximum}"
-        if self.maximum is not None:
-            return f"at most {self.maximum}"
-        return f"at least {self.minimum}" if self.minimum is not None else ""
-
-    @property
-    def range(self) -> tuple[int, int]:
-        """The smallest and the largest size that was seen."""
-        return min(self.sizes), max(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -120,10 +78,15 @@ class DynamicAxes:
         for path, shapes in tensor_shapes(function, normalized).items():
             for dim, sizes in enumerate(zip(*shapes, strict=True)):
                 axes.append(Axis(path, dim, tuple(sizes), len(set(sizes)) > 1))
-        return cls(_with_symbols(axes), tuple(normalized))
+        return cls(with_symbols(axes), tuple(normalized))
 
     def set(self, path: str, dim: int, dynamic: bool = True) -> DynamicAxes:
         """The axes with one of them made dynamic or static; a negative ``dim`` counts from the last.
+
+        Args:
+            path: the argument; ``[*]`` stands for every index, as in ``"past[*].key"``.
+            dim: the dim.
+            dynamic: whether other sizes must work.
 
         Raises:
             InputError: there is no such argument or dim; the message gives the nearest names.
@@ -140,16 +103,18 @@ class DynamicAxes:
         if not isinstance(name, str) or not name.isidentifier():
             raise InputError(f"The name of an axis must be a Python identifier, such as 'batch'; got {name!r}.")
         made = self._changed(path, dim, dynamic=True)
-        (axis,) = [a for a in made.axes if (a.path, a.dim) == (path, dim % made._rank(path))]
+        axis, *others = made._found(path, dim)
+        if any(other.sizes != axis.sizes for other in others):
+            raise InputError(f"{path}.shape[{dim}] means sizes that vary differently: one name is one size.")
         clash = next((a for a in made.dynamic if a.symbol == name and a.sizes != axis.sizes), None)
         if clash is not None:
             raise InputError(
                 f"{path}.shape[{dim}] had the sizes {axis.sizes} and cannot have the name {name!r}, which belongs to "
                 f"{clash.path}.shape[{clash.dim}] with the sizes {clash.sizes}: one name is one size."
             )
-        old = axis.symbol
-        changed = [replace(a, symbol=name, named=True) if a.dynamic and a.symbol == old else a for a in made.axes]
-        return DynamicAxes(_with_symbols(changed), self.samples)
+        old = {axis.symbol, *(other.symbol for other in others)}
+        changed = [replace(a, symbol=name, named=True) if a.dynamic and a.symbol in old else a for a in made.axes]
+        return DynamicAxes(with_symbols(changed), self.samples)
 
     def limit(self, path: str, dim: int, *, min: int | None = None, max: int | None = None) -> DynamicAxes:
         """The axes with one of them made dynamic between two sizes, both included; verification stays within them.
@@ -160,10 +125,10 @@ class DynamicAxes:
         check_count("min", min, optional=True)
         check_count("max", max, optional=True)
         made = self._changed(path, dim, dynamic=True, minimum=min, maximum=max)
-        (axis,) = [a for a in made.axes if (a.path, a.dim) == (path, dim % made._rank(path))]
         if min is not None and max is not None and min > max:
             raise InputError(f"The range of {path}.shape[{dim}] is empty: min={min} is more than max={max}.")
-        outside = [size for size in axis.sizes if not axis.allows(size)]
+        axis = made._found(path, dim)[0]
+        outside = [size for axis in made._found(path, dim) for size in axis.sizes if not axis.allows(size)]
         if outside:
             raise InputError(
                 f"{path}.shape[{dim}] is {outside[0]} in a sample, outside of {axis.limits}. Widen the range or give "
@@ -171,23 +136,28 @@ class DynamicAxes:
             )
         return made
 
-    def _rank(self, path: str) -> int:
-        return sum(axis.path == path for axis in self.axes)
-
-    def _changed(self, path: str, dim: int, **changes: Any) -> DynamicAxes:
-        check_text("path", path, "input_ids")
-        dims = [axis.dim for axis in self.axes if axis.path == path]
-        if not dims:
+    def _found(self, path: str, dim: int) -> list[Axis]:
+        """The axes that a path, or a pattern, and a dim mean; there is at least one, and ``dim`` is one of its dims."""
+        ranks: dict[str, int] = {}
+        for axis in self.axes:
+            if in_pattern(path, axis.path):
+                ranks[axis.path] = ranks.get(axis.path, 0) + 1
+        if not ranks:
             paths = list(dict.fromkeys(axis.path for axis in self.axes))
             near = difflib.get_close_matches(path, paths, 3, 0.4) or paths
             raise InputError(f"There is no tensor argument {path!r}. Nearest: {', '.join(map(repr, near)) or 'none'}.")
-        if type(dim) is not int or not -len(dims) <= dim < len(dims):
+        fewest = min(ranks.values())
+        if type(dim) is not int or not -fewest <= dim < fewest:
             raise InputError(
-                f"{path!r} has {len(dims)} dims, so dim must be between 0 and {len(dims) - 1}, got {described(dim)}."
+                f"{path!r} has {fewest} dims, so dim must be between 0 and {fewest - 1}, got {described(dim)}."
             )
-        wanted = dim % len(dims)
-        changed = [replace(axis, **changes) if (axis.path, axis.dim) == (path, wanted) else axis for axis in self.axes]
-        return DynamicAxes(_with_symbols(changed), self.samples)
+        return [axis for axis in self.axes if axis.path in ranks and axis.dim == dim % ranks[axis.path]]
+
+    def _changed(self, path: str, dim: int, **changes: Any) -> DynamicAxes:
+        check_text("path", path, "input_ids")
+        meant = {(axis.path, axis.dim) for axis in self._found(path, dim)}
+        changed = [replace(axis, **changes) if (axis.path, axis.dim) in meant else axis for axis in self.axes]
+        return DynamicAxes(with_symbols(changed), self.samples)
 
     @property
     def dynamic(self) -> tuple[Axis, ...]:
@@ -276,11 +246,18 @@ class DynamicAxes:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return view("views.display", "axes_bundle", self)
 
-    def __repr__(self) -> str:
+    def _shapes(self) -> list[tuple[str, list[str]]]:
+        """Each argument with its sizes; those that differ in indices only are one."""
         shapes: dict[str, list[str]] = {}
         for axis in self.axes:
             shapes.setdefault(axis.path, []).append(axis.symbol if axis.dynamic else str(axis.sizes[0]))
-        lines = [f"  {path}: ({', '.join(sizes)})" for path, sizes in shapes.items()]
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for path, sizes in shapes.items():
+            alike.setdefault((pattern_of(path), *sizes), []).append(path)
+        return [(", ".join(counted_places(paths)), shapes[paths[0]]) for paths in alike.values()]
+
+    def __repr__(self) -> str:
+        lines = [f"  {path}: ({', '.join(sizes)})" for path, sizes in self._shapes()]
         if not self.dynamic:
             lines.append(
                 "  Nothing is dynamic: all samples have the same sizes. Give a sample of another size (such as another "
@@ -307,40 +284,3 @@ def _further(axis: Axis) -> str:
 
 def _anything(*args: Any, **kwargs: Any) -> None:
     """What samples are read for when no model is given."""
-
-
-def _with_symbols(axes: list[Axis]) -> tuple[Axis, ...]:
-    """Name the dynamic axes: axes that vary together share a name."""
-    names: dict[Any, str] = {}
-    result = []
-    for axis in axes:
-        if not axis.dynamic:
-            result.append(replace(axis, symbol="", named=False, minimum=None, maximum=None))
-            continue
-        # sizes that never varied say nothing about varying together, but the same dim probably does
-        key = axis.sizes if len(set(axis.sizes)) > 1 else (axis.dim, axis.sizes)
-        if key not in names and axis.named:
-            names[key] = axis.symbol
-        if key not in names:
-            same = [other for other in axes if other.path == axis.path]
-            names[key] = _unused(_symbol_name(axis, same), set(names.values()))
-        result.append(replace(axis, symbol=names[key]))
-    return tuple(result)
-
-
-def _symbol_name(axis: Axis, axes_of_tensor: list[Axis]) -> str:
-    rank = len(axes_of_tensor)
-    if axis.dim == 0:
-        return "batch"
-    # of (batch, channels, height, width) the last two; of a cache (batch, heads, length, size) only the length varies
-    is_image = rank >= 4 and (axes_of_tensor[-1].dynamic or axes_of_tensor[-3].sizes[0] <= 4)
-    if is_image and axis.dim >= rank - 2:
-        return ("height", "width")[axis.dim - rank + 2]
-    if axis.dim == (1 if rank in (2, 3) else rank - 2):
-        return "sequence"
-    return f"dim{axis.dim}"
-
-
-def _unused(name: str, used: set[str]) -> str:
-    candidates = [name, *(f"{name}_{number}" for number in range(2, len(used) + 3))]
-    return next(candidate for candidate in candidates if candidate not in used)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.capture.sizes.dynamic_axes import Axis, DynamicAxes
+from prepbench.capture.sizes.axis import Axis
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.inputs import Sample, named_leaves
 
 

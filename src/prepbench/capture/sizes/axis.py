@@ -1,0 +1,154 @@
+"""One dim of one input, and how dims are called: by what they are for, the same in every graph of a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dim of one tensor argument.
+
+    Attributes:
+        path: the argument, e.g. ``"input_ids"`` or ``"past[0].key"``.
+        dim: the dim, from 0.
+        sizes: its size in each sample.
+        dynamic: whether the captured graph must take other sizes.
+        symbol: the name of the size when it is dynamic; axes of the same name vary together.
+        named: whether the name was given with :meth:`DynamicAxes.rename`.
+        minimum: the smallest size to support; ``None`` if not limited.
+        maximum: the largest.
+    """
+
+    path: str
+    dim: int
+    sizes: tuple[int, ...]
+    dynamic: bool = False
+    symbol: str = ""
+    named: bool = False
+    minimum: int | None = None
+    maximum: int | None = None
+
+    def allows(self, size: int) -> bool:
+        """Whether the size is within the limits."""
+        return (self.minimum is None or size >= self.minimum) and (self.maximum is None or size <= self.maximum)
+
+    @property
+    def limits(self) -> str:
+        """``"2 to 64"``, ``"at least 2"``, ``"at most 64"``, or "" without limits."""
+        if self.minimum is not None and self.maximum is not None:
+            return f"{self.minimum} to {self.maximum}"
+        if self.maximum is not None:
+            return f"at most {self.maximum}"
+        return f"at least {self.minimum}" if self.minimum is not None else ""
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The smallest and the largest size that was seen."""
+        return min(self.sizes), max(self.sizes)
+
+    @property
+    def short_name(self) -> str:
+        """The symbol as shapes show it, e.g. ``"B"`` for ``"batch"``; a name that was given stays."""
+        if self.named:
+            return self.symbol
+        role, _, number = self.symbol.partition("_")
+        return "_".join(filter(None, (_SHORT.get(role, role), number)))
+
+
+_SHORT = {"batch": "B", "height": "H", "width": "W", "sequence": "seq"}
+
+
+def with_symbols(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """The axes with a name for each dynamic one: axes that vary together share a name."""
+    roles = _roles(axes)
+    names: dict[Any, str] = {}
+    result = []
+    for axis in axes:
+        if not axis.dynamic:
+            result.append(replace(axis, symbol="", named=False, minimum=None, maximum=None))
+            continue
+        key = _key(axis)
+        if key not in names and axis.named:
+            names[key] = axis.symbol
+        if key not in names:
+            names[key] = _unused(roles[key], set(names.values()))
+        result.append(replace(axis, symbol=names[key]))
+    return tuple(result)
+
+
+def _key(axis: Axis) -> Any:
+    # sizes that never varied say nothing about varying together, but the same dim probably does
+    return axis.sizes if len(set(axis.sizes)) > 1 else (axis.dim, axis.sizes)
+
+
+def _roles(axes: Sequence[Axis]) -> dict[Any, str]:
+    """What each size is for, by its key; the first axis of that size decides."""
+    tensors: dict[str, list[Axis]] = {}
+    for axis in axes:
+        tensors.setdefault(axis.path, []).append(axis)
+    often: dict[tuple[tuple[int, ...], ...], int] = {}
+    for dims in tensors.values():
+        often[tuple(axis.sizes for axis in dims)] = often.get(tuple(axis.sizes for axis in dims), 0) + 1
+    roles: dict[Any, str] = {}
+    for axis in axes:
+        if axis.dynamic:
+            same = tensors[axis.path]
+            roles.setdefault(_key(axis), _role(axis, same, often[tuple(a.sizes for a in same)] > 1))
+    varied = {_key(axis) for axis in axes if len(set(axis.sizes)) > 1}
+    for past in [key for key, role in roles.items() if role == "past" and key in varied]:
+        for new in [key for key, role in roles.items() if role == "sequence" and key in varied]:
+            total = tuple(a + b for a, b in zip(past, new, strict=True))
+            if roles.get(total) == "sequence":
+                roles[total] = "total"  # a mask over what is cached and what is new
+    return roles
+
+
+def _role(axis: Axis, dims: Sequence[Axis], has_twin: bool) -> str:
+    """The role of a dim; ``has_twin`` tells that another tensor has the same sizes, as keys and values of a cache."""
+    rank = len(dims)
+    if axis.dim == 0:
+        return "batch"
+    is_nested = re.search(r"[.\[]", axis.path) is not None
+    # (batch, heads, length, size): only the length varies
+    if rank == 4 and has_twin and not dims[-1].dynamic and dims[-2].dynamic:
+        return {1: "heads", 2: "past"}[axis.dim]
+    is_image = rank >= 4 and (dims[-1].dynamic or (dims[-3].sizes[0] <= 4 and not is_nested))
+    if is_image and axis.dim >= rank - 2:
+        return ("height", "width")[axis.dim - rank + 2]
+    if axis.dim == (1 if rank in (2, 3) else rank - 2):
+        return "sequence"
+    return f"dim{axis.dim}"
+
+
+def _unused(name: str, used: set[str]) -> str:
+    candidates = [name, *(f"{name}_{number}" for number in range(2, len(used) + 3))]
+    return next(candidate for candidate in candidates if candidate not in used)
+
+
+def pattern_of(path: str) -> str:
+    """The path with ``*`` for each index, e.g. ``"past.layers[*].keys"``."""
+    return re.sub(r"\[\d+\]", "[*]", path)
+
+
+def in_pattern(pattern: str, path: str) -> bool:
+    """Whether a path is the pattern itself, or has an index wherever that has ``[*]``."""
+    return path == pattern or ("[*]" in pattern and _with_stars(path, pattern) == pattern)
+
+
+def _with_stars(path: str, pattern: str) -> str:
+    stars = iter(re.findall(r"\[(\*|\d+)\]", pattern))
+    return re.sub(r"\[\d+\]", lambda match: "[*]" if next(stars, "") == "*" else match[0], path)
+
+
+def counted_places(paths: Iterable[str]) -> list[str]:
+    """Paths as patterns, each with how many it stands for, e.g. ``"past[*].key (6)"``."""
+    listed = list(dict.fromkeys(paths))
+    counts: dict[str, int] = {}
+    for path in listed:
+        counts[pattern_of(path)] = counts.get(pattern_of(path), 0) + 1
+    first = {pattern_of(path): path for path in reversed(listed)}
+    return [f"{pattern} ({count})" if count > 1 else first[pattern] for pattern, count in counts.items()]
