@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -143,6 +143,23 @@ def number_outputs(program: torch.export.ExportedProgram) -> tuple[int, ...]:
     kinds = (SymIntArgument, SymFloatArgument, SymBoolArgument)
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     return tuple(i for i, spec in enumerate(specs) if isinstance(spec.arg, kinds))
+
+
+def lower_bounds(program: torch.export.ExportedProgram) -> dict[Any, int]:
+    """The smallest value of each dynamic size that the program was made for, by symbol."""
+    ranges = program.range_constraints
+    return {
+        symbol: int(bounds.lower) for symbol, bounds in ranges.items() if getattr(bounds.lower, "is_Integer", False)
+    }
+
+
+def with_lower_bounds(program: torch.export.ExportedProgram, bounds: Mapping[Any, int]) -> torch.export.ExportedProgram:
+    """The same program with other smallest values for some of its dynamic sizes."""
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    ranges = dict(program.range_constraints)
+    ranges.update({symbol: ValueRanges(low, ranges[symbol].upper) for symbol, low in bounds.items()})
+    return _changed(program, _range_constraints=ranges)
 
 
 def _changed(program: torch.export.ExportedProgram, **parts: Any) -> torch.export.ExportedProgram:

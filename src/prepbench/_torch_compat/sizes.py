@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from prepbench._torch_compat.checks import needed_for
 
 with needed_for("watching what tracing assumes about sizes"):
@@ -56,6 +58,13 @@ def exact_zero_one() -> Any:
     with needed_for("tracing without assumptions about sizes 0 and 1"):
         _ = _config.backed_size_oblivious
     return _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+
+
+def smallest(size: torch.SymInt) -> int:
+    """The smallest value that tracing thinks a symbolic size can have."""
+    with needed_for("asking for the range of a size"):
+        bound = size.node.shape_env.bound_sympy(size.node.expr).lower
+    return int(bound) if bound.is_Integer else 0
 
 
 SizeCallback = Callable[[Any, dict[Any, str]], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -78,6 +79,33 @@ def test_cache_as_an_input() -> None:
     assert samples[0]["past_key_values"].get_seq_length() == 5
     assert any(axis.path == "past_key_values.layers[1].values" and axis.dim == 2 for axis in captured.axes.dynamic)
     assert not captured.verify().problems
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT2"])
+def test_an_empty_and_a_filled_cache_with_a_mask(name: str) -> None:
+    config = {
+        "Llama": lambda: transformers.LlamaConfig(num_key_value_heads=2, **SMALL),
+        "GPT2": lambda: transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=100),
+    }[name]()
+    kind = {"Llama": transformers.LlamaForCausalLM, "GPT2": transformers.GPT2LMHeadModel}[name]
+    model = kind(config).eval()
+
+    def sample(batch: int, new: int, past: int) -> dict[str, Any]:
+        with torch.no_grad():
+            cache = model(ids(batch, max(past, 1))).past_key_values
+        if past == 0:
+            cache.crop(-1)
+        mask = torch.ones(batch, past + new, dtype=torch.long)
+        return {"input_ids": ids(batch, new), "attention_mask": mask, "past_key_values": cache}
+
+    samples = [sample(2, 5, 0), sample(2, 1, 2), sample(1, 2, 3)]
+    captured = capture(model, samples)
+    assert not captured.verify().problems
+    for batch, new, past in ((2, 4, 0), (3, 1, 7)):
+        with torch.no_grad():
+            given = sample(batch, new, past)
+            actual = captured.program.module()(**copy.deepcopy(given)).logits
+            torch.testing.assert_close(actual, model(**given).logits, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
         expected = model(**sample_copy(samples[1])).logits
         torch.testing.assert_close(captured.program.module()(**sample_copy(samples[1])).logits, expected)

@@ -103,10 +103,12 @@ class Attempts:
 
         Sizes of 2 and more are assumed at first, which suits most models. Where that gives a wrong program for a sample
         with a size of 1, or fixes a size that happens to equal one of the model's own, what the model asks about such
-        sizes is recorded exactly.
+        sizes is recorded exactly. Where a sample has a size of 0, such as an empty cache, that comes first: its sum
+        with another size may be less than torch assumes, and a graph can be wrong at such sizes only.
         """
         first: Exception | None = None
-        ways = [(self._base, False), (self._base, True)]
+        is_empty = any(0 in axis.sizes for axis in self.axes.dynamic)
+        ways = [(self._base, is_empty), (self._base, not is_empty)]
         if _strides(self._base) != _strides(self._given_base):
             ways.append((self._given_base, False))
         for base, exact in ways:
@@ -114,7 +116,7 @@ class Attempts:
                 program = export_program(self.model, base, self.axes, strict=strict, exact=exact)
             except Exception as error:
                 first = first or error
-                if isinstance(error, SpecialisedSize):
+                if isinstance(error, SpecialisedSize) or (is_empty and exact):
                     continue
                 break
             found = problem(program.module(), self.model, self._samples, self._expected)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import fx
+
+from prepbench._torch_compat.sizes import exact_zero_one, smallest
 
 Program = torch.export.ExportedProgram
 
@@ -30,7 +33,7 @@ def export_again(
         The program. Its weights are those of ``module``.
     """
     shapes = tuple(dict.fromkeys(dims, torch.export.Dim.AUTO) if dims else None for dims in dynamic)
-    with torch.no_grad():
+    with torch.no_grad(), exact_zero_one() if is_exact(module.graph) else nullcontext():
         program = torch.export.export(
             module, tuple(inputs), dynamic_shapes=(shapes,) if _is_variadic(module) else shapes, strict=False
         )
@@ -39,6 +42,12 @@ def export_again(
         if found.keys() != set(wanted):
             raise error(str(name))
     return program
+
+
+def is_exact(graph: fx.Graph) -> bool:
+    """Whether a graph was traced without the assumption that dynamic sizes are at least 2."""
+    values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
+    return any(smallest(size) < 2 for value in values for size in sizes_of(value).values())
 
 
 def dynamic_sizes(program: Program) -> list[dict[int, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
+from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds
 from prepbench._torch_compat.sizes import exact_zero_one, watched_sizes, watched_specialisation
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
@@ -64,12 +65,35 @@ def export_program(
             question = sizes.refuse_contradiction if sizes is not None else None
             stack.enter_context(watched_sizes(conditions.note, question))
         program = torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=shapes, strict=strict)
+    sizes_of_axes = axis_sizes(program, model, axes)
+    if not strict:
+        program = _without_assumed_bounds(program, conditions, axes, sizes_of_axes)
     program.graph_module.meta[CONDITIONS] = conditions
-    fixed = [axis for axis, size in axis_sizes(program, model, axes).items() if isinstance(size, int)]
+    fixed = [axis for axis, size in sizes_of_axes.items() if isinstance(size, int)]
     if fixed:
         where = ", ".join(f"{path}.shape[{dim}]" for path, dim in fixed)
         raise SpecialisedSize(f"{where} is specialized to a constant: the captured graph would take no other size.")
     return program
+
+
+def _without_assumed_bounds(
+    program: Program, conditions: SizeConditions, axes: DynamicAxes, sizes: Mapping[tuple[str, int], Any]
+) -> Program:
+    """The program without lower bounds that nothing in the model asks for.
+
+    Where a mask is as long as a cache and the new tokens together, torch concludes that its size is at least 4, because
+    it assumes that both are at least 2 while it traces. The sum itself stays a condition.
+    """
+    wanted: dict[Any, int] = {}
+    for axis in axes.dynamic:
+        symbol = sizes.get((axis.path, axis.dim))
+        wanted[symbol] = max(wanted.get(symbol, 2), axis.minimum or 2)
+    assumed = {
+        symbol: wanted[symbol]
+        for symbol, low in lower_bounds(program).items()
+        if low > wanted.get(symbol, low) and not conditions.limits(symbol, low - 1)
+    }
+    return with_lower_bounds(program, assumed) if assumed else program
 
 
 @contextmanager

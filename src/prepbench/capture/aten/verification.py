@@ -16,7 +16,7 @@ from prepbench.capture.aten.leaf_operators import KeepAlive
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized
+from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized_to_fit
 from prepbench.capture.sizes.sample_sizes import size_key
 from prepbench.inputs import Sample
 from prepbench.running.equal_tensors import Difference
@@ -152,7 +152,8 @@ class _Pair:
     def at_size(self, sample: Sample, axes: DynamicAxes, symbol: str, size: int) -> Difference | None:
         """The difference on a sample made for this size of an axis; ``None`` if the model itself does not take it."""
         groups = linked_axes(axes)
-        made = resized(self.model, sample, {symbol: size - groups[symbol][0].sizes[0]}, groups)
+        change = {symbol: size - groups[symbol][0].sizes[0]}
+        made = resized_to_fit(self.model, sample, change, groups)
         try:
             expected = outcome(self.model, made, self.model)
         except Exception:

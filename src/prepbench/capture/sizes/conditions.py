@@ -68,6 +68,13 @@ class SizeConditions:
                 found.setdefault(text, SizeCondition(text, (name,), source))
         return list(found.values())
 
+    def limits(self, symbol: Any, size: int) -> bool:
+        """Whether a condition on this symbol alone is not fulfilled by a size."""
+        return any(
+            set(names) == {symbol} and value_at(expression, {symbol: size}) == False  # noqa: E712 - sympy's
+            for expression, names, _ in self._noted
+        )
+
     def _described(self) -> list[SizeCondition]:
         found: dict[str, SizeCondition] = {}
         open_ones = [noted for noted in self._noted if not is_always_true(noted[0])]

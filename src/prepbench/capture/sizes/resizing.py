@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.inputs import Sample, named_leaves
+from prepbench.running.outcomes import run
+
+Groups = Mapping[str, Sequence[Axis]]
 
 
 def linked_axes(axes: DynamicAxes) -> dict[str, list[Axis]]:
@@ -25,18 +29,73 @@ def linked_axes(axes: DynamicAxes) -> dict[str, list[Axis]]:
     return {group[0].symbol: group for group in groups.values()}
 
 
-def resized(
-    function: Callable[..., Any], sample: Sample, changes: Mapping[str, int], groups: Mapping[str, Sequence[Axis]]
-) -> Sample:
+def resized(function: Callable[..., Any], sample: Sample, changes: Mapping[str, int], groups: Groups) -> Sample:
     """``sample`` with the axes of each symbol in ``changes`` longer (or shorter) by the given number of entries."""
-    shapes = {path: leaf.shape for path, leaf in named_leaves(function, sample) if isinstance(leaf, torch.Tensor)}
-    sizes = {
-        (axis.path, axis.dim): shapes[axis.path][axis.dim] + change
-        for symbol, change in changes.items()
-        for axis in groups[symbol]
-        if axis.path in shapes
-    }
-    return with_sizes(function, sample, sizes)
+    before = sizes_in(function, sample)
+    places = [((axis.path, axis.dim), change) for symbol, change in changes.items() for axis in groups[symbol]]
+    return with_sizes(function, sample, {place: before[place] + change for place, change in places if place in before})
+
+
+def with_sums(changes: Mapping[str, int], groups: Groups, sizes: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    """``changes`` with those that follow, where a size is the sum of two others in all samples.
+
+    A mask over a cache of length ``n`` and ``t`` new tokens has the length ``n + t``. Samples may have such sums by
+    chance, so the model may refuse what this gives.
+
+    Args:
+        sizes: of the sample that is changed, by path and dim.
+    """
+    result = dict(changes)
+    for total, (first, second) in _sums(groups):
+        parts = result.get(first, 0) + result.get(second, 0)
+        if parts and total not in result:
+            result[total] = parts
+        elif not parts and total in result:
+            # what has no entries cannot get longer by repeating them
+            longer = first if all(sizes[axis.path, axis.dim] for axis in groups[first]) else second
+            result[longer] = result[total]
+    return result
+
+
+def _sums(groups: Groups) -> list[tuple[str, tuple[str, str]]]:
+    """The symbols whose sizes are the sum of those of two others, exactly and in all samples."""
+    found = []
+    for total, axes in groups.items():
+        wanted = {axis.sizes for axis in axes}
+        for first, second in combinations([symbol for symbol in groups if symbol != total], 2):
+            made = {
+                tuple(one + other for one, other in zip(a.sizes, b.sizes, strict=True))
+                for a in groups[first]
+                for b in groups[second]
+            }
+            if wanted & made:
+                found.append((total, (first, second)))
+                break
+    return found
+
+
+def resized_to_fit(model: torch.nn.Module, sample: Sample, changes: Mapping[str, int], groups: Groups) -> Sample:
+    """:func:`resized`, with the sizes that are sums of the changed ones; without them if the model refuses that."""
+    following = with_sums(changes, groups, sizes_in(model, sample))
+    if following != changes:
+        made = resized(model, sample, following, groups)
+        if _runs(model, made):
+            return made
+    return resized(model, sample, changes, groups)
+
+
+def sizes_in(function: Callable[..., Any], sample: Sample) -> dict[tuple[str, int], int]:
+    """The sizes of all tensors of a sample, by path and dim."""
+    tensors = [(path, leaf) for path, leaf in named_leaves(function, sample) if isinstance(leaf, torch.Tensor)]
+    return {(path, dim): int(size) for path, leaf in tensors for dim, size in enumerate(leaf.shape)}
+
+
+def _runs(model: torch.nn.Module, sample: Sample) -> bool:
+    try:
+        run(model, sample, model)
+    except Exception:
+        return False
+    return True
 
 
 def with_sizes(function: Callable[..., Any], sample: Sample, sizes: Mapping[tuple[str, int], int]) -> Sample:
@@ -71,7 +130,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and all(tensor.stride())
 
 
-def base_sample(function: Callable[..., Any], samples: Sequence[Sample], axes: DynamicAxes) -> Sample:
+def base_sample(model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> Sample:
     """The sample to trace with: every dynamic size is at least 2, made by repeating if no sample is like that.
 
     Sizes 0 and 1 broadcast, so a graph that is traced with them holds for nothing else.
@@ -79,11 +138,11 @@ def base_sample(function: Callable[..., Any], samples: Sequence[Sample], axes: D
     groups = linked_axes(axes)
 
     def shortest(position: int) -> int:
-        leaves = dict(named_leaves(function, samples[position]))
+        leaves = dict(named_leaves(model, samples[position]))
         return min((leaves[axis.path].shape[axis.dim] for axis in axes.dynamic), default=2)
 
     best = max(range(len(samples)), key=lambda position: min(shortest(position), 2))
-    leaves = dict(named_leaves(function, samples[best]))
+    leaves = dict(named_leaves(model, samples[best]))
     changes = {}
     for symbol, group in groups.items():
         size = min(leaves[axis.path].shape[axis.dim] for axis in group)
@@ -94,12 +153,16 @@ def base_sample(function: Callable[..., Any], samples: Sequence[Sample], axes: D
             larger = [start + step for step in seen if start + step >= 2]
             changes[symbol] = (min(larger) if larger else 2) - leaves[group[0].path].shape[group[0].dim]
             changes[symbol] = max(changes[symbol], 2 - size)
-    return resized(function, samples[best], changes, groups) if changes else samples[best]
+    return resized_to_fit(model, samples[best], changes, groups) if changes else samples[best]
 
 
-def varied(function: Callable[..., Any], samples: Sequence[Sample], axes: DynamicAxes) -> list[Sample]:
+def varied(model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> list[Sample]:
     """Further samples in which one symbol varies, so that a size is traced back to one axis. Some may not run."""
     groups = linked_axes(axes)
-    first = base_sample(function, samples, axes)
-    made = [resized(function, first, {symbol: step}, groups) for symbol in groups for step in (1, 3)]
+    first = base_sample(model, samples, axes)
+    sizes = sizes_in(model, first)
+    changes: list[dict[str, int]] = [{symbol: step} for symbol in groups for step in (1, 3)]
+    following = [with_sums(change, groups, sizes) for change in changes]
+    changes += [change for change in following if change not in changes]
+    made = [resized(model, first, change, groups) for change in changes]
     return [Sample(sample.args, sample.kwargs, len(samples) + index) for index, sample in enumerate(made)]

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler, inductor_options
+from prepbench._torch_compat.sizes import exact_zero_one
+from prepbench.capture.aten.export_again import is_exact
 from prepbench.errors import ArtifactError, MissingPackageError, TargetError, TorchVersionError, sentence
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Placement, spare_bit_here
@@ -96,7 +98,9 @@ class InductorTarget(Target):
         file = keep.path / FILE
         program = fit_to_inductor(lowering.program)
         try:
-            with torch.no_grad(), _quiet():
+            # what is true of sizes of at least 2 must not be taken for true of all
+            exact = exact_zero_one() if is_exact(program.graph) else contextlib.nullcontext()
+            with torch.no_grad(), _quiet(), exact:
                 compile_package(program, file, _options())
                 write_dim_orders(file, [leaf for leaf in _examples(lowering) if isinstance(leaf, torch.Tensor)])
         except Exception as error:  # Inductor's passes have no errors of their own
