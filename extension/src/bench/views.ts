@@ -26,12 +26,21 @@ export function axesView(model: BenchModel): HTMLElement {
   const byPath = new Map<string, AxisSummary[]>();
   for (const axis of model.get("axes")) byPath.set(axis.path, [...(byPath.get(axis.path) ?? []), axis]);
   if (!byPath.size) return make("p", { class: "pbb-dim" }, "The samples hold no tensors.");
-  const rows = [...byPath].map(([path, axes]) =>
-    make("div", { class: "pbb-axes-row" }, make("code", {}, path), ...axes.map((axis) => axisButton(model, axis))),
+  const rows = [...byPath.values()].map((axes) =>
+    make(
+      "div",
+      { class: "pbb-axes-row" },
+      make("code", {}, pathText(axes[0]!)),
+      ...axes.map((axis) => axisButton(model, axis)),
+    ),
   );
   const problems = model.get("axes").filter((axis) => axis.problem);
   const notes = problems.map((axis) => make("p", { class: "pbb-problem", role: "alert" }, `⚠ ${axis.problem}`));
   return make("div", {}, ...rows, ...notes);
+}
+
+function pathText({ path, places }: AxisSummary): string {
+  return places > 1 ? `${path} × ${places}` : path;
 }
 
 function axisButton(model: BenchModel, { path, dim, dynamic, sizes, symbol, problem }: AxisSummary): HTMLElement {

@@ -5,6 +5,7 @@ export interface AxisSummary {
   dynamic: boolean;
   symbol: string;
   problem: string;
+  places: number;
 }
 
 export interface BenchSummary {

@@ -118,8 +118,8 @@ class Bench:
         return self.state.precisions
 
     def set_axis(self, path: str, dim: int, dynamic: bool) -> None:
-        """Make dim ``dim`` of the input ``path`` dynamic or static; ``SettingsError`` or ``InputError`` if there
-        is no such dim.
+        """Make dim ``dim`` of the input ``path`` dynamic or static; ``[*]`` in the path stands for every index.
+        ``SettingsError`` or ``InputError`` if there is no such dim.
         """
         self._choose(replace(self.state, axes=self.state.axes.set(path, dim, dynamic)))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from prepbench.bench.names import Named
 from prepbench.bench.state import BenchState
+from prepbench.capture.sizes.axis import Axis, pattern_of
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 
 
@@ -27,13 +28,27 @@ def code_for(state: BenchState, inferred: DynamicAxes, given: Named) -> str:
     model = names["model"]
     lines = ["import prepbench as pb", "", *given.definitions]
     lines.append(f"axes = pb.DynamicAxes.infer({names['tracing_inputs']}, {model})")
-    for axis, base in zip(state.axes.axes, inferred.axes, strict=True):
-        if axis.dynamic != base.dynamic:
-            lines.append(f"axes = axes.set({axis.path!r}, {axis.dim}, {axis.dynamic})")
+    lines += [f"axes = axes.set({path!r}, {dim}, {dynamic})" for path, dim, dynamic in _changes(state.axes, inferred)]
     lines += ["compiled = pb.compile_model(", f"    {model},"]
     lines += [f"    {name}={value}," for name, value in _arguments(state, names)]
     lines += [")", _comparison(state, names)]
     return "\n".join(lines) + "\n"
+
+
+def _changes(axes: DynamicAxes, inferred: DynamicAxes) -> list[tuple[str, int, bool]]:
+    """Path, dim and choice of what differs from the inferred axes; one pattern where all that it means does."""
+    alike: dict[tuple[str, int], list[Axis]] = {}
+    for axis in axes.axes:
+        alike.setdefault((pattern_of(axis.path), axis.dim), []).append(axis)
+    before = {(axis.path, axis.dim): axis.dynamic for axis in inferred.axes}
+    changes = []
+    for (pattern, dim), members in alike.items():
+        changed = [axis for axis in members if axis.dynamic != before[axis.path, dim]]
+        if len(changed) == len(members) > 1 and len({axis.dynamic for axis in changed}) == 1:
+            changes.append((pattern, dim, changed[0].dynamic))
+        else:
+            changes += [(axis.path, dim, axis.dynamic) for axis in changed]
+    return changes
 
 
 def _arguments(state: BenchState, names: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from prepbench.bench.state import EXPLANATIONS, LABELS, PRECISIONS, Precision
-from prepbench.capture.sizes.axis import Axis
+from prepbench.capture.sizes.axis import Axis, pattern_of
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 
 
 @dataclass(frozen=True)
 class AxisSummary:
-    """One dim of one tensor argument: the sizes in the samples, its symbol when it is dynamic, and what is wrong with
-    the choice, if anything is.
+    """One dim of one tensor argument, or of several that are alike: the sizes in the samples, its symbol when it is
+    dynamic, what is wrong with the choice, if anything is, and how many arguments ``path`` stands for.
     """
 
     path: str
@@ -23,6 +23,7 @@ class AxisSummary:
     dynamic: bool
     symbol: str
     problem: str = ""
+    places: int = 1
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,25 @@ class BenchSummary:
 
 
 def axis_summaries(axes: DynamicAxes) -> tuple[AxisSummary, ...]:
-    """A summary of each axis, in their order."""
-    return tuple(
-        AxisSummary(axis.path, axis.dim, tuple(sorted(set(axis.sizes))), axis.dynamic, axis.symbol, _problem(axis))
-        for axis in axes.axes
-    )
+    """A summary of each axis, in their order; arguments that differ in indices only are one."""
+    tensors: dict[str, list[Axis]] = {}
+    for axis in axes.axes:
+        tensors.setdefault(axis.path, []).append(axis)
+    kinds: dict[str, dict[str, tuple[object, ...]]] = {}
+    for path, dims in tensors.items():
+        kinds.setdefault(pattern_of(path), {})[path] = tuple((axis.sizes, axis.dynamic, axis.symbol) for axis in dims)
+    summaries: list[AxisSummary] = []
+    for pattern, paths in kinds.items():
+        alike = len(set(paths.values())) == 1 and len(paths) > 1
+        for path in [next(iter(paths))] if alike else paths:
+            named = [replace(axis, path=pattern if alike else path) for axis in tensors[path]]
+            summaries += [_summary(axis, len(paths) if alike else 1) for axis in named]
+    return tuple(summaries)
+
+
+def _summary(axis: Axis, places: int) -> AxisSummary:
+    sizes = tuple(sorted(set(axis.sizes)))
+    return AxisSummary(axis.path, axis.dim, sizes, axis.dynamic, axis.symbol, _problem(axis), places)
 
 
 def _problem(axis: Axis) -> str:

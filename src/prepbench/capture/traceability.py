@@ -21,6 +21,7 @@ from prepbench.capture.modules.collection import recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample
 from prepbench.checks import described
+from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure
 from prepbench.errors import UnknownNameError
 from prepbench.inputs import Sample
@@ -155,7 +156,7 @@ class TraceabilityReport:
         lines = [f"{self.model_type} {self.verdict}"]
         for check in self.checks:
             lines.append(f"  {check.name}: {check.state}")
-        for failure in self.failures:
+        for failure in alike_failures(self.failures):
             lines += [
                 f"- {failure_line(failure)}",
                 *_indented(failure.frame or (failure.source.code if failure.source else "")),

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from prepbench.document.codec import to_json
+from prepbench.document.failures import alike_failures
 from prepbench.document.model import (
     MIME_TYPE,
     VERSION,
@@ -23,6 +24,7 @@ from prepbench.views.page import packed
 from prepbench.views.palette import STATUS
 from prepbench.views.scene import scene
 from prepbench.views.svg import HINT, description, render
+from prepbench.views.tables import axes_table
 from prepbench.views.text import sizes_text, to_text
 
 LIMIT = 300_000  # bytes of one saved output
@@ -142,8 +144,9 @@ def _where(source: Any) -> str:
 
 
 def axes_bundle(axes: Any) -> dict[str, Any]:
-    """The table of all dims of all inputs."""
-    return {"text/plain": repr(axes), "text/html": axes.table().to_html(index=False, border=0)}
+    """The table of all dims of all inputs; those that are alike but for indices are one row."""
+    table = axes_table(axes, alike=True)
+    return {"text/plain": repr(axes), "text/html": table.to_html(index=False, border=0)}
 
 
 def _bundle(document: GraphCollectionDocument, failures: tuple[Failure, ...], text: str, kind: str) -> dict[str, Any]:
@@ -206,7 +209,7 @@ def failures_html(failures: tuple[Failure, ...]) -> str:
     """A table of failures: module, reason, place, line of code, remedy; empty when there are none."""
     if not failures:
         return ""
-    rows = "".join(_failure_row(failure) for failure in failures)
+    rows = "".join(_failure_row(failure) for failure in alike_failures(failures))
     head = "".join(f"<th>{name}</th>" for name in ("module", "reason", "where", "code", "remedy"))
     return f'<table class="pb-failures"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from prepbench.capture.sizes.axis import counted_places, pattern_of
 from prepbench.document.model import Failure
 
 if TYPE_CHECKING:
@@ -41,14 +42,20 @@ def traceability_table(report: Any) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=["check", "passed", "equal", *_FAILURE_COLUMNS])
 
 
-def axes_table(axes: Any) -> pandas.DataFrame:
-    """One row for each dim of each tensor input: its sizes in the samples, whether it is dynamic, its symbol."""
+def axes_table(axes: Any, *, alike: bool = False) -> pandas.DataFrame:
+    """One row for each dim of each tensor input: its sizes in the samples, whether it is dynamic, its symbol.
+
+    Args:
+        axes: the axes.
+        alike: one row for inputs that differ in indices only.
+    """
     import pandas
 
-    rows = [
-        (axis.path, axis.dim, ", ".join(map(str, axis.sizes)), axis.dynamic, axis.symbol or "", axis.limits)
-        for axis in axes.axes
-    ]
+    places: dict[tuple[Any, ...], list[str]] = {}
+    for axis in axes.axes:
+        said = (axis.dim, ", ".join(map(str, axis.sizes)), axis.dynamic, axis.symbol or "", axis.limits)
+        places.setdefault((pattern_of(axis.path) if alike else axis.path, *said), []).append(axis.path)
+    rows = [(*counted_places(paths), *said) for (_, *said), paths in places.items()]
     return pandas.DataFrame(rows, columns=["argument", "dim", "sizes", "dynamic", "symbol", "limits"])
 
 

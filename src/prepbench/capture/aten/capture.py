@@ -15,6 +15,7 @@ from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import check_switches
+from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
@@ -110,7 +111,7 @@ def _captured(
 
 def _message(model: torch.nn.Module, failures: Sequence[Failure]) -> str:
     lines = [f"{type(model).__name__} cannot be captured as one graph: {len(failures)} module(s) fail."]
-    for failure in failures:
+    for failure in alike_failures(failures):
         lines.append(f"- {failure_line(failure)}")
         if failure.source is not None and failure.source.code:
             lines.append(f"    {failure.source.code}")

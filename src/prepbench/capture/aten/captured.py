@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from prepbench._display import HasDiagram, view
+from prepbench.capture.aten.axes_text import dynamic_text
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.aten.verification import AxesReport, verify_axes
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.findings import findings_of_program
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
+from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.inputs import Sample, named_leaves
 
@@ -101,14 +103,14 @@ class Captured(HasDiagram):
 
     def __repr__(self) -> str:
         calls = sum(node.op == "call_function" for node in self.program.graph.nodes)
-        dynamic = [f"{axis.path}.shape[{axis.dim}] ({axis.symbol})" for axis in self.axes.dynamic]
+        dynamic = dynamic_text(self.axes.dynamic)
         lines = [
             f"Captured {type(self.model).__name__}: {calls} operations, {len(self.samples)} samples, "
             f"{self.seconds:.1f} s",
-            f"  dynamic: {', '.join(dynamic) or 'nothing (all samples have the same sizes)'}",
+            f"  dynamic: {dynamic or 'nothing (all samples have the same sizes)'}",
         ]
         if any(leaf.fqn == "" for leaf in self.leaves):
             lines.append("  the whole model is one operator:")
-        lines += [f"  leaf {failure_line(leaf)}" for leaf in self.leaves]
+        lines += [f"  leaf {failure_line(leaf)}" for leaf in alike_failures(self.leaves)]
         lines += [f"  note {finding.message}" for finding in self.findings]
         return "\n".join(lines)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from prepbench.capture.aten.axes_text import axes_lines
 from prepbench.capture.aten.export_program import Program, axis_sizes, export_program
 from prepbench.capture.aten.leaf_operators import KeepAlive
 from prepbench.capture.sizes.axis import Axis
@@ -76,13 +77,12 @@ class AxesReport:
             f"{self.largest_difference:.2g}"
         ]
         lines += [f"  {problem}" for problem in self.problems]
-        for axis in self.axes:
-            lines.append(f"  {axis.path}.shape[{axis.dim}] ({axis.symbol}): {_axis_text(axis)}")
-            lines += [f"    {condition}" for condition in axis.conditions]
+        explained = {axis.symbol for axis in self.axes if axis.conditions and not axis.wrong}
+        lines += axes_lines(self.axes, lambda axis: _axis_text(axis, explained=axis.symbol in explained))
         return "\n".join(lines)
 
 
-def _axis_text(axis: AxisResult) -> str:
+def _axis_text(axis: AxisResult, *, explained: bool) -> str:
     tried = f"sizes tried: {', '.join(map(str, axis.held)) or 'none'}"
     if axis.status == "holds":
         return f"holds ({tried})"
@@ -91,7 +91,7 @@ def _axis_text(axis: AxisResult) -> str:
     refused = f"not {', '.join(map(str, axis.refused))}, which the model takes" if axis.refused else ""
     wrong = f"differs from the model at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
     bounds = f"made for {_range_text(axis.range)}" if axis.range else ""
-    reason = "" if axis.conditions and not axis.wrong else axis.reason
+    reason = "" if explained and not axis.wrong else axis.reason
     return f"{axis.status}: " + "; ".join(text for text in (bounds, tried, refused, wrong, reason) if text)
 
 

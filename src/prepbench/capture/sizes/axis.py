@@ -130,8 +130,8 @@ def _unused(name: str, used: set[str]) -> str:
 
 
 def pattern_of(path: str) -> str:
-    """The path with ``*`` for each index, e.g. ``"past.layers[*].keys"``."""
-    return re.sub(r"\[\d+\]", "[*]", path)
+    """The path with ``*`` for each index, e.g. ``"past.layers[*].keys"``; the dim in ``.shape[2]`` stays."""
+    return re.sub(r"(?<!\.shape)\[\d+\]", "[*]", path)
 
 
 def in_pattern(pattern: str, path: str) -> bool:
