@@ -13,7 +13,7 @@ from prepbench._torch_compat.optimized_calls import compiled_calls_off, optimize
 from prepbench.compile.backend.graph_call import GraphCall, GraphRunner, InputRoles, variant
 from prepbench.compile.backend.model_state import are_identical, state_tensors
 from prepbench.compile.backend.pieces import REMEDY, compile_piece
-from prepbench.compile.backend.replay import GraphRun, current_call, eval_mode, is_training, replay
+from prepbench.compile.backend.replay import GraphRun, current_call, is_training, replay
 from prepbench.compile.backend.session import Session, session_of
 from prepbench.compile.backend.traced_graph import TracedGraph
 from prepbench.compile.backend.whole import compile_whole
@@ -107,9 +107,8 @@ def _run_of_the_whole_model(call: GraphCall) -> tuple[GraphRun, Any] | None:
     is_other_mode = not session.skips_eval_mode and is_training(root)
     if session.has_several_graphs and not is_other_mode:
         return None
-    with eval_mode(root, skip=session.skips_eval_mode):
-        torch.manual_seed(0)
-        runs, result = replay(call.model_call.function, [Sample(call.model_call.args, call.model_call.kwargs)])
+    sample = Sample(call.model_call.args, call.model_call.kwargs)
+    runs, result = replay(call.model_call.function, [sample], skips_eval_mode=session.skips_eval_mode)
     same = [run for run in runs if _is_same(outputs, run.tensors, exactly=is_other_mode)]
     if is_other_mode and not same:
         raise SettingsError(

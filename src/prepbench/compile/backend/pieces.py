@@ -14,7 +14,7 @@ from torch import nn
 from prepbench._torch_compat import pytree
 from prepbench.compile.backend.graph_call import GraphCall, GraphRunner, InputRoles, variant
 from prepbench.compile.backend.model_state import are_identical, named_state, state_tensors
-from prepbench.compile.backend.replay import eval_mode, replay
+from prepbench.compile.backend.replay import replay
 from prepbench.compile.backend.session import SAMPLES, compile_for_one_call, without_origin
 from prepbench.compile.backend.traced_graph import TracedGraph
 from prepbench.compile.compiled import CompiledModel
@@ -125,8 +125,9 @@ def _samples_of_piece(
     """What reaches the graph when the model runs on the samples called ``name``, and the graphs that it reaches."""
     function, transform = call.model_call.function, keywords.get("data_transform_fn")
     samples = normalize_samples(function, keywords[name], name=name, data_transform_fn=transform)
-    with eval_mode(call.root, skip=call.session.skips_eval_mode), torch.no_grad():
-        runs, _ = replay(function, samples, dynamic=True, only=call.place)
+    skips = call.session.skips_eval_mode
+    with torch.no_grad():
+        runs, _ = replay(function, samples, skips_eval_mode=skips, dynamic=True, only=call.place)
     own = {call.graph.inputs[place].name: call.values[place] for place in call.graph.tensor_inputs}
     fixed = own.keys() - set(free)
     found, graphs = [], []

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from prepbench.compile.backend.traced_graph import TracedGraph
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.running.callable_module import as_module
+from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
 
 Place = tuple[str, str, int]
@@ -36,24 +37,29 @@ def replay(
     function: Callable[..., Any],
     samples: Iterable[Sample],
     *,
+    skips_eval_mode: bool,
     dynamic: bool | None = None,
     only: Place | None = None,
 ) -> tuple[list[GraphRun], Any]:
-    """Run a function through dynamo once more.
+    """Run a twin of a function through dynamo once more.
 
     Args:
         function: what was given to ``torch.compile``.
         samples: the calls.
+        skips_eval_mode: whether it runs in the mode that it is in.
         dynamic: as for ``torch.compile``.
         only: return the graphs of this code only.
 
     Returns:
-        The graphs as they ran, and the result of the last call, which holds their outputs.
+        The graphs as they ran, with the model's own tensors as inputs, and the result of the last call, which holds
+        their outputs.
     """
     runs: list[GraphRun] = []
+    twin = Twin(function)
+    repeated = twin.model
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
+        return repeated(*args, **kwargs)
 
     def record(module: fx.GraphModule, _: Any) -> Callable[..., Any]:
         traced = optimized_call()
@@ -70,9 +76,11 @@ def replay(
     call.__code__ = call.__code__.replace()  # what dynamo keeps for a code goes with it
     recording = compiled_apart(call, record, dynamic=dynamic)
     result = None
-    for sample in samples:
-        result = own_copy(sample).call(recording)
-    found = runs.copy()
+    with in_mode(repeated, skips_eval_mode=skips_eval_mode):
+        for sample in samples:
+            result = own_copy(sample).call(recording)
+    # not above, because what dynamo keeps would keep the twin, and with it the model
+    found = [replace(run, values=tuple(map(twin.original, run.values))) for run in runs]
     runs.clear()  # dynamo may keep what it compiled
     return found, result
 
@@ -130,9 +138,15 @@ def is_training(root: nn.Module) -> bool:
 
 
 @contextlib.contextmanager
-def eval_mode(root: nn.Module, *, skip: bool) -> Iterator[None]:
-    """The mode that the model is compiled in: eval mode unless ``skip``. Afterwards the model is as before."""
-    with unchanged(root):
-        if not skip and is_training(root):
+def in_mode(twin: Callable[..., Any], *, skips_eval_mode: bool) -> Iterator[None]:
+    """The mode that a model is compiled in, with the same random numbers in each such block.
+
+    Args:
+        twin: of the model, because other threads may run the model itself, in the mode that it is in.
+        skips_eval_mode: whether it stays in that mode; eval mode otherwise.
+    """
+    root = as_module(twin)
+    with unchanged(root, seed=0):
+        if not skips_eval_mode and is_training(root):
             root.eval()
         yield

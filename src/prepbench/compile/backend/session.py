@@ -16,13 +16,14 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.optimized_calls import OptimizedCall
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile.backend.model_state import TensorVersions, are_identical, is_tensor, state_tensors
-from prepbench.compile.backend.replay import eval_mode, sample_of_call
+from prepbench.compile.backend.replay import in_mode, sample_of_call
 from prepbench.compile.backend.traced_graph import TracedGraph
 from prepbench.compile.compiled import CompiledModel
 from prepbench.compile.pipeline import compile_model
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 from prepbench.running.object_nodes import register_nodes
+from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy
 
 SAMPLES = ("tracing_inputs", "calibration_inputs")
@@ -101,7 +102,7 @@ class Session:
             self.pieces.clear()
             self.generation += 1
 
-    def compiled_for_samples(self, call: OptimizedCall, root: nn.Module) -> CompiledModel:
+    def compiled_for_samples(self, call: OptimizedCall) -> CompiledModel:
         """The model compiled for the samples: once for all graphs, as long as the model computes the same.
 
         Dynamo also traces again when the model reads a changed value from an object that is not a module. Only a run
@@ -109,9 +110,9 @@ class Session:
         """
         if self._probe is None:
             self._probe = own_copy(Sample(call.args, call.kwargs))
-        with eval_mode(root, skip=self.skips_eval_mode), torch.no_grad():
-            torch.manual_seed(0)
-            output = own_copy(self._probe).call(call.function)
+        twin = Twin(call.function).model
+        with in_mode(twin, skips_eval_mode=self.skips_eval_mode), torch.no_grad():
+            output = own_copy(self._probe).call(twin)
             register_nodes(output)
             leaves = [leaf.clone() if is_tensor(leaf) else leaf for leaf in pytree.tree_leaves(output)]
         for before, compiled in self._compiled:

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from prepbench._torch_compat.optimized_calls import GraphInput, graph_inputs
-from prepbench.compile.backend.model_state import is_tensor, state_tensors
+from prepbench.compile.backend.model_state import is_tensor
 from prepbench.running.unchanged import unchanged
 
 
@@ -55,11 +55,10 @@ class TracedGraph:
         return [value for value, wanted in zip(outputs, self.tensor_outputs, strict=True) if wanted]
 
     def run(self, values: Sequence[Any], root: nn.Module) -> list[torch.Tensor]:
-        """The tensors that it computes. The inputs and the model ``root`` stay as they are."""
-        state = {id(tensor) for tensor in state_tensors(root)}
-        own = [value.clone() if is_tensor(value) and id(value) not in state else value for value in values]
-        with unchanged(root), torch.no_grad():
-            torch.manual_seed(0)
+        """The tensors that it computes. The inputs and the model ``root`` stay as they are, for other threads, too."""
+        weights = {id(parameter) for parameter in root.parameters()}
+        own = [value.clone() if is_tensor(value) and id(value) not in weights else value for value in values]
+        with unchanged(root, seed=0), torch.no_grad():
             return self.tensors(self.module(*own))
 
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:

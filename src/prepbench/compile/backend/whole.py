@@ -43,7 +43,7 @@ def _compiled(call: GraphCall, roles: InputRoles, unused: Sequence[Any]) -> tupl
     """The compiled model, and whether it takes the sizes of this call only."""
     session, function = call.session, call.model_call.function
     if session.has_samples:
-        return session.compiled_for_samples(call.model_call, call.root), False
+        return session.compiled_for_samples(call.model_call), False
     dynamic: dict[int, Sequence[int]] = {id(leaf): range(leaf.dim()) for leaf in unused}
     dynamic.update({id(call.values[place]): call.graph.inputs[place].symbolic for place in roles.given})
     sample = Sample(call.model_call.args, call.model_call.kwargs)
