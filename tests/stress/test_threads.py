@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,17 +14,19 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stress.models import STEPS, Small, fingerprint, replaceable, same, samples
+from tests.stress.models import STEPS, Small, fingerprint, prepare, replaceable, same, samples, trace
 
 THREADS = 8
 
 
 def _run(runs: int) -> None:
     jobs = [(STEPS[number % len(STEPS)], number % THREADS) for number in range(runs)]
-    expected = {job: job[0](Small(job[1]).eval()) for job in dict.fromkeys(jobs)}
+    # made here, because threads that seed and draw share one generator, with or without prepbench
+    models = [Small(number).eval() for number in range(THREADS)]
+    expected = {job: job[0](copy.deepcopy(models[job[1]])) for job in dict.fromkeys(jobs)}
     before = replaceable()
     with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(lambda job: job[0](Small(job[1]).eval()), jobs))
+        found = list(pool.map(lambda job: job[0](copy.deepcopy(models[job[1]])), jobs))
     wrong = [
         (job[0].__name__, job[1]) for job, result in zip(jobs, found, strict=True) if not same(result, expected[job])
     ]
@@ -37,6 +42,32 @@ def test_results_of_threads_equal_sequential_ones() -> None:
 @pytest.mark.timeout(3600)
 def test_two_hundred_runs_in_threads() -> None:
     _run(200)
+
+
+# dynamo itself puts the generator back for each frame that it traces, as in every torch.compile
+@pytest.mark.parametrize("step", [trace, prepare], ids=lambda step: step.__name__)
+def test_another_thread_draws_random_numbers_meanwhile(step: Callable[[nn.Module], Any]) -> None:
+    """A thread that seeds gets the numbers of its seed, whatever is put back in between."""
+    model, stop, wrong = Small(1).eval(), threading.Event(), []
+
+    def draw() -> None:
+        for seed in itertools.count(1000):
+            torch.manual_seed(seed)
+            time.sleep(0.001)
+            found = torch.rand(4)
+            if not torch.equal(found, torch.rand(4, generator=torch.Generator().manual_seed(seed))):
+                wrong.append(seed)
+            if stop.is_set():
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(draw)
+        try:
+            step(model)
+        finally:
+            stop.set()
+        future.result()
+    assert not wrong
 
 
 def _meanwhile(step: Callable[[nn.Module], Any], times: int = 1) -> None:

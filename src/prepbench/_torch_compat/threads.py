@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench._torch_compat.generators import numbers_preserved_here
 from prepbench.patching import answered_here, only_here, patched, patched_item
 
 _OURS = threading.RLock()
@@ -38,10 +39,11 @@ def torch_traces_here() -> Iterator[None]:
     """Inside the block, what torch does for its tracing does not reach other threads.
 
     FX replaces ``Module.__call__``, ``Module.__getattr__`` and wrapped functions; export replaces ``max``, ``min`` and
-    ``math.pow``; both set flags by which models and torch's own compiled functions choose their way.
+    ``math.pow``; both set flags by which models and torch's own compiled functions choose their way. Export also puts
+    back the generator of random numbers.
     """
     with ExitStack() as stack:
-        for entered in (*_fx_patches(), *_flags(), *_builtins_of_export()):
+        for entered in (*_fx_patches(), *_flags(), *_builtins_of_export(), *numbers_preserved_here()):
             stack.enter_context(entered)
         yield
 

@@ -14,6 +14,7 @@ from prepbench.errors import InputError, MetricError
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
 from prepbench.measure.batches import Batch
+from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.sqnr import Powers
 from prepbench.running.unchanged import own_copy
 
@@ -117,8 +118,7 @@ def run(name: str, candidate: Candidate, batch: Batch) -> Any:
     # a forward that changes its input in place must not change what the next candidate gets
     sample = own_copy(batch.sample)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(batch.sample.index)
+        with torch.no_grad(), numbers_kept(seed=batch.sample.index):
             return sample.call(candidate)
     except Exception as error:
         shapes = ", ".join(_shape(leaf) for leaf in pytree.tree_leaves((sample.args, sample.kwargs)))

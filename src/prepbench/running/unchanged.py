@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
-from prepbench.patching import undoing
 from prepbench.running.module_state import restored
 from prepbench.running.object_nodes import register_nodes
+from prepbench.running.random_numbers import numbers_kept
 
 
 @contextmanager
-def unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Put back attributes, buffer values, the training flags and every random number generator after the block."""
+def unchanged(model: torch.nn.Module, *, seed: int | None = None) -> Iterator[None]:
+    """Put back attributes, buffer values, the training flags and every random number generator after the block.
+
+    Args:
+        model: whose forward runs in the block.
+        seed: what torch's random numbers are seeded with inside the block.
+    """
     _check_materialised(model)
     devices = sorted({tensor.device.index for tensor in model.parameters() if tensor.device.type == "cuda"})
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with undoing() as undo, restored(model), torch.random.fork_rng(devices=devices):
-        undo.add(lambda: random.setstate(python_state))
-        undo.add(lambda: np.random.set_state(numpy_state))
+    with restored(model), numbers_kept(devices, seed=seed):
         yield
 
 

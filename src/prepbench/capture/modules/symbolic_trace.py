@@ -22,6 +22,7 @@ from prepbench.capture.modules.trace_result import IsLeaf, ModuleVisit, TraceRes
 from prepbench.patching import patched_here
 from prepbench.running.module_state import restored
 from prepbench.running.nested_values import map_values
+from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.source_lines import is_user_code, source_of_frame
 
 _MISSING = inspect.Parameter.empty
@@ -43,7 +44,7 @@ def trace_symbolically(
     result = TraceResult(fx.Graph(), tracer.visits)
     module = root if isinstance(root, torch.nn.Module) else torch.nn.Module()
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(numbers_kept())
         if keep:
             stack.enter_context(restored(module))
         stack.enter_context(patched_here(torch.nn.Module, "__setattr__", _keeping_buffers(tracer)))

@@ -43,6 +43,7 @@ from prepbench.capture.modules.trace_result import (
 from prepbench.inputs import Sample
 from prepbench.running import nested_values as structures
 from prepbench.running.module_state import replaced_buffers, restored
+from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.recorded_calls import wrapped_name
 from prepbench.running.source_lines import source_of_frame
 
@@ -108,7 +109,7 @@ class ValueRun:
         """Run the forward once and return what it did."""
         result = TraceResult(self.builder.graph, self.visits, None, self.builder.constants)
         with ExitStack() as stack:
-            stack.enter_context(torch.random.fork_rng(devices=[]))
+            stack.enter_context(numbers_kept())
             buffers = stack.enter_context(restored(self.root))
             call = fake_inputs(self.function, samples, self.mode, way.base)
             result.sizes = call.sizes
