@@ -23,11 +23,22 @@ def printable(text: str) -> str:
     return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+_LONGEST = 20_000
+"""Characters of a message; a file from somebody else may hold a name that is longer than anybody reads."""
+
+
+def _readable(text: str) -> str:
+    """The text printable, and its middle left out where it is too long."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} [...] {text[-_LONGEST // 2 + 10 :]}"
+    return printable(text)
+
+
 class PrepbenchError(Exception):
-    """Base class of all errors raised by prepbench. Its text is printable, whatever it quotes."""
+    """Base class of all errors raised by prepbench. Its text is printable and not too long, whatever it quotes."""
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return _readable(super().__str__())
 
 
 class InputError(PrepbenchError, ValueError):
@@ -50,7 +61,7 @@ class UnknownNameError(PrepbenchError, KeyError):
     """Something was looked up under a name that is not there; the message gives the names that are."""
 
     def __str__(self) -> str:  # KeyError would print the message in quotes
-        return printable(str(self.args[0])) if self.args else ""
+        return _readable(str(self.args[0])) if self.args else ""
 
 
 class CalibrationError(PrepbenchError, ValueError):
@@ -88,7 +99,7 @@ class StorageError(PrepbenchError, OSError):
     """
 
     def __str__(self) -> str:  # OSError would print the number of the error in place of the message
-        return printable(str(self.args[0])) if self.args else ""
+        return _readable(str(self.args[0])) if self.args else ""
 
 
 def sentence(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from prepbench.checks import check_count, check_path, check_progress, check_swit
 from prepbench.compile.arguments import check_arguments
 from prepbench.compile.artifact import read_manifest, write_folder
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.manifest_check import check_calls, check_report
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensor_specs import checked_tensors
@@ -314,6 +315,8 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
     try:
         target = target_named(manifest["target"])
         settings = target.settings_type.from_dict(manifest["deployment_settings"])
+        check_calls(manifest["calls"])
+        check_report(manifest["report"])
         call_spec, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
     except Exception as error:
         raise ArtifactError(

@@ -10,10 +10,21 @@ from prepbench.errors import ArtifactError
 
 SECONDS = 60.0
 _PROGRAM = """
-import sys
-from executorch.runtime import Runtime
+import ctypes, importlib.util, sys
 
-assert Runtime.get().load_program(sys.argv[1]).load_method("forward") is not None
+try:
+    # the Python of torch and ExecuTorch takes seconds to import, and only their libraries are needed
+    home = importlib.util.find_spec("torch").submodule_search_locations[0]
+    ctypes.CDLL(home + "/lib/libtorch_python.so", mode=ctypes.RTLD_GLOBAL)
+    from executorch.extension.pybindings import _C
+
+    check = _C.Verification.InternalConsistency
+    program = _C._load_program(sys.argv[1], program_verification=check)
+except (ImportError, OSError, AttributeError, TypeError):  # another version
+    from executorch.runtime import Runtime
+
+    program = Runtime.get().load_program(sys.argv[1])
+assert program.load_method("forward") is not None
 """
 
 

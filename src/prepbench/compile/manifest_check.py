@@ -1,0 +1,182 @@
+"""What a manifest says about calls and the report is checked before it is used: anybody may have written it."""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+MAX_DEPTH = 60
+MAX_SIZE = 2**48
+
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def check_calls(data: Any) -> None:
+    """Raise ``ValueError`` unless ``data`` is what :meth:`CallSpec.to_dict` writes; the message names the place."""
+    _check_table(data, "calls", "inputs", "outputs", "input_constants", "output_constants", "tensors", "defaults")
+    for name in ("parameters", "keywords", "paths"):
+        _check_list(data, name, str)
+    _check_list(data, "output_numbers", int)
+    inputs, outputs = _check_tree(data["inputs"], "inputs", 0), _check_tree(data["outputs"], "outputs", 0)
+    _check_arguments(data)
+    _check_constants(data["input_constants"], "input_constants", inputs)
+    _check_constants(data["output_constants"], "output_constants", outputs)
+    _check_constants(data["defaults"], "defaults", None)
+    if any(not 0 <= place < outputs for place in data["output_numbers"]):
+        raise ValueError("calls.output_numbers names a result that is not there")
+    if not isinstance(data["tensors"], list) or not len(data["tensors"]) == len(data["paths"]) == inputs:
+        raise ValueError(f"calls describes {inputs} inputs, and not each of them")
+    for place, row in enumerate(data["tensors"]):
+        if row is not None:
+            _check_tensor(row, f"tensors[{place}]")
+
+
+def check_report(data: Any) -> None:
+    """Raise ``ValueError`` unless ``data`` is what :meth:`CompileReport.to_dict` writes."""
+    _check_table(data, "report", "target", "seconds", "layers")
+    seconds = data["seconds"]
+    if not isinstance(seconds, dict) or not all(_is_number(value) for value in seconds.values()):
+        raise ValueError("report.seconds must hold a number for each stage")
+    for name in ("leaves", "fallbacks", "unsupported", "remarks"):
+        _check_list(data, name, str, "report")
+    if not isinstance(data["layers"], list):
+        raise ValueError("report.layers must be a list")
+    for place, row in enumerate(data["layers"]):
+        _check_fields(row, f"report.layers[{place}]", _LAYER)
+    _check_fields({name: data[name] for name in _REPORT if name in data}, "report", _REPORT)
+
+
+def _check_table(data: Any, where: str, *needed: str) -> None:
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} must be an object")
+    for name in needed:
+        if name not in data:
+            raise ValueError(f"{where}.{name} is missing")
+
+
+def _check_list(data: Mapping[str, Any], name: str, kind: type, where: str = "calls") -> None:
+    found = data.get(name, [])
+    if not isinstance(found, list) or not all(type(item) is kind for item in found):
+        raise ValueError(f"{where}.{name} must be a list of {kind.__name__}")
+
+
+def _check_arguments(data: Mapping[str, Any]) -> None:
+    """The nesting of the inputs is that of positional arguments and keywords."""
+    tree, positional = data["inputs"], data["positional"]
+    if type(positional) is not int or not 0 <= positional <= len(data["paths"]):
+        raise ValueError("calls.positional must count arguments")
+    kinds = [item["kind"] for item in tree.get("items", ())]
+    if tree["kind"] != "tuple" or kinds != ["tuple", "dict"]:
+        raise ValueError("calls.inputs must be positional arguments and keywords")
+    args, kwargs = tree["items"]
+    if len(args["items"]) != positional or sorted(map(str, kwargs["keys"])) != sorted(data["keywords"]):
+        raise ValueError("calls.inputs has other arguments than calls says")
+
+
+def _check_tree(tree: Any, where: str, depth: int) -> int:
+    """Check a nesting; returns how many leaves it has."""
+    if depth > MAX_DEPTH or not isinstance(tree, dict) or tree.get("kind") not in _KINDS:
+        raise ValueError(f"calls.{where} is no nesting of values")
+    if tree["kind"] == "leaf":
+        return 1
+    items, keys = tree.get("items"), tree.get("keys", [])
+    if not isinstance(items, list):
+        raise ValueError(f"calls.{where}.items must be a list")
+    if tree["kind"] in ("dict", "object", "namedtuple"):
+        if not isinstance(keys, list) or not all(type(key) in _PLAIN for key in keys):
+            raise ValueError(f"calls.{where}.keys must be a list of plain values")
+        if len(keys) != len(items) or len(set(keys)) != len(keys):
+            raise ValueError(f"calls.{where}.keys must name each item")
+    if tree["kind"] in ("object", "namedtuple") and not isinstance(tree.get("type"), str):
+        raise ValueError(f"calls.{where}.type must be a name")
+    if tree["kind"] == "namedtuple" and not (_is_name(tree["type"]) and all(map(_is_field, keys))):
+        raise ValueError(f"calls.{where} must have names that Python allows")
+    return sum(_check_tree(item, f"{where}.items[{place}]", depth + 1) for place, item in enumerate(items))
+
+
+_KINDS = frozenset({"leaf", "tuple", "list", "dict", "object", "namedtuple"})
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _is_field(name: Any) -> bool:
+    return _is_name(name) and not name.startswith("_")
+
+
+def _check_constants(table: Any, where: str, count: int | None) -> None:
+    if not isinstance(table, dict) or not all(type(value) in _PLAIN for value in table.values()):
+        raise ValueError(f"calls.{where} must hold plain values")
+    if count is not None and any(not key.isdecimal() or int(key) >= count for key in table):
+        raise ValueError(f"calls.{where} names a value that is not there")
+
+
+def _check_tensor(row: Any, where: str) -> None:
+    _check_table(row, f"calls.{where}", "dtype", "shape")
+    if not isinstance(row["dtype"], str) or not isinstance(getattr(torch, row["dtype"], None), torch.dtype):
+        raise ValueError(f"calls.{where}.dtype is no dtype")
+    if not _are_sizes(row["shape"], dynamic=True):
+        raise ValueError(f"calls.{where}.shape must be a list of sizes")
+    example = row.get("example")
+    if example is not None and (not _are_sizes(example) or len(example) != len(row["shape"])):
+        raise ValueError(f"calls.{where}.example must be a list of as many sizes")
+
+
+def _are_sizes(sizes: Any, *, dynamic: bool = False) -> bool:
+    if not isinstance(sizes, list) or not all(type(size) is int or (dynamic and size is None) for size in sizes):
+        return False
+    fixed = [size for size in sizes if size is not None]
+    return all(size >= 0 for size in fixed) and math.prod(fixed) < MAX_SIZE
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_range(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) == 2 and all(map(_is_number, value))
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value))
+
+
+def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
+_LAYER: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("fqn", "type", "rule", "reason", "observer", "note"), _is_text),
+    **dict.fromkeys(("parameters", "weights_bits", "activations_bits", "block_size"), _is_count),
+    **dict.fromkeys(("input_range", "scale_range"), _or_none(_is_range)),
+    "sqnr": _or_none(_is_number),
+    "bits_to_measure": _are_counts,
+}
+_REPORT: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("target", "name", "problem"), _is_text),
+    **dict.fromkeys(("size_bytes", "estimated_bytes"), _or_none(_is_count)),
+    "float_bytes": _is_count,
+    "model_sqnr": _or_none(_is_number),
+    "dry_run": lambda value: type(value) is bool,
+}
+
+
+def _check_fields(row: Any, where: str, checks: Mapping[str, Callable[[Any], bool]]) -> None:
+    if not isinstance(row, dict):
+        raise ValueError(f"{where} must be an object")
+    for name, value in row.items():
+        if name not in checks or not checks[name](value):
+            raise ValueError(f"{where}.{name[:60]} is not what prepbench writes")
