@@ -66,7 +66,7 @@ def tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
 
 _GROUPS = (
     "control_flow", "python_values", "structures", "mutation", "operators", "modules", "failures", "networks", "leaves",
-    "leaf_writes", "habits",
+    "leaf_writes", "habits", "state",
 )  # fmt: skip
 for _group in _GROUPS:
     importlib.import_module(f"{__name__}.{_group}")

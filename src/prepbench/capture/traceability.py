@@ -30,6 +30,7 @@ from prepbench.running.outcomes import without_output
 from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
+from prepbench.running.unchanged import unchanged
 
 DYNAMO, EXPORT, SYMBOLIC, VALUES = "dynamo", "torch.export", "symbolic trace", "trace with inputs"
 _WAYS = (DYNAMO, EXPORT, SYMBOLIC, VALUES)
@@ -234,7 +235,7 @@ def _dynamo(model: torch.nn.Module, samples: list[Sample]) -> list[Failure]:
 def _symbolic(module_or_func: Callable[..., Any], samples: list[Sample]) -> list[Failure]:
     model = as_module(module_or_func)
     try:
-        with without_output():
+        with without_output(), unchanged(model):
             graph = torch.fx.symbolic_trace(module_or_func)
     except Exception as error:
         with without_output():

@@ -39,6 +39,7 @@ from prepbench.quantize import check_calibration
 from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.running.check_inputs import check_traced
 from prepbench.running.module_state import state_bytes
+from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
 from prepbench.settings import (
@@ -78,7 +79,7 @@ def compile_model(
     progress: ProgressCallback = report_nothing,
     **extra_options: Any,
 ) -> Any:
-    """Capture, quantize and lower a model. The model itself is never changed.
+    """Capture, quantize and lower a model. The model itself is never changed, nor are the Python objects that it keeps.
 
     Args:
         module_or_func: a module, a function, or a bound method of a module.
@@ -264,6 +265,7 @@ def _layer_settings(
     return explained
 
 
+@numbers_kept()
 def _compile(task: CompileTask, timer: StageTimer) -> CompiledModel:
     """Quantize if there are settings for it, lower, check, report."""
     target, captured, call_spec = task.target, task.captured, task.call_spec

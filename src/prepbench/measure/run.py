@@ -38,7 +38,7 @@ def compare(
     Latency is that of one call on the first batch: each candidate is saved to a temporary folder and timed in a process
     of its own, all with the same number of threads, in interleaved rounds. A float module is timed as its exported
     graph, which PyTorch runs operator by operator. A candidate that cannot be saved is timed in this process, and the
-    result says so. Models keep their training flags and buffers; data is not changed.
+    result says so. Models are left as they were, with their flags, buffers and Python attributes; data is not changed.
 
     Args:
         candidates: models by name, all taking the same inputs. The others are compared with the first one.

@@ -14,6 +14,7 @@ from prepbench.errors import InputError, MetricError
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
 from prepbench.measure.batches import Batch
+from prepbench.running.plain_state import kept
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.sqnr import Powers
 from prepbench.running.unchanged import own_copy
@@ -159,16 +160,18 @@ def metric_name(metric: Any) -> str:
 
 @contextlib.contextmanager
 def eval_mode(candidates: Iterable[Candidate]) -> Iterator[None]:
-    """Eval mode inside the block. Afterwards training flags and buffers are as before.
+    """Eval mode inside the block. Afterwards training flags, buffers and plain Python objects are as before.
 
     Flags are set one by one: ``eval()`` of an exported module raises, and that of others does more than set flags.
     """
+    candidates = list(candidates)
     models = [c for c in candidates if isinstance(c, torch.nn.Module)]
     modules = [module for model in models for module in model.modules()]
     flags = [(module, module.training) for module in modules]
     # compiled models are left out: they may hold their weights as buffers, to which their graphs never write
     eager = [module for model in models if not is_compiled(model) for module in model.modules()]
     buffers = [(m, name, b, b.detach().clone()) for m in eager for name, b in m._buffers.items() if b is not None]
+    plain = list(kept(*(candidate for candidate in candidates if not is_compiled(candidate))))
     try:
         for module in modules:
             module.training = False
@@ -180,6 +183,8 @@ def eval_mode(candidates: Iterable[Candidate]) -> Iterator[None]:
             module._buffers[name] = buffer
             if not torch.equal(buffer, before):
                 buffer.data.copy_(before)
+        for put_back in plain:
+            put_back()
 
 
 def _elements(value: Any) -> int | None:

@@ -173,7 +173,7 @@ def _shell_of(module: torch.nn.Module) -> torch.nn.Module:
     kind = torch.nn.Module if isinstance(module, fx.GraphModule) else type(module)
     made: torch.nn.Module = object.__new__(kind)
     for name, value in vars(module).items():
-        own = name.startswith("_") and isinstance(value, dict)
+        own = name.startswith("_") and isinstance(value, dict | set)
         vars(made)[name] = copy.copy(value) if own else value
     return made
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,15 +9,20 @@ from typing import Any
 import torch
 
 from prepbench.patching import undoing
+from prepbench.running.plain_state import kept
 
 
 @contextmanager
-def restored(root: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+def restored(root: torch.nn.Module, function: Any = None) -> Iterator[dict[str, torch.Tensor]]:
     """Undo what the block does to ``root`` and its submodules: attributes, tensors, ``requires_grad``, ``.data``.
 
-    Plain lists, dicts and sets held by a module are restored too, for models that keep a cache between calls, and the
-    values of tensors that are counted up in place. What has not changed is not written to, because another thread may
-    be running the model. Yields the buffers as they were, by name.
+    Plain Python objects that they reach are restored too (see :mod:`prepbench.running.plain_state`), and the values of
+    tensors that are counted up in place. What has not changed is not written to, because another thread may be running
+    the model. Yields the buffers as they were, by name.
+
+    Args:
+        root: the model.
+        function: what is called in its place, if that is not the model itself.
     """
     modules = list(root.modules())
     buffers = dict(root.named_buffers())
@@ -31,72 +34,9 @@ def restored(root: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
             undo.add(_value_kept(tensor))
         for parameter in root.parameters():
             undo.add(_parameter_kept(parameter))
-        for module in modules:
-            undo.add(_module_kept(module))
+        for put_back in kept(root, function):
+            undo.add(put_back)
         yield buffers
-
-
-def _module_kept(module: torch.nn.Module) -> Callable[[], None]:
-    """How to put back the attributes of a module, and what the containers among them hold."""
-    live = vars(module)
-    before = dict(live)
-    # most are empty tables of hooks, of which there is nothing to copy
-    containers = [(value, value.copy() if value else None) for value in before.values() if type(value) in _CONTAINERS]
-    containers += [(value, value.copy()) for value in before.values() if _is_other_container(value)]
-
-    def put_back() -> None:
-        # never empty in between: another thread may be reading, and an interrupt would leave it so
-        if not (list(live) == list(before) and all(map(operator.is_, live.values(), before.values()))):
-            _refill(live, before)
-        for container, content in containers:
-            if content is None:
-                if container:
-                    container.clear()
-            else:
-                _put_content_back(container, content)
-
-    return put_back
-
-
-_CONTAINERS = frozenset({dict, collections.OrderedDict, list, set})
-
-
-def _is_other_container(value: object) -> bool:
-    return isinstance(value, dict | list | set) and type(value) not in _CONTAINERS
-
-
-def _reorder(live: dict[Any, Any], wanted: list[Any]) -> None:
-    """Bring keys into an order; those that stand right already are not touched."""
-    right = 0
-    for name, other in zip(list(live), wanted, strict=True):
-        if name is not other and name != other:
-            break
-        right += 1
-    for name in wanted[right:]:
-        live[name] = live.pop(name)
-
-
-def _put_content_back(container: Any, before: Any) -> None:
-    if isinstance(container, list):
-        if not _same_items(container, before):
-            container[:] = before
-    elif isinstance(container, dict):
-        if list(container) != list(before) or not _same_items(container.values(), before.values()):
-            _refill(container, before)
-    elif container != before:
-        container.clear()
-        container.update(before)
-
-
-def _same_items(one: Any, other: Any) -> bool:
-    return len(one) == len(other) and all(map(operator.is_, one, other))
-
-
-def _refill(live: dict[Any, Any], before: dict[Any, Any]) -> None:
-    live.update({name: value for name, value in before.items() if live.get(name, live) is not value})
-    for name in [name for name in live if name not in before]:
-        del live[name]
-    _reorder(live, list(before))
 
 
 def _parameter_kept(parameter: torch.nn.Parameter) -> Callable[[], None]:

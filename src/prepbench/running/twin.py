@@ -6,6 +6,7 @@ twin, so that other threads may go on running the user's model, and so that noth
 
 from __future__ import annotations
 
+import argparse
 import collections
 import copy
 import enum
@@ -16,8 +17,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
+
+from prepbench.running.plain_state import slots_of
 
 _SHARED = (type, str, bytes, int, float, enum.Enum, torch.jit.ScriptModule, fx.Graph, fx.Node)
 
@@ -117,7 +121,30 @@ class Twin:
         for name, part in vars(value).items():
             # most of what a module has are empty tables of hooks
             own[name] = part.copy() if name in _HOOKS and not part and type(part) in _BUILT_IN else self._twin(part)
+        self._copy_slots(value, twin)
         return twin
+
+    def _with_slots(self, value: Any) -> Any:
+        try:
+            twin = object.__new__(type(value))
+        except TypeError:  # a class that is made in C++
+            return value
+        self._note(value, twin)
+        self._copy_slots(value, twin)
+        return twin
+
+    def _copy_slots(self, value: Any, twin: Any) -> None:
+        for name in slots_of(type(value)):
+            if hasattr(value, name):
+                object.__setattr__(twin, name, self._twin(getattr(value, name)))
+
+    def _plain(self, value: Any) -> Any:
+        twin = self._note(value, type(value)())
+        vars(twin).update({name: self._twin(part) for name, part in vars(value).items()})
+        return twin
+
+    def _array(self, value: np.ndarray[Any, Any]) -> Any:
+        return self._note(value, value.copy())
 
     def _mapping(self, value: Any) -> Any:
         twin = self._note(value, value.copy() if type(value) in _BUILT_IN else copy.copy(value))
@@ -199,10 +226,14 @@ def _way_to_copy(kind: type) -> Copy | None:
         if issubclass(kind, known):
             return copied
     home = kind.__module__.partition(".")[0]
-    # attributes are all that there is to such an object, so that a copy of them is a copy of it
+    # attributes are all that there is to such an object, so that a copy of them is a copy of it; code asks whether it
+    # is the only one of a kind, and what closes something when it goes must not have a copy
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__new__ is object.__new__
-    known_home = home == "torch" or home in sys.stdlib_module_names
-    return Twin._with_attributes if plain and kind.__dictoffset__ and not known_home else None
+    if not plain or hasattr(kind, "__del__") or home == "torch" or home in sys.stdlib_module_names:
+        return None
+    if kind.__dictoffset__:
+        return Twin._with_attributes
+    return Twin._with_slots if slots_of(kind) else None
 
 
 _COPIES: tuple[tuple[type, Copy], ...] = (
@@ -212,6 +243,9 @@ _COPIES: tuple[tuple[type, Copy], ...] = (
     (types.FunctionType, Twin._function),
     (functools.partial, Twin._partial),
     (weakref.ref, Twin._reference),
+    (np.ndarray, Twin._array),
+    (types.SimpleNamespace, Twin._plain),
+    (argparse.Namespace, Twin._plain),
     (dict, Twin._mapping),
     (list, Twin._list),
     (collections.deque, Twin._list),

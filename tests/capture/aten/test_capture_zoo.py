@@ -15,20 +15,8 @@ from prepbench.errors import CaptureError
 from prepbench.inputs import normalize_samples
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.running.outcomes import outcome
+from tests.fingerprint import left_as_it_was
 from tests.zoo import ZOO, ZooCase
-
-
-def state_of(model: torch.nn.Module) -> Any:
-    """Everything that capturing must leave alone."""
-    attributes = {path: {k: id(v) for k, v in vars(module).items()} for path, module in model.named_modules()}
-    values = {name: value.clone() for name, value in (*model.named_parameters(), *model.named_buffers())}
-    return attributes, values, torch.get_rng_state()
-
-
-def assert_unchanged(before: Any, after: Any) -> None:
-    assert after[0] == before[0]
-    assert all(torch.equal(value, before[1][name]) for name, value in after[1].items())
-    assert torch.equal(after[2], before[2])
 
 
 def assert_does_the_same(captured: Captured, model: torch.nn.Module, inputs: list[Any]) -> None:
@@ -40,7 +28,8 @@ def assert_does_the_same(captured: Captured, model: torch.nn.Module, inputs: lis
 
 
 def assert_axes(captured: Captured, case: ZooCase) -> None:
-    report = captured.verify()
+    with left_as_it_was(captured.model):
+        report = captured.verify()
     assert report.problems == ()
     bounded = tuple(f"{axis.path}.shape[{axis.dim}]" for axis in report.axes if axis.status not in ("holds", "untried"))
     assert bounded == case.bounded, report
@@ -51,14 +40,12 @@ def test_captured_with_the_expected_leaves(name: str) -> None:
     case = ZOO[name]
     torch.manual_seed(0)
     model = case.make()
-    before = state_of(model)
     if case.refused:
-        with pytest.raises(CaptureError, match=case.refused):
+        with left_as_it_was(model), pytest.raises(CaptureError, match=case.refused):
             capture(model, copy.deepcopy(case.samples), fullgraph=False)
-        assert_unchanged(before, state_of(model))
         return
-    captured = capture(model, copy.deepcopy(case.samples), fullgraph=False)
-    assert_unchanged(before, state_of(model))
+    with left_as_it_was(model):
+        captured = capture(model, copy.deepcopy(case.samples), fullgraph=False)
     assert tuple(leaf.fqn for leaf in captured.leaves) == case.leaves
     assert all(leaf.remedy and leaf.kind for leaf in captured.leaves)
     assert_does_the_same(captured, model, [*case.samples, *case.unseen])

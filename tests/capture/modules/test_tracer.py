@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 
@@ -127,7 +128,7 @@ def test_unknown_concrete_argument_is_named() -> None:
 
 
 def test_forward_runs_once_per_trace_however_much_fails() -> None:
-    calls = []
+    calls = itertools.count()  # lists would be put back
 
     class Counts(nn.Module):
         def __init__(self) -> None:
@@ -135,13 +136,13 @@ def test_forward_runs_once_per_trace_however_much_fails() -> None:
             self.gates = nn.ModuleList(Raises(ValueError) for _ in range(8))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            calls.append(1)
+            next(calls)
             for gate in self.gates:
                 x = gate(x)
             return x
 
     RobustTracer().trace(Counts())
-    assert len(calls) == 1
+    assert next(calls) == 1
 
 
 def test_a_trace_does_not_disturb_other_threads() -> None:

@@ -47,7 +47,7 @@ def capture(
     """Capture a model, function or bound method as one ATen graph that equals it on the inputs.
 
     ``torch.export`` is tried without and then with dynamo. The result is run on the samples before it is returned. The
-    model is left exactly as it was.
+    model, with all that it keeps in Python objects, and the random number generators are left as they were.
 
     Args:
         module_or_func: what to capture, in the mode it is in.

@@ -260,6 +260,8 @@ def recursive_trace(
 ) -> GraphCollection:
     """Trace a model into a :class:`GraphCollection`.
 
+    The model, with all that it keeps in Python objects, and the random number generators are left as they were.
+
     Args:
         model: a module or a function.
         concrete_args: values by parameter name, for the model's own forward; only tensors become proxies. Parameters

@@ -22,6 +22,7 @@ from prepbench.capture.modules.trace_result import IsLeaf, ModuleVisit, TraceRes
 from prepbench.patching import patched_here
 from prepbench.running.module_state import restored
 from prepbench.running.nested_values import map_values
+from prepbench.running.plain_state import put_back_after
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.source_lines import is_user_code, source_of_frame
 
@@ -45,8 +46,7 @@ def trace_symbolically(
     module = root if isinstance(root, torch.nn.Module) else torch.nn.Module()
     with ExitStack() as stack:
         stack.enter_context(numbers_kept())
-        if keep:
-            stack.enter_context(restored(module))
+        stack.enter_context(restored(module, root) if keep else put_back_after(root))
         stack.enter_context(patched_here(torch.nn.Module, "__setattr__", _keeping_buffers(tracer)))
         stack.enter_context(types_of_tensors([root, *{type(part) for part in module.modules()}]))
         own = set(vars(module))

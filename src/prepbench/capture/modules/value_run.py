@@ -110,7 +110,7 @@ class ValueRun:
         result = TraceResult(self.builder.graph, self.visits, None, self.builder.constants)
         with ExitStack() as stack:
             stack.enter_context(numbers_kept())
-            buffers = stack.enter_context(restored(self.root))
+            buffers = stack.enter_context(restored(self.root, self.function))
             call = fake_inputs(self.function, samples, self.mode, way.base)
             result.sizes = call.sizes
             self.questions.sizes, self.questions.strict = call.sizes, way.strict

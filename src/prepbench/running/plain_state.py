@@ -1,0 +1,318 @@
+"""Plain Python objects that a model can reach, and how to put them back: meters, logs, globals, class attributes.
+
+Code that is traced sees stand-ins for tensors and numbers, and whatever keeps them is broken afterwards. So all that a
+model's code can write to is noted before and put back: what its modules hold, however deep, the attributes of its
+classes and functions, and the globals that its code names. Installed packages are taken to keep nothing in globals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dis
+import functools
+import operator
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from prepbench.patching import undoing
+from prepbench.running.source_lines import is_user_code, is_user_file
+
+PutBack = Callable[[], None]
+
+_ATOMS = (
+    type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), torch.Tensor, torch.dtype, torch.device,
+    torch.Size, torch.Generator, torch.jit.ScriptModule, torch.fx.Graph, torch.fx.Node, types.ModuleType,
+)  # fmt: skip
+_COMMON = frozenset({type(None), bool, int, float, str, torch.Tensor, torch.nn.Parameter})
+"""The most frequent of them, told apart without asking for every base class."""
+
+_LARGE = 10_000
+"""Containers with more items are put back, but not looked into."""
+
+_LARGE_ARRAY = 2**20
+"""Arrays of more bytes are left alone."""
+
+
+def kept(*roots: Any) -> Iterator[PutBack]:
+    """Note what can be reached from ``roots`` now; each function that is yielded puts one object back.
+
+    What did not change is not written to, because another thread may be running the model.
+    """
+    seen: set[int] = set()
+    waiting: list[Any] = list(roots)
+    while waiting:
+        value = waiting.pop()
+        if type(value) in _COMMON or id(value) in seen or isinstance(value, _ATOMS):
+            continue
+        seen.add(id(value))
+        put_back, parts = _looked_into(value)
+        waiting += parts
+        if put_back is not None:
+            yield put_back
+
+
+@contextmanager
+def put_back_after(*roots: Any) -> Iterator[None]:
+    """Undo what the block does to plain Python objects that can be reached from ``roots``."""
+    with undoing() as undo:
+        for step in kept(*roots):
+            undo.add(step)
+        yield
+
+
+def _looked_into(value: Any) -> tuple[PutBack | None, list[Any]]:
+    """How to put a value back if it can change, and what lies in it."""
+    if isinstance(value, dict | list | set | collections.deque):
+        parts = list(value.values()) if isinstance(value, dict) else list(value)
+        # an instance of a subclass may have attributes, too
+        return content_kept(value), [*(parts if len(parts) <= _LARGE else ()), *getattr(value, "__dict__", {}).values()]
+    if isinstance(value, tuple | frozenset):
+        return None, list(value)
+    if isinstance(value, np.ndarray):
+        return (_array_kept(value) if value.nbytes <= _LARGE_ARRAY else None), []
+    if isinstance(value, types.MethodType):
+        return None, [value.__self__, value.__func__]
+    if isinstance(value, functools.partial):
+        return None, [value.func, value.args, value.keywords]
+    if isinstance(value, types.FunctionType):
+        return _function(value) if _is_own(value.__code__) else (None, [])
+    if isinstance(value, type):
+        return _class(value) if _is_own_class(value) else (None, [])
+    return _object(value)
+
+
+def _object(value: Any) -> tuple[PutBack | None, list[Any]]:
+    kind = type(value)
+    home = kind.__module__.partition(".")[0]
+    if isinstance(value, torch.nn.Module):
+        return _module(value)
+    if kind not in _PLAIN and (home in _LIBRARIES or home in sys.stdlib_module_names):
+        return None, []
+    own = getattr(value, "__dict__", None)
+    slots = {name: part for name in slots_of(kind) if (part := getattr(value, name, _ABSENT)) is not _ABSENT}
+    steps = [attributes_kept(own)] if isinstance(own, dict) else []
+    steps += [_slots_kept(value, slots)] if slots else []
+    parts = [*(own or {}).values(), *slots.values(), kind]
+
+    def put_back() -> None:
+        for step in steps:
+            step()
+
+    return put_back, parts
+
+
+def _module(module: torch.nn.Module) -> tuple[PutBack, list[Any]]:
+    """Most of what a module has are empty tables of hooks, of which there is nothing to copy."""
+    attributes = attributes_kept(vars(module))
+    values = vars(module).values()
+    empty = [value for value in values if type(value) in _TABLES and not value]
+
+    def put_back() -> None:
+        attributes()
+        for table in empty:
+            if table:
+                table.clear()
+
+    return put_back, [*(value for value in values if type(value) not in _TABLES or value), type(module)]
+
+
+_TABLES = frozenset({dict, collections.OrderedDict, list, set})
+
+_PLAIN = (types.SimpleNamespace, argparse.Namespace)
+_LIBRARIES = ("torch", "builtins", "prepbench", "numpy")
+_ABSENT = object()
+
+
+def slots_of(kind: type) -> list[str]:
+    """The names of the slots of a class and those above."""
+    names: list[str] = []
+    for one in kind.__mro__:
+        slots = vars(one).get("__slots__", ())
+        names += [_mangled(one, name) for name in ([slots] if isinstance(slots, str) else slots)]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _mangled(kind: type, name: str) -> str:
+    private = name.startswith("__") and not name.endswith("__")
+    return f"_{kind.__name__.lstrip('_')}{name}" if private else name
+
+
+def _slots_kept(value: Any, before: dict[str, Any]) -> PutBack:
+    def put_back() -> None:
+        for name in slots_of(type(value)):
+            now = getattr(value, name, _ABSENT)
+            if name not in before and now is not _ABSENT:
+                object.__delattr__(value, name)
+            elif name in before and now is not before[name]:
+                object.__setattr__(value, name, before[name])
+
+    return put_back
+
+
+def _array_kept(array: np.ndarray[Any, Any]) -> PutBack:
+    before = array.copy()
+
+    def put_back() -> None:
+        if array.flags.writeable and array.tobytes() != before.tobytes():
+            array[...] = before
+
+    return put_back
+
+
+# -- classes, functions and the globals that they name
+
+
+def _class(kind: type) -> tuple[PutBack | None, list[Any]]:
+    def now() -> dict[str, Any]:
+        # Python keeps notes of its own in names with underscores
+        return {name: value for name, value in vars(kind).items() if not name.startswith("__")}
+
+    before = now()
+
+    def put_back() -> None:
+        changed = now()
+        for name in [name for name in before if changed.get(name, _ABSENT) is not before[name]]:
+            type.__setattr__(kind, name, before[name])
+        for name in [name for name in changed if name not in before]:
+            type.__delattr__(kind, name)
+
+    parts = [getattr(part, "__func__", part) for part in vars(kind).values()]
+    properties = [function for part in parts if isinstance(part, property) for function in (part.fget, part.fset)]
+    return put_back, [*parts, *properties, *kind.__bases__]
+
+
+def _function(function: types.FunctionType) -> tuple[PutBack | None, list[Any]]:
+    space, cells = function.__globals__, list(function.__closure__ or ())
+    read, written = _names(function.__code__)
+    contents = [_content(cell) for cell in cells]
+    attributes = attributes_kept(vars(function))
+    globals_before = {name: space.get(name, _ABSENT) for name in written}
+
+    def put_back() -> None:
+        attributes()
+        for cell, content in zip(cells, contents, strict=True):
+            if content is not _ABSENT and _content(cell) is not content:
+                cell.cell_contents = content
+        for name, value in globals_before.items():
+            if value is _ABSENT:
+                space.pop(name, None)
+            elif space.get(name, _ABSENT) is not value:
+                space[name] = value
+
+    parts = [value for name in read if (value := space.get(name)) is not None]
+    parts += [content for content in contents if content is not _ABSENT]
+    for module in [part for part in parts if isinstance(part, types.ModuleType) and _is_own_module(part)]:
+        # metrics.LOG.append(...) names the global of another module
+        parts += [value for name in read if (value := vars(module).get(name)) is not None]
+    return put_back, [*parts, *vars(function).values(), function.__defaults__, function.__kwdefaults__]
+
+
+@functools.lru_cache(maxsize=10_000)
+def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that code reads or writes, functions inside it included, and the globals that it assigns."""
+    read = set(code.co_names)
+    written = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = _names(constant)
+            read |= inner[0]
+            written |= inner[1]
+    return frozenset(read), frozenset(written)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # an empty cell
+        return _ABSENT
+
+
+def _is_own(code: types.CodeType) -> bool:
+    return is_user_code(code) and not _is_installed(code.co_filename)
+
+
+def _is_own_class(kind: type) -> bool:
+    home = kind.__module__.partition(".")[0]
+    if home in _LIBRARIES or home in sys.stdlib_module_names:
+        return False
+    module = sys.modules.get(kind.__module__)
+    return module is not None and not _is_installed(getattr(module, "__file__", None) or "")
+
+
+def _is_own_module(module: types.ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and is_user_file(file) and not _is_installed(file) and not file.startswith(_STDLIB)
+
+
+_STDLIB = sysconfig.get_path("stdlib")
+
+
+def _is_installed(file: str) -> bool:
+    return "/site-packages/" in file or "/dist-packages/" in file
+
+
+# -- attributes and containers
+
+
+def attributes_kept(live: dict[str, Any]) -> PutBack:
+    """How to bring the attributes of an object back to what they are now."""
+    before = dict(live)
+
+    def put_back() -> None:
+        if not (list(live) == list(before) and all(map(operator.is_, live.values(), before.values()))):
+            _refill(live, before)
+
+    return put_back
+
+
+def content_kept(container: Any) -> PutBack:
+    """How to bring a list, dict, set or deque back to what it holds now."""
+    before = container.copy()
+
+    def put_back() -> None:
+        if isinstance(container, dict):
+            if list(container) != list(before) or not _same_items(container.values(), before.values()):
+                _refill(container, before)
+        elif isinstance(container, set):
+            if container != before:
+                container.clear()
+                container.update(before)
+        elif isinstance(container, list):
+            if not _same_items(container, before):
+                container[:] = before
+        elif not _same_items(container, before):
+            container.clear()
+            container.extend(before)
+
+    return put_back
+
+
+def _same_items(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+def _refill(live: dict[Any, Any], before: dict[Any, Any]) -> None:
+    # never empty in between: another thread may be reading, and an interrupt would leave it so
+    live.update({name: value for name, value in before.items() if live.get(name, live) is not value})
+    for name in [name for name in live if name not in before]:
+        del live[name]
+    _reorder(live, list(before))
+
+
+def _reorder(live: dict[Any, Any], wanted: list[Any]) -> None:
+    """Bring keys into an order; those that stand right already are not touched."""
+    right = 0
+    for name, other in zip(list(live), wanted, strict=True):
+        if name is not other and name != other:
+            break
+        right += 1
+    for name in wanted[right:]:
+        live[name] = live.pop(name)
