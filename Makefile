@@ -62,7 +62,7 @@ test-frontend: extension/node_modules/.installed
 	$(IN_EXTENSION) npm run --silent test
 
 test-notebooks: $(INSTALLED)
-	$(PYTEST) --nbval notebooks --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
+	PREPBENCH_PROGRESS=0 $(PYTEST) --nbval notebooks --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
 
 test-browser: system $(INSTALLED)
 	$(PYTEST) tests/browser -m browser
@@ -72,7 +72,7 @@ notebooks: $(INSTALLED)
 	$(BIN)/jupyter nbconvert --to notebook --inplace --ClearMetadataPreprocessor.enabled=True \
 	  --ClearMetadataPreprocessor.clear_cell_metadata=False \
 	  --ClearMetadataPreprocessor.preserve_nb_metadata_mask="{'kernelspec','language_info'}" notebooks/*.ipynb
-	$(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+	PREPBENCH_PROGRESS=0 $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
 # what the front end is built to is committed, so that installing needs no Node
 frontend: extension/node_modules/.installed

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from prepbench.prepare import PreparationReport as PreparationReport
     from prepbench.prepare import prepare_model as prepare_model
     from prepbench.prepare import validate_model as validate_model
+    from prepbench.progress_bar import show_progress as show_progress
     from prepbench.running.record_inputs import record_inputs as record_inputs
     from prepbench.settings import CompileOptions as CompileOptions
     from prepbench.settings import DeploymentSettings as DeploymentSettings
@@ -89,6 +90,7 @@ _HOME = {
     "prepare_model": "prepbench.prepare",
     "record_inputs": "prepbench.running.record_inputs",
     "recursive_trace": "prepbench.capture.modules.collection",
+    "show_progress": "prepbench.progress_bar",
     "validate_model": "prepbench.prepare",
 }
 

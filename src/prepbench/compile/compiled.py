@@ -34,6 +34,7 @@ from prepbench.errors import (
 )
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.progress_bar import shows_progress
 from prepbench.running.tracing import tracing
 from prepbench.settings import (
     CompileOptions,
@@ -186,6 +187,7 @@ class CompiledModel(nn.Module):
         }
         write_folder(Path(folder), manifest, self._runtime.save)
 
+    @shows_progress("quantize")
     def initialize_algorithms(
         self,
         calibration_inputs: Iterable[Any],

@@ -35,6 +35,7 @@ from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.progress_bar import shows_progress
 from prepbench.quantize import check_calibration
 from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.running.check_inputs import check_traced
@@ -55,6 +56,7 @@ from prepbench.targets import Target, target_for
 from prepbench.targets.capabilities import check_settings
 
 
+@shows_progress("compile")
 def compile_model(
     module_or_func: Callable[..., Any],
     *,

@@ -15,12 +15,14 @@ from prepbench.capture.traceability import TraceabilityReport, check_ways
 from prepbench.checks import check_seconds
 from prepbench.document.model import Failure
 from prepbench.fixes import proposed_rewrites
+from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced, checked_samples
 from prepbench.settings import DeploymentSettings
 from prepbench.targets import Target, target_for
 
 
+@shows_progress("check")
 def check_traceability(
     module_or_func: Callable[..., Any],
     inputs: Any,

@@ -19,9 +19,11 @@ from prepbench.measure.comparison import Comparison as Comparison
 from prepbench.measure.latency import Latency, measure_latency
 from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import Candidate, Scores, eval_mode
+from prepbench.progress_bar import shows_progress
 from prepbench.storage import temporary_folder
 
 
+@shows_progress("compare")
 def compare(
     candidates: Mapping[str, torch.nn.Module | Callable[..., Any]],
     data: Any,

@@ -28,6 +28,7 @@ from prepbench.prepare.sizes import fixed_sizes, with_other_batch
 from prepbench.prepare.trace import Traced, trace
 from prepbench.prepare.training_flag import UNKNOWN_LINE, place_text
 from prepbench.prepare.verify import compare_in_other_mode, compare_on, verify
+from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import checked_samples, known_names
 from prepbench.running.outcomes import without_output
 from prepbench.running.tracing import tracing
@@ -36,6 +37,7 @@ from prepbench.running.twin import Twin
 Pass = Callable[[PreparedModel], Sequence[Change]]
 
 
+@shows_progress("prepare")
 def prepare_model(
     model: torch.nn.Module,
     modules_to_exclude: Sequence[torch.nn.Module] | None = None,

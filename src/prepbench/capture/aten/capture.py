@@ -19,6 +19,7 @@ from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced, itself_raises, on_device_of
 from prepbench.running.object_nodes import register_nodes
@@ -35,6 +36,7 @@ class FullGraphError(CaptureError):
         self.failures = tuple(failures)
 
 
+@shows_progress("capture")
 def capture(
     module_or_func: Callable[..., Any],
     inputs: Any,

@@ -23,6 +23,7 @@ from prepbench.checks import check_text, described
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
 from prepbench.errors import CaptureError, UnknownNameError
 from prepbench.inputs import Sample
+from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import check_traced, checked_samples, known_names
 
 
@@ -255,6 +256,7 @@ def has_forward(module: torch.nn.Module) -> bool:
     return getattr(forward, "__func__", forward) is not torch.nn.Module.forward
 
 
+@shows_progress("trace")
 def recursive_trace(
     model: Target, concrete_args: dict[str, Any] | None = None, *, inputs: Any = None
 ) -> GraphCollection:

@@ -1,0 +1,171 @@
+"""A bar for calls that take long: shown by itself after two seconds, gone when the call is done."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+from prepbench.checks import check_switch
+from prepbench.jobs import Progress, ProgressCallback, report_nothing
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DELAY = 2.0
+"""Seconds after which a call shows a bar."""
+
+_EVERY = 0.2
+_VARIABLE = "PREPBENCH_PROGRESS"
+
+_wanted = True
+_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("inside a call that shows its progress", default=False)
+
+
+def show_progress(on: bool) -> None:
+    """Choose whether long calls show a progress bar by themselves; they do at first.
+
+    A bar appears after two seconds, in a terminal or a notebook, and is gone when the call is done. A call that is
+    given ``progress=`` shows none, nor does any where standard error is not a terminal, or where the environment
+    variable ``PREPBENCH_PROGRESS`` is ``0``.
+
+    Args:
+        on: False for no bars in this process.
+
+    Raises:
+        SettingsError: ``on`` is not a boolean.
+
+    Example:
+        >>> show_progress(False)
+        >>> show_progress(True)
+    """
+    check_switch("on", on)
+    global _wanted
+    _wanted = on
+
+
+def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a public function show a bar while it runs; one that it calls shows none of its own.
+
+    Args:
+        title: what the bar says in front of the stage, e.g. ``"compile"``.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = kwargs.get("progress", report_nothing)
+            if _inside.get():
+                return function(*args, **kwargs)
+            token = _inside.set(True)
+            try:
+                if given is not report_nothing or not _can_show():
+                    return function(*args, **kwargs)
+                with _bar(title) as report:
+                    if "progress" in _parameters(function):
+                        kwargs["progress"] = report
+                    return function(*args, **kwargs)
+            finally:
+                _inside.reset(token)
+
+        return call
+
+    return decorate
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    code = function.__code__
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+
+def _can_show() -> bool:
+    if not _wanted or os.environ.get(_VARIABLE) == "0":
+        return False
+    return _in_kernel() or bool(getattr(sys.stderr, "isatty", bool)())
+
+
+def _in_kernel() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[ProgressCallback]:
+    """A thread draws, because what is replaced while torch traces is replaced for the tracing thread only."""
+    latest, ended = [Progress("")], threading.Event()
+    draw = functools.partial(_draw, title, latest, ended, time.time(), sys.stderr)
+    # in the caller's context, so that a notebook shows the bar below the cell that is running
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(draw,), daemon=True)
+    thread.start()
+    try:
+        yield lambda step: latest.__setitem__(0, step)
+    finally:
+        ended.set()
+        thread.join(DELAY)
+
+
+def _draw(title: str, latest: list[Progress], ended: threading.Event, start: float, stream: Any) -> None:
+    if ended.wait(DELAY):
+        return
+    bar = (_notebook_bar() if _in_kernel() else _terminal_bar())(
+        desc=title, file=stream, leave=False, dynamic_ncols=True, bar_format=_TIMED
+    )
+    bar.start_t = start
+    try:
+        while not ended.wait(_EVERY):
+            step = latest[0]
+            stage = " · ".join(part for part in (title, step.stage, step.message) if part)
+            counted = step.total > 1
+            bar.total, bar.n = (step.total, min(step.done, step.total)) if counted else (None, 0)
+            bar.bar_format = _COUNTED if counted else _TIMED
+            bar.set_description_str(stage, refresh=True)
+    finally:
+        bar.close()
+
+
+_COUNTED = "{desc} |{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
+_TIMED = "{desc} [{elapsed}]"
+
+
+@functools.cache
+def _terminal_bar() -> Any:
+    from tqdm.std import tqdm
+
+    class TerminalBar(tqdm):  # type: ignore[misc]
+        monitor_interval = 0  # no further thread, which would stay
+
+    return TerminalBar
+
+
+@functools.cache
+def _notebook_bar() -> Any:
+    """The same bar as text in an output of its own: a saved notebook keeps nothing of it, as it would of a widget."""
+    from IPython import display as ipython
+
+    show: Any = ipython.display
+
+    class NotebookBar(_terminal_bar()):  # type: ignore[misc]
+        _handle: Any = None
+
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            self._show(str(self) if msg is None else msg)
+
+        def close(self) -> None:
+            self.disable = True
+            self._show("")
+
+        def _show(self, text: str) -> None:
+            bundle = {"text/plain": text}
+            if self._handle is None:
+                self._handle = show(bundle, raw=True, display_id=True)
+            else:
+                self._handle.update(bundle, raw=True)
+
+    return NotebookBar
