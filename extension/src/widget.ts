@@ -4,7 +4,8 @@ import engine from "engine-script";
 import { unzipped, workerOf } from "./blobs";
 import type { Overlay } from "./generated/document";
 import type { DiagramActions } from "./generated/widgets";
-import { type Assets, createDiagram, type DiagramView, type View } from "./render";
+import { type Assets, createDiagram, type View } from "./render";
+import { sharedNow } from "./shared";
 
 interface State {
   data: DataView;
@@ -22,22 +23,6 @@ interface Model {
   on(event: string, callback: (...given: never[]) => void): void;
   off(event: string, callback: (...given: never[]) => void): void;
   send(content: Record<string, unknown>): void;
-}
-
-/** What the JupyterLab extension leaves for widgets in the same page. */
-interface Shared {
-  assets?: Assets;
-  adopt?: (view: DiagramView) => () => void;
-  layout?: Promise<string>;
-}
-
-const PLACE = Symbol.for("prepbench");
-
-/** Looked up at each use: the extension may come after the first widget. */
-function sharedNow(): Shared {
-  const page = globalThis as Record<symbol, Shared | undefined>;
-  page[PLACE] ??= {};
-  return page[PLACE];
 }
 
 /** Asks Python for something that comes as bytes. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,57 @@ torch.manual_seed(0)
 net = Net().eval()
 batches = [torch.randn(2, 3, 32, 32), torch.randn(3, 3, 40, 40)]
 """
+FAILING_LINE = next(n for n, line in enumerate(MODEL.splitlines(), 1) if "if x.sum" in line)
 UNTIMED = """
 import functools
 import prepbench.bench.bench
 prepbench.bench.bench.compare = pb.compare = functools.partial(pb.compare, rounds=0)
+"""
+_AT_LINE = """([cell, line]) => {
+  const { activeCellIndex, activeCell } = window.jupyterapp.shell.currentWidget.content;
+  return activeCellIndex === cell && activeCell.editor?.getCursorPosition().line === line - 1;
+}"""
+LONG = """
+class Caching(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(8, 8)
+
+    def forward(self, x, keys, values):
+        keys, values = torch.cat([keys, x[:, None]], 2), torch.cat([values, x[:, None]], 2)
+        return self.fc(torch.nn.functional.scaled_dot_product_attention(x[:, None], keys, values)[:, 0]), [keys, values]
+
+class Body(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Caching() for _ in range(6))
+
+    def forward(self, x, cache):
+        for _ in range(50):
+            x = x + 1
+        for i, layer in enumerate(self.layers):
+            x, cache[i] = layer(x, *cache[i])
+        return x, cache
+
+class Language(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Body()
+        self.head = torch.nn.Linear(8, 20)
+
+    def forward(self, x, cache):
+        x, cache = self.body(x, [list(pair) for pair in cache])
+        return self.head(x), cache
+
+def sample(batch, new, past):
+    caches = [[torch.ones(batch, 1, past, 8), torch.ones(batch, 1, past, 8)] for _ in range(6)]
+    return torch.ones(batch, new, 8), caches
+
+language = Language().eval()
+samples = [sample(2, 3, 5), sample(3, 5, 9)]
+deep = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()) for _ in range(555))).eval()
+strides = torch.nn.Sequential(*(torch.nn.Conv2d(3, 3, 3, stride=2, padding=1) for _ in range(3))).eval()
+images = [torch.randn(2, 3, 64, 64), torch.randn(3, 3, 80, 72)]
 """
 BENCH = "bench = pb.Bench(net, calibration_inputs=batches)\nbench"
 
@@ -108,6 +156,22 @@ def smallest_text(view: Locator) -> float:
             t => Number(t.getAttribute('font-size')) * t.getScreenCTM().a))"""
     )
     return size
+
+
+def contrast(element: Locator) -> float:
+    """Of an element's text with its own background, as WCAG 2 defines it."""
+    ratio: float = element.evaluate(
+        """e => {
+          const style = getComputedStyle(e);
+          const [text, ground] = [style.color, style.backgroundColor].map(colour => {
+            const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map(Number).map(part => part / 255)
+              .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          });
+          return (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
+        }"""
+    )
+    return ratio
 
 
 def broken_labels(view: Locator) -> list[str]:
@@ -198,6 +262,9 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
         box = card.bounding_box()
         assert box
         assert box["height"] < 260, (theme, width)
+    card.get_by_role("button", name="Open line").click()
+    page.wait_for_function(_AT_LINE, arg=[0, FAILING_LINE], timeout=20_000)
+    card.scroll_into_view_if_needed()
     card.get_by_role("button", name="Make it a leaf").click()
     expect(bench.locator(".pbb-info")).to_contain_text("int8 ONNX Runtime", timeout=180_000)
     expect(bench.locator(".pbb-info")).not_to_contain_text(" 0 MB")
@@ -235,4 +302,92 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     bench.get_by_role("button", name="Undo").click()
     expect(bench.locator(".pbb-old")).to_have_count(0)
     expect(page.locator(".pbb-stale")).to_have_count(0)
+    assert not problems
+
+
+def long_texts(view: Locator) -> list[str]:
+    """Texts in boxes that are too long to be read at a glance."""
+    texts: list[str] = view.locator("g.node text").all_text_contents()
+    return [text for text in texts if len(text) > 30]
+
+
+def test_sizes_have_short_names_in_both_graphs(page: Page, shared_lab: Lab) -> None:
+    problems, _ = watch(page, shared_lab.url)
+    both = "pb.diagram(pb.recursive_trace(strides, inputs=images), pb.capture(strides, images))"
+    open_notebook(page, shared_lab, "sizes", [MODEL + LONG, both])
+    run_cell(page, 0)
+    for theme, width in looks(page):
+        run_cell(page, 1)
+        view = page.locator(".pbd").last
+        shown = []
+        for level in ("module graph", "ATen graph"):
+            view.get_by_role("button", name=level).click()
+            expect(view.get_by_role("button", name=level)).to_have_attribute("aria-pressed", "true")
+            page.wait_for_timeout(600)
+            expect(view.locator("g.node").first).to_be_visible(timeout=60_000)
+            assert contrast(view.get_by_role("button", name=level)) >= 4.5, (theme, width, level)
+            assert not long_texts(view), (theme, width, level)
+            assert smallest_text(view) >= 9, (theme, width, level)
+            legend = view.locator(".pbd-sizes")
+            expect(legend).to_contain_text("H1 = (H - 1)//2 + 1")
+            expect(legend).to_contain_text("H = input.shape[2]")
+            assert inside(legend, view), (theme, width)
+            texts = view.locator("g.node text").all_text_contents()
+            shown.append({text for text in texts if "×" in text})
+            shot(page, f"sizes-{level[:4]}-{width}-{theme[-5:].strip()}")
+        assert shown[0] == shown[1]
+        assert "B×3×H1×W1" in shown[0]
+        view.locator("g.node[aria-label^='1,']").first.click()
+        details = view.locator(".pbd-side dl")
+        expect(details).to_contain_text("H2")
+        expect(details).to_contain_text("//4")
+        assert not broken_labels(view), (theme, width)
+    assert not problems
+
+
+def test_long_models_and_caches_open_on_what_they_hold(page: Page, shared_lab: Lab) -> None:
+    problems, _ = watch(page, shared_lab.url)
+    cells = [
+        MODEL + LONG,
+        "pb.recursive_trace(deep, inputs=[torch.ones(2, 4), torch.ones(3, 4)])",
+        "captured = pb.capture(language, samples)\ncaptured",
+        "print(captured.verify())",
+        "pb.Bench(language, tracing_inputs=samples)",
+    ]
+    open_notebook(page, shared_lab, "long", cells)
+    run_cell(page, 0)
+    printed: Any = run_cell(page, 3 - 1) and run_cell(page, 3)[0]
+    assert len(printed["text"].splitlines()) <= 12
+    assert "height" not in printed["text"]
+    for theme, width in looks(page):
+        where = f"{theme}, {width}"
+        run_cell(page, 1)
+        view = page.locator(".pbd").first
+        expect(view.locator("g.node").first).to_be_visible(timeout=60_000)
+        view.scroll_into_view_if_needed()
+        page.wait_for_timeout(300)
+        titles = [text for text in view.locator("g.node text, g.cluster > text").all_text_contents() if " … " in text]
+        numbers = sorted(tuple(map(int, re.findall(r"\d+", title)))[:2] for title in titles)
+        assert ("520", "554") in {tuple(re.findall(r"\d+", title)) for title in titles}, (where, titles)
+        assert numbers[0][0] <= 1, (where, titles)
+        shot(page, f"deep-{width}-{theme[-5:].strip()}")
+
+        run_cell(page, 2)
+        view = page.locator(".pbd").nth(1)
+        expect(view.locator("g.node").first).to_be_visible(timeout=60_000)
+        view.scroll_into_view_if_needed()
+        page.wait_for_timeout(300)
+        shot(page, f"language-{width}-{theme[-5:].strip()}")
+        assert 8 < view.locator("g.node").count() <= 120, where
+        assert view.locator("g.node.input").count() <= 2, where
+        assert smallest_text(view) >= 9, where
+        assert inside(view.locator("g.node").first, view.locator(".pbd-canvas")), where
+
+        run_cell(page, 4)
+        rows = page.locator(".pbb-axes-row")
+        expect(rows).to_have_count(2)
+        expect(rows.last).to_contain_text("cache[*][*] × 12")
+        expect(rows.last).to_contain_text("past")
+        rows.last.scroll_into_view_if_needed()
+        shot(page, f"axes-{width}-{theme[-5:].strip()}")
     assert not problems

@@ -105,7 +105,7 @@ def test_a_failure_names_its_line_and_opens_it(page: Page, lab: Any, graph: str,
     expect(failure).to_have_count(1, timeout=60_000)
     expect(failure).to_contain_text("data-dependent branch")
     expect(failure.locator(".pbl-remedy")).to_contain_text("torch.where")
-    failure.get_by_role("button", name=f"small.py:{FAILING_LINE}").click()
+    failure.get_by_role("button", name=f"Open line · small.py:{FAILING_LINE}").click()
     page.wait_for_function(f"() => ({PATH_IN_FRONT})() === 'small.py'", timeout=30_000)
     page.wait_for_function(
         "line => window.jupyterapp.shell.currentWidget.content.editor?.getCursorPosition().line === line - 1",
@@ -145,7 +145,7 @@ def test_a_line_of_a_cell_is_found_in_its_notebook(page: Page, lab: Any, graph: 
     (lab.folder / "cells.ipynb").write_text(json.dumps(notebook))
     _open(page, lab, "cells.ipynb")
     page.locator(".jp-Dialog .jp-mod-reject").click()
-    _show_panel(page).get_by_role("button", name=f"notebook cell:{FAILING_LINE}").click(timeout=60_000)
+    _show_panel(page).get_by_role("button", name=f"Open line · notebook cell:{FAILING_LINE}").click(timeout=60_000)
     page.wait_for_function(
         """line => {
           const { activeCellIndex, activeCell } = window.jupyterapp.shell.currentWidget.content;

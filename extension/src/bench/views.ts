@@ -1,7 +1,8 @@
 /** The small parts of the bench: header, axes, target, compile, code. Each is built again when its traits change. */
 
-import type { AxisSummary, BenchActions, Card, Progress } from "../generated/widgets";
+import type { AxisSummary, BenchActions, Card, Progress, Trouble } from "../generated/widgets";
 import { copyIcon, copyText, make } from "../render/dom";
+import { sharedNow } from "../shared";
 import { act, type BenchModel } from "./model";
 
 const TROUBLES = 5; // that an error's card shows
@@ -115,7 +116,7 @@ function errorCard(model: BenchModel, { text, troubles, details, can_be_leaf }: 
         "li",
         {},
         make("div", {}, make("b", {}, trouble.fqn || "the model itself"), ` ${trouble.type} · ${trouble.reason}`),
-        ...(trouble.place ? [make("code", { class: "pbb-place" }, `${trouble.place}   ${trouble.code}`)] : []),
+        ...placeOf(trouble),
         ...(trouble.remedy ? [make("div", { class: "pbb-dim" }, trouble.remedy)] : []),
       ),
     );
@@ -137,6 +138,17 @@ function errorCard(model: BenchModel, { text, troubles, details, can_be_leaf }: 
     buttons,
     ...(details ? [folded] : []),
   );
+}
+
+/** The line of a failure, with a button that opens it where the page can. */
+function placeOf({ place, code, file, line }: Trouble): HTMLElement[] {
+  if (!place) return [];
+  const text = make("code", { class: "pbb-place" }, `${place}   ${code}`);
+  const open = sharedNow().openSource;
+  if (!open || !file) return [text];
+  const click = (): void => open(file, line, code, text);
+  const button = make("button", { type: "button", title: `Open ${place}`, click }, "Open line");
+  return [text, make("div", { class: "pbb-actions" }, button)];
 }
 
 function copyButton(text: () => string, label: string): HTMLElement {

@@ -91,6 +91,8 @@ export interface Trouble {
   place: string;
   code: string;
   remedy: string;
+  file: string;
+  line: number;
 }
 
 export interface BenchActions {

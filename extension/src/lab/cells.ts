@@ -42,7 +42,21 @@ export function findCell(cells: readonly Cell[], file: string, line: number, cod
   const count = /^<ipython-input-(\d+)-/.exec(file)?.[1];
   if (count !== undefined) return cells.findIndex(({ model }) => model.executionCount === Number(count));
   if (code === "") return -1;
-  return sources.findIndex((source) => source?.split("\n")[line - 1]?.trim() === code.trim());
+  return sources.findIndex((source) => source !== null && lineInEditor(source, line, code) > 0);
+}
+
+/**
+ * The line of a cell's text that Python calls `line`, by its code where that is known; 0 if there is no such line.
+ * IPython takes blank lines at the start away before it counts.
+ */
+export function lineInEditor(source: string, line: number, code = ""): number {
+  const lines = source.split("\n");
+  const blank = Math.max(
+    lines.findIndex((text) => text.trim() !== ""),
+    0,
+  );
+  if (code === "") return line + blank;
+  return [line + blank, line].find((each) => lines[each - 1]?.trim() === code.trim()) ?? 0;
 }
 
 function hashIn(file: string): string | null {

@@ -56,7 +56,9 @@ function place(source: NonNullable<TreeRow["source"]>, actions: FailureActions):
   const { file, line, code } = source;
   const whole = element("div", "pbl-place");
   const short = file.split(/[\\/]/).at(-1) || file;
-  const link = button("pbl-link pbl-source", `${short}:${line}`, () => actions.openSource(file, line, code));
+  const link = button("pbl-link pbl-source", `Open line · ${short}:${line}`, () =>
+    actions.openSource(file, line, code),
+  );
   link.title = `Open ${file}:${line}`;
   whole.append(link);
   if (code) whole.append(element("code", "", code));

@@ -5,13 +5,13 @@ import { ILauncher } from "@jupyterlab/launcher";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import { ISettingRegistry } from "@jupyterlab/settingregistry";
 
-import type { DiagramView } from "../render";
+import { PLACE, type Shared } from "../shared";
 import { assets } from "./assets";
 import { addCommands } from "./commands";
 import { addFileType } from "./document";
 import { rendererFactory } from "./mime";
 import { ModelPanel } from "./panel";
-import { Diagrams } from "./registry";
+import { Diagrams, type OpenSource } from "./registry";
 import { followSettings } from "./settings";
 import { sourceOpener } from "./source";
 
@@ -34,7 +34,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   ): void => {
     const openSource = sourceOpener(app);
     const diagrams = new Diagrams(openSource);
-    shareWithWidgets(diagrams);
+    shareWithWidgets(diagrams, openSource);
     rendermime.addFactory(rendererFactory(diagrams), 0);
     addFileType(app, diagrams, restorer);
     addPanel(app, new ModelPanel(app.shell, diagrams, openSource), restorer);
@@ -48,10 +48,13 @@ const plugin: JupyterFrontEndPlugin<void> = {
 };
 
 /** Widgets of the same page use the scripts that are here already, and appear in the panel. */
-function shareWithWidgets(diagrams: Diagrams): void {
-  Object.assign(globalThis, {
-    [Symbol.for("prepbench")]: { assets, adopt: (view: DiagramView) => diagrams.adopt(view) },
-  });
+function shareWithWidgets(diagrams: Diagrams, openSource: OpenSource): void {
+  const shared: Shared = {
+    assets,
+    adopt: (view) => diagrams.adopt(view),
+    openSource: (file, line, code, from) => openSource(file, line, from, code),
+  };
+  Object.assign(globalThis, { [PLACE]: shared });
 }
 
 function addPanel(app: JupyterFrontEnd, panel: ModelPanel, restorer: ILayoutRestorer | null): void {

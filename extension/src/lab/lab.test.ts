@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import type { TreeRow } from "../render/api";
 import type { Cell } from "./cells";
-import { findCell, isCell, nameOfCell } from "./cells";
+import { findCell, isCell, lineInEditor, nameOfCell } from "./cells";
 import { candidates } from "./paths";
 import { hierarchy, indexOf, matching, openAtFirst, visible } from "./rows";
 import { lookOf } from "./settings";
@@ -116,6 +116,17 @@ describe("the cell that a line is in", () => {
     expect(findCell(cells, "<ipython-input-7-0a1b2c>", 2)).toBe(2);
     expect(findCell(cells, "notebook cell", 2, "if x:")).toBe(2);
     expect(findCell(cells, "notebook cell", 2)).toBe(-1);
+  });
+
+  it("is found where blank lines come first, which IPython does not count", () => {
+    const source = "\n  \ndef f(x):\n    if x:\n        pass";
+    expect(findCell([cell("1 + 1"), cell(source)], "notebook cell", 2, "if x:")).toBe(1);
+    expect(lineInEditor(source, 2)).toBe(4);
+    expect(lineInEditor(source, 2, "if x:")).toBe(4);
+    expect(lineInEditor(source, 4, "if x:")).toBe(4);
+    expect(lineInEditor(source, 3, "if x:")).toBe(0);
+    expect(lineInEditor("if x:", 1)).toBe(1);
+    expect(lineInEditor("", 1)).toBe(1);
   });
 
   it("is told from a file", () => {

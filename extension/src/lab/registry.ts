@@ -12,8 +12,8 @@ export interface Living {
   readonly host: Widget;
 }
 
-/** Opens a source line; `host` is the diagram's widget. */
-export type OpenSource = (file: string, line: number, host: Widget, code?: string) => void;
+/** Opens a source line; `host` is the diagram's widget, or an element of another front end. */
+export type OpenSource = (file: string, line: number, host: Widget | HTMLElement, code?: string) => void;
 
 /** All diagrams that are alive, in outputs and in tabs. */
 export class Diagrams {

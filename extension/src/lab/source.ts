@@ -4,7 +4,7 @@ import type { CodeEditor } from "@jupyterlab/codeeditor";
 import { PageConfig, PathExt } from "@jupyterlab/coreutils";
 import type { Widget } from "@lumino/widgets";
 import type { Notebook } from "./cells";
-import { findCell, isCell, notebookIn } from "./cells";
+import { findCell, isCell, lineInEditor, notebookIn } from "./cells";
 import { candidates } from "./paths";
 import type { OpenSource } from "./registry";
 import { documentPath, holds } from "./widgets";
@@ -15,7 +15,8 @@ const PATIENCE_MS = 3000;
 export function sourceOpener(app: JupyterFrontEnd): OpenSource {
   return (file, line, host, code) => {
     const main = [...app.shell.widgets("main")];
-    const owner = main.find((widget) => holds(widget, host)) ?? null;
+    const owner =
+      main.find((widget) => (host instanceof HTMLElement ? widget.node.contains(host) : holds(widget, host))) ?? null;
     const opening = isCell(file)
       ? openCell(app, owner, main, file, line, code)
       : openFile(app, PathExt.dirname(documentPath(owner)), file, line);
@@ -64,21 +65,22 @@ async function openCell(
     const index = notebook ? findCell(notebook.widgets, file, line, code) : -1;
     if (!notebook || index < 0) continue;
     app.shell.activateById(widget.id);
-    await showCell(notebook, index, line);
+    await showCell(notebook, index, line, code);
     return;
   }
   const what = code ? `: ${code}` : "";
   Notification.info(`The code is in line ${line} of a cell that has changed since or is not open${what}`);
 }
 
-async function showCell(notebook: Notebook, index: number, line: number): Promise<void> {
+async function showCell(notebook: Notebook, index: number, line: number, code = ""): Promise<void> {
   notebook.activeCellIndex = index;
   await notebook.scrollToItem?.(index, "smart");
   const cell = notebook.widgets[index];
   await Promise.race([cell?.ready, new Promise((done) => window.setTimeout(done, PATIENCE_MS))]);
   if (!cell?.editor) return;
   notebook.mode = "edit";
-  goTo(cell.editor, line);
+  const source = cell.model.sharedModel.getSource();
+  goTo(cell.editor, lineInEditor(source, line, code) || lineInEditor(source, line));
 }
 
 function goTo(editor: CodeEditor.IEditor, line: number): void {

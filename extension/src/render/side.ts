@@ -170,7 +170,7 @@ function sourceOf(details: Details, actions: SideActions): Node[] {
     ? make(
         "button",
         { type: "button", class: "pbd-link", title: `Open ${file}, line ${line}`, click: () => open(file, line, code) },
-        place,
+        `Open line · ${place}`,
       )
     : make("span", { class: "pbd-dim", title: `${file}:${line}` }, place);
   return [head, make("pre", { class: "pbd-code" }, details.frame || code)];

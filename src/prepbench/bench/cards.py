@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
+from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure
 from prepbench.errors import PrepbenchError
 
@@ -19,7 +20,18 @@ _TITLE = 180  # characters
 
 @dataclass(frozen=True)
 class Trouble:
-    """One module that fails: its name and class, the reason, the place and the code of the line, the remedy."""
+    """One module that fails.
+
+    Attributes:
+        fqn: its name; of several that fail alike, a pattern with their number.
+        type: its class.
+        reason: why.
+        place: the line in short, e.g. ``"net.py:7"``; "" if it is not known.
+        code: the text of the line.
+        remedy: what to do.
+        file: the file of the line, as Python names it.
+        line: its number, from 1.
+    """
 
     fqn: str
     type: str
@@ -27,6 +39,8 @@ class Trouble:
     place: str
     code: str
     remedy: str
+    file: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ def error_card(error: BaseException, *, leaf_wrap: bool) -> Card:
     said = str(error) if isinstance(error, PrepbenchError) else f"{type(error).__name__}: {error}"
     text = _in_words_of_the_bench(said)
     failures = tuple(getattr(error, "failures", ()))
-    troubles = tuple(map(_trouble, failures))
+    troubles = tuple(map(_trouble, alike_failures(failures)))
     title = _title(failures) if failures else _first_sentence(text)
     details = "" if text == title else text
     return Card("error", title, troubles, details, can_be_leaf="fullgraph=False" in said and not leaf_wrap)
@@ -71,7 +85,8 @@ def _trouble(failure: Failure) -> Trouble:
     source = failure.source
     place = f"{PurePath(source.file).name}:{source.line}" if source else ""
     code = source.code if source else ""
-    return Trouble(failure.fqn, failure.module_type, failure.kind, place, code, _remedy(failure.remedy))
+    file, line = (source.file, source.line) if source else ("", 0)
+    return Trouble(failure.fqn, failure.module_type, failure.kind, place, code, _remedy(failure.remedy), file, line)
 
 
 def _remedy(text: str) -> str:
