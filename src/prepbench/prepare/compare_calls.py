@@ -8,13 +8,14 @@ import torch
 
 from prepbench.running.equal_tensors import Difference
 from prepbench.running.equality import REWRITTEN, difference
+from prepbench.running.first_calls import built_buffers
 from prepbench.running.outcomes import Outcome
 
 
 def prepared_difference(model: torch.nn.Module, expected: Outcome, got: Outcome) -> Difference:
     """How a call of the prepared model differs from one of the original.
 
-    A prepared model may lack buffers, but none that a call changes.
+    A prepared model may lack buffers, but none that a call changes. Buffers that a call builds, it builds at each call.
 
     Args:
         model: the original, as it is before a call.
@@ -22,8 +23,11 @@ def prepared_difference(model: torch.nn.Module, expected: Outcome, got: Outcome)
         got: the same call of the prepared model.
     """
     before = dict(model.named_buffers())
-    changed = {name for name, value in expected.buffers.items() if not difference(before[name], value).equal}
-    names = [name for name in expected.buffers if name in got.buffers or name in changed]
+    kept = {
+        name: value for name, value in expected.buffers.items() if name not in built_buffers(before, expected.buffers)
+    }
+    changed = {name for name, value in kept.items() if not difference(before[name], value).equal}
+    names = [name for name in kept if name in got.buffers or name in changed]
     return difference(
         replace(expected, buffers={name: expected.buffers[name] for name in names}),
         replace(got, buffers={name: got.buffers[name] for name in names if name in got.buffers}),

@@ -22,6 +22,7 @@ from prepbench.inputs import Sample, named_leaves, normalize_samples
 from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced, itself_raises, on_device_of
+from prepbench.running.first_calls import built_buffers, fill_caches_
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.tracing import tracing
@@ -49,7 +50,8 @@ def capture(
     """Capture a model, function or bound method as one ATen graph that equals it on the inputs.
 
     ``torch.export`` is tried without and then with dynamo. The result is run on the samples before it is returned. The
-    model, with all that it keeps in Python objects, and the random number generators are left as they were.
+    model, with all that it keeps in Python objects, and the random number generators are left as they were. Buffers
+    that a first call builds are in the graph as calls on all inputs leave them.
 
     Args:
         module_or_func: what to capture, in the mode it is in.
@@ -98,6 +100,9 @@ def _captured(
     """Capture a twin, because export puts other tensors into a module while it traces."""
     twin = Twin(model)
     expected = [_expected(twin.model, sample) for sample in samples]
+    before = dict(twin.model.named_buffers())
+    if any(built_buffers(before, found.buffers) for found in expected) and fill_caches_(twin.model, samples):
+        expected = [_expected(twin.model, sample) for sample in samples]
     attempts = Attempts(twin.model, samples, axes, expected, chosen)
     program = attempts.full_graph(strict) if not chosen else None
     leaves: list[Failure] = []

@@ -22,6 +22,7 @@ from prepbench.capture.sizes.sample_sizes import size_key
 from prepbench.inputs import Sample
 from prepbench.running.equal_tensors import Difference
 from prepbench.running.equality import ROUNDED, difference
+from prepbench.running.first_calls import built_buffers, fill_caches_
 from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
@@ -103,6 +104,8 @@ def _range_text(bounds: tuple[int, int | None]) -> str:
 def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> AxesReport:
     """Run ``program`` and ``model`` on the samples, and with each axis at sizes that no sample had."""
     twin, module = Twin((model, program.module())).model
+    if built_buffers(dict(model.named_buffers()), dict(program.named_buffers())):
+        fill_caches_(twin, samples)
     leaves: KeepAlive | None = program.graph_module.meta.get("prepbench_keep_alive")
     with nullcontext() if leaves is None else leaves.running_on(twin):
         return _verified(program, module, twin, samples, axes)

@@ -13,6 +13,7 @@ import torch
 from prepbench._torch_compat.operators import schema_of
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
+from prepbench.running.first_calls import built_buffers
 from prepbench.running.outcomes import without_output
 from prepbench.running.replaced_forward import replaceable_modules
 from prepbench.running.source_lines import code_frame, is_user_code, place_in_stack_trace, source_line
@@ -37,6 +38,7 @@ def findings_of_program(model: torch.nn.Module, program: Program, samples: Seque
                 *_training_flags(model),
                 *_fixed_values(model, samples),
                 *_changes(program),
+                *_built_by_calls(model, program),
                 *_random_operators(program),
                 *_changed_attributes(model, samples),
             )
@@ -127,6 +129,15 @@ def _changes(program: Program) -> Iterator[Finding]:
             elif root.name in signature.user_inputs:
                 text = f"The argument {root.name} is written into: the graph does the same."
                 yield Finding("", "", INPUT_CHANGED, text, *_source(place), remedy)
+
+
+def _built_by_calls(model: torch.nn.Module, program: Program) -> Iterator[Finding]:
+    """Buffers of the graph that the model does not have yet, or of another shape."""
+    for name in built_buffers(dict(model.named_buffers()), dict(program.named_buffers())):
+        owner = name.rpartition(".")[0]
+        text = f"The buffer {name} is built by the first call: the graph holds what calls on the samples leave in it."
+        remedy = "Give samples up to the largest sizes that you will use, or build the buffer in __init__."
+        yield _finding(owner, model.get_submodule(owner), STATE_CHANGED, text, None, remedy)
 
 
 def _given(node: torch.fx.Node) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""Caches that the first call of a model builds: buffers that it registers, or replaces when a longer input comes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from prepbench.inputs import Sample
+from prepbench.interrupts import interruptible
+from prepbench.running.unchanged import own_copy, unchanged
+
+_ROUNDS = 3
+
+
+def built_buffers(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]) -> list[str]:
+    """The names of the buffers that a call made, or replaced by one of another shape or dtype."""
+    return [
+        name
+        for name, value in after.items()
+        if name not in before or (before[name].shape, before[name].dtype) != (value.shape, value.dtype)
+    ]
+
+
+def fill_caches_(model: torch.nn.Module, samples: Sequence[Sample]) -> list[str]:
+    """Leave ``model`` with the caches that calls on all samples leave, if these calls come to an end of building them.
+
+    Only the modules that own such buffers change: their buffers of new shapes, and their attributes, which may say what
+    the buffers are for. All else is as before, and so is everything where each call builds its buffers anew.
+
+    Args:
+        model: a twin, whose caches are to be captured as eager calls leave them.
+        samples: what it is called with.
+
+    Returns:
+        The names of the buffers that were built.
+    """
+    before = dict(model.named_buffers())
+    left: dict[str, dict[str, Any]] = {}
+    with torch.no_grad(), unchanged(model), interruptible():
+        if not any(_is_settled(model, samples) for _ in range(_ROUNDS)):
+            return []
+        built = built_buffers(before, dict(model.named_buffers()))
+        for owner in {name.rpartition(".")[0] for name in built}:
+            attributes = vars(model.get_submodule(owner))
+            tables = {name: attributes[name].copy() for name in ("_buffers", "_non_persistent_buffers_set")}
+            left[owner] = {**attributes, **tables}
+    for owner, attributes in left.items():
+        vars(model.get_submodule(owner)).update(_with_own_buffers(attributes, owner, before))
+    return built
+
+
+def _is_settled(model: torch.nn.Module, samples: Sequence[Sample]) -> bool:
+    """Call the model on each sample; whether none of these calls built a buffer."""
+    settled = True
+    for sample in samples:
+        start = dict(model.named_buffers())
+        own_copy(sample).call(model)
+        settled &= not built_buffers(start, dict(model.named_buffers()))
+    return settled
+
+
+def _with_own_buffers(attributes: dict[str, Any], owner: str, before: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The attributes of a module after calls, in which buffers that kept their shape are those from before."""
+    buffers = {}
+    for name, value in attributes["_buffers"].items():
+        known = before.get(f"{owner}.{name}" if owner else name)
+        same = known is not None and value is not None and known.shape == value.shape and known.dtype == value.dtype
+        buffers[name] = known if same else value
+    return {**attributes, "_buffers": buffers}
