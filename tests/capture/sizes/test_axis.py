@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import prepbench as pb
+from prepbench.capture.sizes.axis import short_names
 from prepbench.errors import InputError
 
 
@@ -52,6 +53,12 @@ def test_images_keep_height_and_width_also_in_lists() -> None:
 def test_a_lone_tensor_in_a_list_has_no_height() -> None:
     axes = pb.DynamicAxes.infer([([torch.ones(2, 2, 5, 8)],), ([torch.ones(2, 2, 7, 8)],)], cached)
     assert [axis.symbol for axis in axes.dynamic] == ["sequence"]
+
+
+def test_a_given_name_keeps_its_size_apart_from_short_ones() -> None:
+    axes = pb.DynamicAxes.infer([torch.ones(2, 3, 32, 32), torch.ones(3, 3, 40, 48)], torch.nn.Conv2d(3, 3, 3))
+    assert short_names(axes.dynamic) == {"batch": "B", "height": "H", "width": "W"}
+    assert short_names(axes.rename("input", 3, "H").dynamic) == {"H": "H", "batch": "B", "height": "height"}
 
 
 def test_a_star_means_every_index() -> None:

@@ -19,7 +19,7 @@ from prepbench.capture.modules.node_text import (
     shapes_and_dtypes,
     target_text,
 )
-from prepbench.capture.sizes.axis import Axis
+from prepbench.capture.sizes.axis import Axis, short_names
 from prepbench.capture.sizes.size_texts import SizeTexts
 from prepbench.document.hierarchy import grouped, prefixes
 from prepbench.document.model import Failure, Finding, Graph, GraphCollectionDocument, Module, Node, SourceLine
@@ -48,10 +48,10 @@ def document_of_program(
     """
     hidden = _hidden(program)
     axes = tuple(axes)
-    short = {axis.symbol: axis.short_name for axis in axes}
+    short = short_names(axes)
     inputs: dict[str, str] = {}
     for axis in axes:
-        inputs.setdefault(axis.short_name, f"{axis.path}.shape[{axis.dim}]")
+        inputs.setdefault(short[axis.symbol], f"{axis.path}.shape[{axis.dim}]")
     texts = SizeTexts(inputs)
     names = {symbol: short.get(name, name) for symbol, name in (size_names or {}).items()}
 

@@ -62,6 +62,15 @@ class Axis:
 _SHORT = {"batch": "B", "height": "H", "width": "W", "sequence": "seq"}
 
 
+def short_names(axes: Iterable[Axis]) -> dict[str, str]:
+    """What shapes show, by symbol; names that were given come first, and a size keeps its symbol where they clash."""
+    names: dict[str, str] = {}
+    for axis in sorted(axes, key=lambda axis: not axis.named):
+        if axis.symbol not in names:
+            names[axis.symbol] = axis.symbol if axis.short_name in names.values() else axis.short_name
+    return names
+
+
 def with_symbols(axes: Sequence[Axis]) -> tuple[Axis, ...]:
     """The axes with a name for each dynamic one: axes that vary together share a name."""
     roles = _roles(axes)
