@@ -21,7 +21,7 @@ from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.requirements import unsupported_nodes
 from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.openvino.integers import is_all_integer
-from prepbench.targets.openvino.quantizers import hoist_quantizers, use_signed_integers
+from prepbench.targets.openvino.quantizers import add_biases, hoist_quantizers, multiply_rows, use_signed_integers
 from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
 from prepbench.targets.openvino.unsupported import check_right, wrong_nodes
 
@@ -126,7 +126,7 @@ def _write_ir(lowering: Lowering, folder: Path) -> None:
     import openvino
 
     with temporary_folder("onnx") as onnx_folder:
-        file = export_onnx(lowering, onnx_folder, [use_signed_integers, hoist_quantizers])
+        file = export_onnx(lowering, onnx_folder, [use_signed_integers, hoist_quantizers, add_biases, multiply_rows])
         try:
             # not convert_model, which reports its use over the network
             model = _core().read_model(file)

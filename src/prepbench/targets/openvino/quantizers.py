@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from prepbench.targets.onnx.weights import add_initializer
+from prepbench.targets.onnx.weights import add_initializer, dequantized_from
 
+_SMALLEST_BIAS = 2.0**-100
+_FLOAT = np.finfo(np.float32)
 _MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "MaxPool")
 
 
@@ -57,6 +59,60 @@ def use_signed_integers(model: Any) -> None:
         for node in (quantize, *readers):
             node.replace_input_with(2, zero_point)
         quantize.outputs[0].dtype = zero_point.const_value.dtype
+
+
+def add_biases(model: Any) -> None:
+    """Give each convolution of integers without a bias whose result has several readers one, in place.
+
+    Where one of the readers is a quantizer, OpenVINO (2026.4) mistakes the scale of what that receives, unless a bias
+    is added in between. A bias of 0 would be removed first, so this one is tiny: it changes no number that is not
+    tiny, too, and is still a normal number when it is divided by the scales.
+
+    Args:
+        model: an ``onnx_ir.Model``.
+    """
+    for node in [node for node in model.graph if node.op_type == "Conv"]:
+        result = node.outputs[0]
+        if len(result.uses()) + result.is_graph_output() < 2:
+            continue
+        has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
+        if has_bias or any(dequantized_from(value) is None for value in node.inputs[:2]):
+            continue
+        channels = dequantized_from(node.inputs[1]).inputs[0].shape[0]
+        bias = add_initializer(model, f"{node.name}_bias", np.full(channels, _SMALLEST_BIAS, np.float32))
+        node.resize_inputs(3)
+        node.replace_input_with(2, bias)
+
+
+def multiply_rows(model: Any) -> None:
+    """Compute products of a vector of integers with a matrix as those of a row, in place.
+
+    OpenVINO (2026.4) moves the scales of the weights behind the step that makes a vector of the row again, and keeps
+    their two dims, so the result is a row. It does not move them past a limit, here that of all numbers.
+
+    Args:
+        model: an ``onnx_ir.Model``.
+    """
+    import onnx_ir
+
+    for node in [node for node in model.graph if node.op_type == "MatMul"]:
+        vector = node.inputs[0]
+        if dequantized_from(vector) is None or vector.shape is None or len(vector.shape) != 1:
+            continue
+        axes = add_initializer(model, f"{node.name}_axes", np.array([0]))
+        limits = [
+            add_initializer(model, f"{node.name}_{kind}", np.array(value, np.float32))
+            for kind, value in (("least", _FLOAT.min), ("most", _FLOAT.max))
+        ]
+        row = onnx_ir.node("Unsqueeze", [vector, axes])
+        product = onnx_ir.node("MatMul", [row.outputs[0], node.inputs[1]])
+        clipped = onnx_ir.node("Clip", [product.outputs[0], *limits])
+        squeezed = onnx_ir.node("Squeeze", [clipped.outputs[0], axes])
+        model.graph.insert_before(node, [row, product, clipped, squeezed])
+        onnx_ir.convenience.replace_all_uses_with(node.outputs[0], squeezed.outputs[0], replace_graph_outputs=True)
+        squeezed.outputs[0].name, squeezed.outputs[0].shape = node.outputs[0].name, node.outputs[0].shape
+        squeezed.outputs[0].dtype = node.outputs[0].dtype
+        model.graph.remove(node, safe=True)
 
 
 def _has_middle_zero_point(quantize: Any) -> bool:
