@@ -133,7 +133,7 @@ def check_widget(page: Page, lab: Any) -> None:
     run(page, 1)
     expect(page.locator(".jp-OutputArea-output", has_text="selected ['0'] bits")).to_be_visible(timeout=30_000)
     run(page, 2)
-    expect(view.side.locator("h4")).to_have_text("1.2", timeout=30_000)
+    expect(view.side.locator("h4")).to_have_text("1.1", timeout=30_000)
     expect(view.legend).not_to_contain_text("int8")
     assert not problems
     assert not outside

@@ -78,6 +78,18 @@ def test_many_inputs_of_one_kind_are_one_box() -> None:
     ]
 
 
+def test_inputs_that_are_one_box_count_in_no_part() -> None:
+    nodes = [Node(f":x{i}", "placeholder", f"x{i}", f"x{i}") for i in range(60)]
+    nodes += [Node(f":n{i}", "call_function", "add", "add") for i in range(100)]
+    whole = grouped(GraphCollectionDocument("F", "module", (Graph("graph:", "", tuple(nodes)),), ()))
+    assert sorted(group.label for group in whole.groups if group.label) == [
+        "operations 1 … 40",
+        "operations 41 … 80",
+        "operations 81 … 100",
+        "x0 … x59",
+    ]
+
+
 def test_a_first_view_opens_what_stands_alone() -> None:
     """A model that is one module around many operations shows these, not one box."""
     nodes = [Node(":x", "placeholder", "x", "x", shapes=("B×4",))]

@@ -73,23 +73,22 @@ class Parts:
         Returns the position of its first operation.
         """
         begin = {child.group.id: self.cut(child) for child in place.places}
-        inputs = self._gathered_inputs(place)
-        members = [*inputs, *self._members(place, begin)]
-        members.sort(key=lambda member: member.begin)
-        kept: list[_Member] = []
+        kept = self._gathered_inputs(place)
+        members = list(self._members(place, begin))
         if len(members) > MANY:
             ends = [member for member in members if _is_end(member.item)]
             if len(ends) <= _ENDS:  # else titles would begin with what is no block
-                kept, members = ends, [member for member in members if not _is_end(member.item)]
+                kept, members = [*kept, *ends], [member for member in members if not _is_end(member.item)]
         level = 0
         while len(members) > MANY:
             level += 1
             chunks = [members[i : i + PART] for i in range(0, len(members), PART)]
             members = [self._part(place, f"{level}.{i + 1}", chunk) for i, chunk in enumerate(chunks)]
-        items = [member.item for member in (*members, *kept)]
+        in_order = sorted([*members, *kept], key=lambda member: member.begin)
+        items = [member.item for member in in_order]
         place.nodes = [item for item in items if isinstance(item, Node)]
         place.places = [item for item in items if isinstance(item, Place)]
-        return min((member.begin for member in (*members, *kept)), default=0)
+        return in_order[0].begin if in_order else 0
 
     def _members(self, place: Place, begin: Mapping[str, int]) -> Iterator[_Member]:
         """All members in the order in which they run; operations that are no modules have numbers."""
