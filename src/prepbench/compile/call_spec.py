@@ -17,6 +17,7 @@ from prepbench.compile.output_tree import Tree, leaf_names, rebuild, tree_of
 from prepbench.compile.tensor_specs import TensorSpecs, dummy_tensor, tensor_specs
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
+from prepbench.running.check_inputs import about_batches
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class CallSpec:
                 "The arguments are nested differently from the tracing inputs: expected leaves "
                 f"{', '.join(self.paths)}, got {len(leaves)} leaves "
                 f"({', '.join(type(leaf).__name__ for leaf in leaves)}). Call it the way the tracing inputs do, "
-                "or compile with inputs nested like these."
+                "or compile with inputs nested like these." + about_batches(args, kwargs)
             )
         for index, expected in self.input_constants.items():
             if leaves[index] is not expected and leaves[index] != expected:

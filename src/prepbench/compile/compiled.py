@@ -103,6 +103,9 @@ class CompiledModel(nn.Module):
 
         Where a leaf module returns another structure than on the tracing inputs, which no graph can express, the
         whole call is repeated in Python.
+
+        The numbers in the tensors are not looked at. Layers with 8-bit activations make finite numbers of NaN, and a
+        target may give an answer for an index that is negative or beyond the end of a table, where PyTorch raises.
         """
         leaves = self._call_spec.flatten(args, kwargs)
         tensors = checked_tensors(leaves, self._call_spec.tensors, self._call_spec.paths)

@@ -16,10 +16,14 @@ from prepbench.errors import InputError
 
 
 class FunctionModule(torch.nn.Module):
-    """A module whose forward is a function; modules that the function refers to are its children, by their names."""
+    """A module whose forward is a function; modules that the function refers to are its children, by their names.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    ``is_scripted`` says that it calls a scripted module.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, is_scripted: bool = False) -> None:
         super().__init__()
+        self.is_scripted = is_scripted
         for name, module in _modules_used_by(function).items():
             self.add_module(name, module)
         self.forward = function
@@ -34,7 +38,8 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
     if isinstance(module_or_function, torch.jit.ScriptModule):
         # its forward runs outside Python, so a module around it is captured
         return FunctionModule(
-            _with_signature(lambda *args, **kwargs: module_or_function(*args, **kwargs), module_or_function)
+            _with_signature(lambda *args, **kwargs: module_or_function(*args, **kwargs), module_or_function),
+            is_scripted=True,
         )
     if isinstance(module_or_function, torch.nn.Module):
         return module_or_function
@@ -58,7 +63,15 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
 
 def _with_signature(function: Callable[..., Any], scripted: torch.jit.ScriptModule) -> Callable[..., Any]:
     """The function with the parameters of the scripted module's forward, after which inputs are named."""
-    vars(function)["__signature__"] = inspect.signature(scripted.forward)
+    # the forward of one that was traced has no Python signature
+    forward: Any = scripted.forward
+    arguments = forward.schema.arguments[1:]
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [
+        inspect.Parameter(one.name, kind, default=one.default_value if one.has_default_value() else empty)
+        for one in arguments
+    ]
+    vars(function)["__signature__"] = inspect.Signature(parameters)
     return function
 
 

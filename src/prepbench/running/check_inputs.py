@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,16 +58,16 @@ def itself_raises(function: Callable[..., Any], sample: Sample, error: Exception
     name = type(function).__name__ if isinstance(function, torch.nn.Module) else getattr(function, "__name__", "it")
     return CaptureError(
         f"{name} itself raises on inputs[{sample.index}], before any capturing: {type(error).__name__}: {error}. Check "
-        f"that model(*inputs) runs on its own.{_about_batches(sample)}"
+        f"that model(*inputs) runs on its own.{about_batches(sample.args, sample.kwargs)}"
     )
 
 
-def _about_batches(sample: Sample) -> str:
+def about_batches(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """What to do when a sample is what a ``DataLoader`` of inputs and targets yields."""
-    if len(sample.args) != 1 or sample.kwargs or not isinstance(sample.args[0], list):
+    if len(args) != 1 or kwargs or not isinstance(args[0], list):
         return ""
     return (
-        f" It got a list of {len(sample.args[0])} as its one argument, as from a DataLoader of inputs and targets: "
+        f" It got a list of {len(args[0])} as its one argument, as from a DataLoader of inputs and targets: "
         "pick the inputs with data_transform_fn=lambda batch: batch[0] in compile_model, elsewhere with "
         "[batch[0] for batch in loader]."
     )

@@ -27,6 +27,7 @@ from prepbench.capture.sizes.sample_sizes import SampleSizes
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
+from prepbench.running.callable_module import FunctionModule
 from prepbench.running.outcomes import Outcome
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import dense_copy
@@ -213,7 +214,7 @@ class Attempts:
 
     def _describe(self, fqn: str, error: Exception) -> Failure:
         module = self.model.get_submodule(fqn)
-        if isinstance(module, torch.jit.ScriptModule):
+        if isinstance(module, torch.jit.ScriptModule) or (isinstance(module, FunctionModule) and module.is_scripted):
             error = NotImplementedError("A scripted module runs outside Python, where export cannot look into it.")
         failure = describe_failure(original_error(error), fqn=fqn, module_type=type(module).__name__, module=module)
         return replace(failure, message="\n".join([failure.message, *undescribable_reasons(error)]))

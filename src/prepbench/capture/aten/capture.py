@@ -77,6 +77,8 @@ def capture(
     check_axes(dynamic_axes)
     start = time.perf_counter()
     model = as_module(module_or_func)
+    if isinstance(module_or_func, torch.jit.ScriptModule):
+        module_or_func = model  # it knows the names of the arguments
     samples = on_device_of(model, normalize_samples(module_or_func, inputs))
     register_nodes([(sample.args, sample.kwargs) for sample in samples])
     axes = DynamicAxes.infer(samples, module_or_func) if dynamic_axes is None else dynamic_axes

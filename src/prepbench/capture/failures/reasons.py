@@ -102,6 +102,10 @@ _SIDE_EFFECT_REMEDY = (
     f"{_LEAF_HINT}."
 )
 
+_SCRIPTED_REMEDY = (
+    "Use the module that it was made from, before torch.jit.script or torch.jit.trace; or keep it as a leaf, with "
+    "fullgraph=False."
+)
 _ERROR_REMEDY = (
     "The module raises this error when it is called this way: check that inputs=[...] are what it expects and that "
     "model(*inputs) runs on its own."
@@ -174,6 +178,9 @@ REASONS = (
         PYTHON_CALL,
         _INPUTS_HINT + "Otherwise wrap the function with torch.fx.wrap, or use the torch function of the same meaning.",
         message=r"\bProxy\b|symbolically traced",
+    ),
+    Reason(
+        UNSUPPORTED, _SCRIPTED_REMEDY, types=("NotImplementedError",), message="scripted module runs outside Python"
     ),
     Reason(
         UNSUPPORTED,

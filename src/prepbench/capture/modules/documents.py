@@ -161,7 +161,7 @@ def _node(node: fx.Node, graph: str, fqn: str, shapes: tuple[tuple[str, ...], tu
 
 def _is_operation(fqn: str, model: Any) -> bool:
     """Whether the module is a layer, which is always a single node, so its status is not "leaf"."""
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, torch.nn.Module) or isinstance(model, torch.jit.ScriptModule):
         return False
     kind = type(model.get_submodule(fqn))
     return is_layer_class(kind) and not is_registered_leaf(kind)
@@ -169,7 +169,7 @@ def _is_operation(fqn: str, model: Any) -> bool:
 
 def _type(node: fx.Node, fqn: str, model: Any) -> str:
     if node.op == "call_module" and isinstance(model, torch.nn.Module):
-        return type(model.get_submodule(fqn)).__name__
+        return type(model.get_submodule(fqn) if fqn else model).__name__
     return label_text(node) if node.op in ("call_function", "call_method") else ""
 
 
