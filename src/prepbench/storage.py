@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from prepbench import interrupts
 from prepbench.errors import StorageError
 
 Name = str | os.PathLike[str]
@@ -50,7 +51,7 @@ def write_file(path: Name, data: bytes | str) -> Path:
     """
     given, content = Path(path), data.encode() if isinstance(data, str) else data
     place = Path(os.path.realpath(given))  # a link stays, and what it points to is written
-    with typed_errors(given, len(content)):
+    with typed_errors(given, len(content)), interrupts.held():
         if place.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         handle, beside = tempfile.mkstemp(prefix=f".{place.name[:64]}.", dir=place.parent)
@@ -79,7 +80,7 @@ def move_file(source: Name, path: Name) -> Path:
     """
     given = Path(path)
     place = Path(os.path.realpath(given))
-    with typed_errors(given, Path(source).stat().st_size):
+    with typed_errors(given, Path(source).stat().st_size), interrupts.held():
         with Path(source).open("rb") as file:
             os.fsync(file.fileno())
         os.chmod(source, stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o644)
@@ -101,11 +102,12 @@ def write_folder(path: Name, fill: Callable[[Path], None]) -> Path:
     """
     given = Path(path)
     place = Path(os.path.realpath(given))
-    with typed_errors(given):
+    with typed_errors(given), interrupts.held():
         place.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
         try:
-            fill(beside)
+            with interrupts.interruptible():
+                fill(beside)
             os.chmod(beside, 0o755)
             _sync_tree(beside)
             _move_in(beside, place)
@@ -138,20 +140,23 @@ def folder_bytes(folder: Path) -> int:
 def folder_beside(path: Name) -> Iterator[Path]:
     """A folder on the same disk as ``path``, for files that will be moved there; gone afterwards.
 
+    Inside the block interrupts wait for safe points.
+
     Raises:
         StorageError: the place is a folder, or cannot be written to.
     """
     given = Path(path)
     place = Path(os.path.realpath(given))
-    with typed_errors(given):
-        if place.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
-    try:
-        yield beside
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    with interrupts.held():
+        with typed_errors(given):
+            if place.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
+        try:
+            yield beside
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -168,7 +173,8 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
     try:
         yield kept.path
     finally:
-        kept.remove()
+        with interrupts.held():
+            kept.remove()
 
 
 class KeptFolder:
@@ -182,8 +188,9 @@ class KeptFolder:
     """
 
     def __init__(self, purpose: str) -> None:
-        self.path = _temporary(f"prepbench-{purpose}-")
-        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        with interrupts.held():  # a folder that nobody knows of would stay for ever
+            self.path = _temporary(f"prepbench-{purpose}-")
+            self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def _temporary(prefix: str) -> Path:

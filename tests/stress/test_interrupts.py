@@ -24,8 +24,8 @@ def _interrupts(seed: int, count: int) -> list[float]:
 
 
 def test_interrupts_do_no_damage() -> None:
-    times = _interrupts(seed=0, count=20)
-    assert len(times) >= 5, "too few steps were interrupted to say anything"
+    times = _interrupts(seed=0, count=12)
+    assert len(times) >= 4, "too few steps were interrupted to say anything"
     # a machine that runs many tests at once takes longer than the 2 s that the long form asks for
     assert max(times) < 10
 

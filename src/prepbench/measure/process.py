@@ -97,6 +97,10 @@ class WorkerProcess:
             with contextlib.suppress(OSError):  # a request was still buffered for a process that has ended
                 self._process.stdin.close()
 
+    def kill(self) -> None:
+        """End the process at once; :meth:`close` still has to be called."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the process, by force if it does not end by itself, and wait until it has ended."""
         self.dismiss()

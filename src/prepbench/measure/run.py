@@ -12,7 +12,7 @@ import torch
 from prepbench.checks import check_count, check_progress, check_seconds, check_switch
 from prepbench.errors import InputError
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
-from prepbench.measure.artifacts import Artifact, save_candidate
+from prepbench.measure.artifacts import Artifact, is_compiled, save_candidate
 from prepbench.measure.batches import Batch, read_batches
 from prepbench.measure.comparison import CandidateResult as CandidateResult
 from prepbench.measure.comparison import Comparison as Comparison
@@ -20,6 +20,7 @@ from prepbench.measure.latency import Latency, measure_latency
 from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import Candidate, Scores, eval_mode
 from prepbench.progress_bar import shows_progress
+from prepbench.running.twin import Twin
 from prepbench.storage import temporary_folder
 
 
@@ -67,15 +68,19 @@ def compare(
     check_switch("higher_is_better", higher_is_better)
     check_progress(progress)
     _check(candidates, metric, rounds, timeout)
-    scores = Scores(candidates, metric)
+    # for other threads the models stay in their modes
+    called = {
+        name: candidate if is_compiled(candidate) else Twin(candidate).model for name, candidate in candidates.items()
+    }
+    scores = Scores(called, metric)
     batches = read_batches(candidates.values(), data, with_targets=metric is not None)
     total = len(data) if isinstance(data, Sized) else 0
-    with eval_mode(candidates.values()):
+    with eval_mode(called.values()):
         # the first batch is scored before anything slow happens: most mistakes show there
         first = next(batches)
         _score(scores, first, total, progress)
         artifacts, latencies = _sizes_and_latencies(
-            candidates, first, rounds=rounds, timeout=timeout, progress=progress
+            candidates, called, first, rounds=rounds, timeout=timeout, progress=progress
         )
         for batch in batches:
             _score(scores, batch, total, progress)
@@ -98,7 +103,13 @@ def _score(scores: Scores, batch: Batch, total: int, progress: ProgressCallback)
 
 
 def _sizes_and_latencies(
-    candidates: Mapping[str, Candidate], first: Batch, *, rounds: int, timeout: float | None, progress: ProgressCallback
+    candidates: Mapping[str, Candidate],
+    called: Mapping[str, Candidate],
+    first: Batch,
+    *,
+    rounds: int,
+    timeout: float | None,
+    progress: ProgressCallback,
 ) -> tuple[dict[str, Artifact], dict[str, Latency]]:
     with temporary_folder("compare") as folder:
         artifacts = {}
@@ -106,7 +117,7 @@ def _sizes_and_latencies(
             progress(Progress("save", position, len(candidates), candidate_name))
             artifacts[candidate_name] = save_candidate(candidate, first.sample, folder / str(position), progress)
         latencies = measure_latency(
-            candidates, artifacts, first.sample, folder, rounds=rounds, timeout=timeout, progress=progress
+            called, artifacts, first.sample, folder, rounds=rounds, timeout=timeout, progress=progress
         )
         return artifacts, latencies
 

@@ -1,0 +1,142 @@
+"""Everything that may be interrupted: what runs, when its clock starts, and what must be true of its files."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.jobs import ProgressCallback
+from tests.stress.models import Small, capture, prepare, same, samples, trace
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        run: called with the model and a progress callback; gives the same result each time.
+        after: the clock starts when progress names this stage, and stops when it names another; None for all of it.
+        problems: what is wrong with the files afterwards.
+    """
+
+    name: str
+    run: Callable[[nn.Module, ProgressCallback], Any]
+    after: str | None = None
+    problems: Callable[[], list[str]] = list
+
+
+def _compiled(model: nn.Module, progress: ProgressCallback) -> pb.CompiledModel:
+    settings = pb.QuantizationSettings(), pb.OnnxRuntimeDeployment()
+    return pb.compile_model(
+        model,
+        tracing_inputs=samples(),
+        calibration_inputs=samples() * 20,
+        quantization_settings=settings[0],
+        deployment_settings=settings[1],
+        progress=progress,
+    )
+
+
+def _compile(model: nn.Module, progress: ProgressCallback) -> Any:
+    compiled = _compiled(model, progress)
+    return repr(compiled.report.layers), compiled(samples()[1])
+
+
+class Files:
+    """A folder with old files, what writes new ones in their place, and whether they are old or new afterwards."""
+
+    def __init__(self, place: Path, model: nn.Module) -> None:
+        self._place = place
+        (place / "temporary").mkdir()
+        tempfile.tempdir = os.environ["TMPDIR"] = str(place / "temporary")
+        self._old = _compiled(Small(0).eval(), lambda step: None)
+        self._new = _compiled(model, lambda step: None)
+        self._collection = pb.recursive_trace(model, inputs=samples())
+        self._old.save(place / "model")
+        for name in ("model.onnx", "page.html", "model.graph.json"):
+            (place / name).write_text("old")
+        self._temporary = self._kept()
+        self._names = sorted(os.listdir(place))
+
+    def save(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        self._new.save(self._place / "model")
+        return pb.load_compiled(self._place / "model")(samples()[1])
+
+    def export(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        return self._new.export(self._place / "model.onnx")
+
+    def html(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        self._collection.diagram().to_html(str(self._place / "page.html"))
+        return len((self._place / "page.html").read_text())
+
+    def compare(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        found = pb.compare({"float32": model, "int8": self._new}, samples(), rounds=2, progress=progress)
+        return [(row.name, row.metric, row.timed_in) for row in found.rows]
+
+    def problems(self) -> list[str]:
+        """What is neither old nor new, and what is left over."""
+        gc.collect()
+        found = []
+        loaded = pb.load_compiled(self._place / "model")(samples()[1])
+        if not any(same(loaded, each(samples()[1])) for each in (self._old, self._new)):
+            found.append("the saved model is neither the old nor the new one")
+        if (content := (self._place / "model.onnx").read_bytes()) != b"old":
+            import onnx
+
+            onnx.checker.check_model(onnx.load_from_string(content))
+        if (page := (self._place / "page.html").read_text()) != "old" and not page.rstrip().endswith("</html>"):
+            found.append("the page is cut")
+        if names := sorted(set(os.listdir(self._place)) ^ set(self._names)):
+            found.append(f"left over or lost: {names}")
+        if left := self._kept() - self._temporary:
+            found.append(f"temporary folders left: {sorted(left)}")
+        if children := _children():
+            found.append(f"processes left: {children}")
+        return found
+
+    def _kept(self) -> set[str]:
+        return {name for name in os.listdir(self._place / "temporary") if name.startswith("prepbench-")}
+
+
+def _children() -> list[str]:
+    """Processes of ours that still run; Inductor's and Python's own helpers are none of them."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if "prepbench.measure.worker" in command:
+                found.append(command)
+    return found
+
+
+def all_stages(place: Path, model: nn.Module) -> tuple[Stage, ...]:
+    """The stages; those that write do so in ``place``."""
+    files = Files(place, model)
+    quiet: dict[str, Callable[[nn.Module], Any]] = {"trace": trace, "capture": capture, "prepare": prepare}
+    parts = ("capture", "insert observers", "calibrate", "measure", "convert", "lower")
+    return (
+        *(Stage(name, lambda model, progress, run=run: run(model)) for name, run in quiet.items()),
+        *(Stage(f"compile: {part}", _compile, part, files.problems) for part in parts),
+        *(Stage(name, getattr(files, name), None, files.problems) for name in ("save", "export", "html", "compare")),
+    )
+
+
+def line(**data: Any) -> str:
+    """A line of JSON for the test that started this process."""
+    return json.dumps(data, default=str)
+
+
+def is_torch_usable() -> bool:
+    """Whether torch still traces and exports."""
+    torch.fx.symbolic_trace(nn.Linear(2, 2))
+    return torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),)) is not None
