@@ -3,7 +3,7 @@
 #   make lab    open JupyterLab on the notebooks
 #   make check  format, lint, types, import layers, fresh generated files, in Python and in TypeScript
 #   make test   everything: make check, the front end, unit tests, the zoo, notebooks, the browser
-#   make stress the long forms of the stress tests: threads, interrupts
+#   make stress the long forms of the stress tests: threads, interrupts, hostile files, disks
 #   make bench  ratios against the peers, in an environment of its own
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
@@ -54,7 +54,7 @@ test: system $(INSTALLED) check test-frontend test-unit test-notebooks test-brow
 test-unit: $(INSTALLED)
 	$(PYTEST) tests -m "not browser and not stress" --numprocesses 2 --dist loadfile
 
-# the long forms: hundreds of interrupts and of runs in threads
+# the long forms: hundreds of interrupts and runs in threads, thousands of hostile files, every write on a full disk
 stress: $(INSTALLED)
 	$(PYTEST) tests -m stress --timeout 7200
 

@@ -222,6 +222,40 @@ def typed_errors(path: Path, needed: int | None = None) -> Iterator[None]:
         raise _storage_error(path, needed, existed, error) from error
 
 
+@contextlib.contextmanager
+def temporary_space() -> Iterator[None]:
+    """Turn what a library makes of a full or read-only disk into :class:`StorageError`, for temporary files."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except Exception as error:
+        cause = _disk_error(error)
+        if cause is None:
+            raise
+        place = Path(cause.filename or tempfile.gettempdir())
+        made = StorageError(
+            f"The temporary file {place} cannot be written: {_reason(cause)}{_missing(place, None, cause)}. Nothing "
+            "was changed. Free some space, or set TMPDIR to a folder that has some and can be written to."
+        )
+        made.errno, made.filename = cause.errno, cause.filename
+        raise made from error
+
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO)
+
+
+def _disk_error(error: BaseException | None) -> OSError | None:
+    """The error of the operating system that another one comes from, if the disk is the reason."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in _DISK:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def _storage_error(path: Path, needed: int | None, existed: bool, error: OSError) -> StorageError:
     size = f" ({_megabytes(needed)})" if needed else ""
     still = "What was there before is still there." if existed else "Nothing was left behind."

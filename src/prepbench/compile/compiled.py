@@ -42,7 +42,7 @@ from prepbench.settings import (
     LayerQuantizationSettings,
     QuantizationSettings,
 )
-from prepbench.storage import folder_bytes, temporary_folder
+from prepbench.storage import folder_bytes, temporary_folder, temporary_space
 from prepbench.targets import Lowering, Runtime, target_named
 from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
 
@@ -330,7 +330,7 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
     target.check_available()
     load = partial(load_partitioned, target) if is_partitioned(folder) else target.load
     try:
-        with tracing():
+        with tracing(), temporary_space():
             runtime = load(folder, settings, allow_code=allow_code)
     except PrepbenchError:
         raise
@@ -344,7 +344,7 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
 
 def measured_size(runtime: Runtime) -> int | None:
     """Bytes that a runtime takes on disk; None when it cannot be saved."""
-    with temporary_folder("size") as folder:
+    with temporary_space(), temporary_folder("size") as folder:
         try:
             runtime.save(folder)
         except ArtifactError:

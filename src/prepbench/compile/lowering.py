@@ -15,6 +15,7 @@ from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.task import CompileTask
 from prepbench.errors import TargetError
 from prepbench.jobs import ProgressCallback
+from prepbench.storage import temporary_space
 from prepbench.targets import Lowering, Runtime, Target
 from prepbench.targets.partition import lower_partitioned
 
@@ -46,7 +47,8 @@ def lower(task: CompileTask, lowering: Lowering) -> tuple[Runtime, tuple[str, ..
     target, program = task.target, lowering.program
     try:
         target.check_leaves(lowering.leaves)
-        return target.lower(lowering, task.settings), ()
+        with temporary_space():
+            return target.lower(lowering, task.settings), ()
     except TargetError as error:
         fallback = _unsupported(target, program)
         if not fallback:
@@ -56,7 +58,8 @@ def lower(task: CompileTask, lowering: Lowering) -> tuple[Runtime, tuple[str, ..
                 f"{error} {target.display_name} does not support: {', '.join(operator_places(fallback))}. With "
                 f"fullgraph=False these run in PyTorch, and the rest on {target.display_name}."
             ) from error
-    return lower_partitioned(target, lowering, task.settings, fallback), tuple(operator_places(fallback))
+    with temporary_space():
+        return lower_partitioned(target, lowering, task.settings, fallback), tuple(operator_places(fallback))
 
 
 def _unsupported(target: Target, program: Program) -> list[fx.Node]:

@@ -16,7 +16,7 @@ from prepbench.checks import check_table, described
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.running.tracing import tracing
-from prepbench.storage import folder_beside, move_file, typed_errors
+from prepbench.storage import folder_beside, move_file, temporary_space, typed_errors
 from prepbench.targets import Lowering, Runtime, target_named
 from prepbench.targets.onnx.target import write_onnx
 
@@ -45,7 +45,7 @@ def export_onnx_file(
             "A model with leaf modules cannot be written as ONNX, because they call back into Python: "
             f"{', '.join(leaf or 'the model itself' for leaf in report.leaves)}."
         )
-    with tracing(), typed_errors(path), folder_beside(path) as folder:
+    with tracing(), typed_errors(path), temporary_space(), folder_beside(path) as folder:
         if source is not None:
             write_onnx(target_named(target), _renamed(source, names), folder)
         else:

@@ -1,0 +1,215 @@
+"""Full, read-only and missing disks, at every write: the old file stays, nothing is left half-written."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import prepbench as pb
+from prepbench.errors import StorageError
+from tests.stress.faults import Disk
+from tests.stress.models import Small, samples
+
+ROOT = Path(__file__).parents[2]
+TARGETS = {
+    "eager": pb.EagerDeployment(),
+    "onnxruntime": pb.OnnxRuntimeDeployment(),
+    "openvino": pb.OpenVinoDeployment(),
+    "executorch": pb.ExecuTorchDeployment(),
+    "inductor": pb.InductorDeployment(),
+}
+FAST = ("eager", "onnxruntime", "openvino")
+
+
+def _compile(target: str, **options: Any) -> Any:
+    return pb.compile_model(Small(1).eval(), tracing_inputs=samples(), deployment_settings=TARGETS[target], **options)
+
+
+def _writers(place: Path, target: str = "onnxruntime") -> dict[str, Callable[[], Any]]:
+    """What writes, and to which place."""
+    compiled = _compile(target)
+    collection = pb.recursive_trace(Small(1).eval(), inputs=samples())
+    diagram = collection.diagram()
+    failing = pb.recursive_trace(Small(1).eval(), inputs=samples())
+    return {
+        "model": lambda: compiled.save(place / "model"),
+        "model.onnx": lambda: compiled.export(place / "model.onnx"),
+        "page.html": lambda: diagram.to_html(str(place / "page.html")),
+        "model.graph.json": lambda: failing.save(str(place / "model.graph.json")),
+        "logs": lambda: _compile(target, logs_dir=place / "logs"),
+    }
+
+
+def _contents(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+
+
+def _check_each_write(name: str, write: Callable[[], Any], place: Path, points: int | None) -> int:
+    """Fail the n-th write of a call for every n, or for some; returns how many are refused."""
+    write()
+    with Disk().used() as disk:
+        write()
+    before, refused = _contents(place), 0
+    for failing in _chosen(disk.count, points):
+        refused += _is_refused(write, failing, errno.ENOSPC)
+        if name != "logs":  # a log is what was written until then
+            assert _contents(place).keys() == before.keys(), f"{name}: write {failing} of {disk.count}"
+            assert _is_whole(name, place), f"{name}: write {failing} of {disk.count}"
+    write()  # the disk works again
+    return refused
+
+
+def _chosen(count: int, points: int | None) -> range:
+    """All writes, or about so many of them."""
+    return range(0, count, 1 if points is None else max(1, count // points))
+
+
+def _is_refused(write: Callable[[], Any], failing: int, number: int) -> bool:
+    """Whether there is an error of ours; torch goes on without some files, such as those of its logs and caches."""
+    try:
+        with Disk(failing, number).used():
+            write()
+    except StorageError:
+        return True
+    finally:
+        gc.collect()
+    return False
+
+
+def _is_whole(name: str, place: Path) -> bool:
+    if name == "model":
+        return pb.load_compiled(place / name, allow_code=True)(samples()[1]).shape[0] == 5
+    if name == "model.onnx":
+        import onnx
+
+        onnx.checker.check_model(str(place / name))
+        return True
+    return (place / name).read_text().rstrip().endswith(("</html>", "}"))
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of temporary files, in which nothing may be left."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+NAMES = ("model", "model.onnx", "page.html", "model.graph.json", "logs")
+
+
+def _check_writer(name: str, tmp_path: Path, temporary: Path, points: int | None) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    write = _writers(place)[name]
+    kept = set(os.listdir(temporary))
+    assert _check_each_write(name, write, place, points) > 0
+    gc.collect()
+    assert set(os.listdir(temporary)) <= kept
+
+
+@pytest.mark.parametrize("name", NAMES[:-1])
+def test_some_writes_may_fail(name: str, tmp_path: Path, temporary: Path) -> None:
+    _check_writer(name, tmp_path, temporary, points=4)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_write_may_fail(name: str, tmp_path: Path, temporary: Path) -> None:
+    _check_writer(name, tmp_path, temporary, points=None)
+
+
+def _check_compiles(target: str, temporary: Path, number: int = errno.ENOSPC, points: int | None = None) -> None:
+    _compile(target)
+    with Disk().used() as disk:
+        _compile(target)
+    gc.collect()
+    kept = set(os.listdir(temporary))
+    refused = 0
+    for failing in _chosen(disk.count, points):
+        refused += _is_refused(lambda: _compile(target), failing, number)
+        assert {name for name in os.listdir(temporary) if name.startswith("prepbench")} <= kept
+    assert refused
+    _compile(target)
+
+
+@pytest.mark.parametrize("target", FAST)
+def test_some_writes_of_a_compile_may_fail(target: str, temporary: Path) -> None:
+    _check_compiles(target, temporary, points=4)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_write_of_every_compile_may_fail(target: str, number: int, temporary: Path) -> None:
+    _check_compiles(target, temporary, number)
+
+
+_WORK = """
+import sys, tempfile
+import prepbench as pb
+from prepbench.errors import StorageError
+from tests.stress.models import Small, samples
+from tests.stress.test_disks import TARGETS
+model = Small(1).eval()
+tempfile.tempdir = sys.argv[3] if len(sys.argv) > 3 else None
+try:
+    compiled = pb.compile_model(model, tracing_inputs=samples(), deployment_settings=TARGETS[sys.argv[1]])
+    compiled.save(sys.argv[2])
+    pb.compare({"float32": model, "compiled": compiled}, samples(), rounds=1)
+    print("worked")
+except StorageError as error:
+    print("StorageError", error)
+"""
+
+
+def _said(target: str, place: Path, *temporary: str, limit: int | None = None) -> str:
+    """What a process says that compiles, saves and compares, with files of at most ``limit`` bytes."""
+
+    def restrict() -> None:
+        import signal
+
+        if limit is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _WORK, target, str(place), *temporary],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        preexec_fn=restrict,
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-2000:]}"
+    return done.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("target", ["onnxruntime"])
+def test_no_temporary_space(target: str, tmp_path: Path) -> None:
+    assert _said(target, tmp_path / "model", "/proc/nowhere").startswith("StorageError")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("target", TARGETS)
+def test_files_that_may_not_grow(target: str, tmp_path: Path) -> None:
+    """The limit also holds for what C++ writes, which a full disk stops in the same way."""
+    for limit in (0, 100, 1000):
+        said = _said(target, tmp_path / f"model {limit}", limit=limit)
+        assert said.startswith("StorageError"), said
+        assert os.listdir(tmp_path) == []
