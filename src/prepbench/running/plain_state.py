@@ -70,6 +70,8 @@ def put_back_after(*roots: Any) -> Iterator[None]:
 
 def _looked_into(value: Any) -> tuple[PutBack | None, list[Any]]:
     """How to put a value back if it can change, and what lies in it."""
+    if isinstance(value, torch.nn.Module):
+        return _module(value)
     if isinstance(value, dict | list | set | collections.deque):
         parts = list(value.values()) if isinstance(value, dict) else list(value)
         # an instance of a subclass may have attributes, too
@@ -92,8 +94,6 @@ def _looked_into(value: Any) -> tuple[PutBack | None, list[Any]]:
 def _object(value: Any) -> tuple[PutBack | None, list[Any]]:
     kind = type(value)
     home = kind.__module__.partition(".")[0]
-    if isinstance(value, torch.nn.Module):
-        return _module(value)
     if kind not in _PLAIN and (home in _LIBRARIES or home in sys.stdlib_module_names):
         return None, []
     own = getattr(value, "__dict__", None)
@@ -110,10 +110,16 @@ def _object(value: Any) -> tuple[PutBack | None, list[Any]]:
 
 
 def _module(module: torch.nn.Module) -> tuple[PutBack, list[Any]]:
-    """Most of what a module has are empty tables of hooks, of which there is nothing to copy."""
+    """Most of what a module has are flags, and empty tables of hooks, of which there is nothing to copy."""
     attributes = attributes_kept(vars(module))
-    values = vars(module).values()
-    empty = [value for value in values if type(value) in _TABLES and not value]
+    empty: list[Any] = []
+    parts: list[Any] = [type(module)]
+    for value in vars(module).values():
+        kind = type(value)
+        if kind in _TABLES and not value:
+            empty.append(value)
+        elif kind not in _COMMON:
+            parts.append(value)
 
     def put_back() -> None:
         attributes()
@@ -121,7 +127,7 @@ def _module(module: torch.nn.Module) -> tuple[PutBack, list[Any]]:
             if table:
                 table.clear()
 
-    return put_back, [*(value for value in values if type(value) not in _TABLES or value), type(module)]
+    return put_back, parts
 
 
 _TABLES = frozenset({dict, collections.OrderedDict, list, set})
@@ -267,7 +273,7 @@ def attributes_kept(live: dict[str, Any]) -> PutBack:
     before = dict(live)
 
     def put_back() -> None:
-        if not (list(live) == list(before) and all(map(operator.is_, live.values(), before.values()))):
+        if not _same_items(live.values(), before.values()) or list(live) != list(before):
             _refill(live, before)
 
     return put_back

@@ -50,6 +50,7 @@ class Twin:
         self._made: dict[int, Any] = {}
         self._originals: dict[int, Any] = {}
         self._ways: dict[type, Copy | None] = {}
+        self._slots = functools.cache(slots_of)
         self._memory: dict[int, torch.UntypedStorage] = {}
         modules = [part for part in (model if isinstance(model, tuple) else (model,)) if isinstance(part, nn.Module)]
         self._parameters = {
@@ -91,6 +92,8 @@ class Twin:
         return twin
 
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:
+        if type(value) is nn.Parameter:
+            return value
         if not value.is_leaf or isinstance(value, nn.Parameter) or value.device.type == "meta" or vars(value):
             # what is computed from parameters, as by weight normalisation, is computed anew by each call
             return value
@@ -119,8 +122,13 @@ class Twin:
             return value
         self._note(value, twin)
         for name, part in vars(value).items():
-            # most of what a module has are empty tables of hooks
-            own[name] = part.copy() if name in _HOOKS and not part and type(part) in _BUILT_IN else self._twin(part)
+            kind = type(part)
+            if self._ways.get(kind, kind) is None:
+                own[name] = part
+            elif kind in _BUILT_IN and not part and name in _HOOKS:  # most of what a module has
+                own[name] = part.copy()
+            else:
+                own[name] = self._twin(part)
         self._copy_slots(value, twin)
         return twin
 
@@ -134,7 +142,7 @@ class Twin:
         return twin
 
     def _copy_slots(self, value: Any, twin: Any) -> None:
-        for name in slots_of(type(value)):
+        for name in self._slots(type(value)):
             if hasattr(value, name):
                 object.__setattr__(twin, name, self._twin(getattr(value, name)))
 
