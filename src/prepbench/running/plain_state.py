@@ -47,10 +47,14 @@ def kept(*roots: Any) -> Iterator[PutBack]:
     What did not change is not written to, because another thread may be running the model.
     """
     seen: set[int] = set()
+    atoms = dict.fromkeys(_COMMON, True)
     waiting: list[Any] = list(roots)
     while waiting:
         value = waiting.pop()
-        if type(value) in _COMMON or id(value) in seen or isinstance(value, _ATOMS):
+        kind = type(value)
+        if kind not in atoms:
+            atoms[kind] = issubclass(kind, _ATOMS)
+        if atoms[kind] or id(value) in seen:
             continue
         seen.add(id(value))
         put_back, parts = _looked_into(value)

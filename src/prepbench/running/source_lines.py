@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import re
 import sys
@@ -63,18 +64,12 @@ def source_of_frame(frame: FrameType | None) -> SourceLine | None:
     return None
 
 
-_USER_FILES: dict[str, bool] = {}
-
-
 def is_user_code(code: CodeType) -> bool:
     """Whether this code belongs to the user's model rather than to torch, prepbench or the import machinery."""
-    file = code.co_filename
-    known = _USER_FILES.get(file)
-    if known is None:
-        known = _USER_FILES[file] = is_user_file(file)
-    return known
+    return is_user_file(code.co_filename)
 
 
+@functools.lru_cache(maxsize=10_000)
 def is_user_file(file: str) -> bool:
     if file.startswith("<"):
         # notebook cells and exec'd code keep their text in linecache; frozen imports and FX's code are not the user's

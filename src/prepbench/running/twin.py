@@ -50,7 +50,7 @@ class Twin:
         self._made: dict[int, Any] = {}
         self._originals: dict[int, Any] = {}
         self._ways: dict[type, Copy | None] = {}
-        self._slots = functools.cache(slots_of)
+        self._slots: Callable[[Any], list[str]] = functools.cache(slots_of)
         self._memory: dict[int, torch.UntypedStorage] = {}
         modules = [part for part in (model if isinstance(model, tuple) else (model,)) if isinstance(part, nn.Module)]
         self._parameters = {
