@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from prepbench.prepare import prepare_model
-from tests.zoo.huggingface import ARCHITECTURES, build, without_log_lines
+from tests.zoo.huggingface import ARCHITECTURES, build, in_turns, without_log_lines
 
 pytest.importorskip("transformers")
 
@@ -27,7 +27,7 @@ WHOLE = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", in_turns(ARCHITECTURES, 0))
 def test_prepared_and_equal(name: str) -> None:
     torch.manual_seed(0)
     model, samples = build(name)
