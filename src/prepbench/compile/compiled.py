@@ -104,8 +104,9 @@ class CompiledModel(nn.Module):
         Where a leaf module returns another structure than on the tracing inputs, which no graph can express, the
         whole call is repeated in Python.
 
-        The numbers in the tensors are not looked at. Layers with 8-bit activations make finite numbers of NaN, and a
-        target may give an answer for an index that is negative or beyond the end of a table, where PyTorch raises.
+        Integers that index a table are checked where they are inputs. Other numbers are not looked at: layers with
+        8-bit activations make finite numbers of NaN, and a target may give an answer for an index that the model
+        computes and that is negative or beyond the end of a table, where PyTorch raises.
         """
         leaves = self._call_spec.flatten(args, kwargs)
         tensors = checked_tensors(leaves, self._call_spec.tensors, self._call_spec.paths)

@@ -125,6 +125,9 @@ def _check_tensor(row: Any, where: str) -> None:
     example = row.get("example")
     if example is not None and (not _are_sizes(example) or len(example) != len(row["shape"])):
         raise ValueError(f"calls.{where}.example must be a list of as many sizes")
+    is_index = row["dtype"] in ("int32", "int64") and type(row.get("below")) is int and row["below"] >= 0
+    if "below" in row and not is_index:
+        raise ValueError(f"calls.{where}.below must be a number of rows, for indices")
 
 
 def _are_sizes(sizes: Any, *, dynamic: bool = False) -> bool:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench.compile.index_ranges import index_limits
 from prepbench.errors import InputError
 
 # per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32], "example": [2, 3, 32, 32]} with None for a dynamic
-# size; None for a constant
+# size, and "below": 100 for indices into a table of 100 rows; None for a constant
 TensorSpecs = tuple[Mapping[str, Any] | None, ...]
 
 
@@ -19,8 +20,9 @@ def tensor_specs(program: torch.export.ExportedProgram) -> TensorSpecs:
     """What each input leaf of a captured program looks like."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     examples = pytree.tree_leaves(program.example_inputs)
+    limits = index_limits(program.graph)
     return tuple(
-        _spec(values.get(name), example) if isinstance(name, str) else None
+        _spec(values.get(name), example, limits.get(name)) if isinstance(name, str) else None
         for name, example in zip(program.graph_signature.user_inputs, examples, strict=True)
     )
 
@@ -43,6 +45,8 @@ def checked_tensors(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[s
     for leaf, spec, path in zip(leaves, specs, paths, strict=True):
         if spec is not None and not _fits(leaf, spec):
             raise _misfit(leaf, spec, path)
+        if spec is not None and "below" in spec and leaf.numel():
+            _check_indices(leaf, spec["below"], path)
     return [leaf.resolve_neg().resolve_conj() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
@@ -51,6 +55,15 @@ def _fits(leaf: Any, spec: Mapping[str, Any]) -> bool:
         return False
     sizes = spec["shape"]
     return leaf.ndim == len(sizes) and all(s is None or s == n for s, n in zip(sizes, leaf.shape, strict=True))
+
+
+def _check_indices(leaf: torch.Tensor, below: int, path: str) -> None:
+    smallest, largest = (int(value) for value in torch.aminmax(leaf))
+    if smallest < 0 or largest >= below:
+        raise InputError(
+            f"{path} holds indices into a table of {below} rows: expected 0 to {below - 1}, got {smallest} to "
+            f"{largest}. PyTorch refuses these, too: give indices of rows that are there."
+        )
 
 
 def _misfit(leaf: Any, spec: Mapping[str, Any], path: str) -> InputError:
@@ -73,12 +86,13 @@ def _has_plain_data(leaf: torch.Tensor) -> bool:
     return leaf.layout is torch.strided and not leaf.is_meta
 
 
-def _spec(value: Any, example: Any) -> Mapping[str, Any] | None:
+def _spec(value: Any, example: Any, below: int | None) -> Mapping[str, Any] | None:
     if not isinstance(value, torch.Tensor):
         return None
     sizes = [size if isinstance(size, int) else None for size in value.shape]
     shape = list(example.shape) if isinstance(example, torch.Tensor) else None
-    return {"dtype": _name(value.dtype), "shape": sizes, "example": shape}
+    spec = {"dtype": _name(value.dtype), "shape": sizes, "example": shape}
+    return spec if below is None else {**spec, "below": below}
 
 
 def _name(dtype: torch.dtype) -> str:
