@@ -119,7 +119,6 @@ class Tagger(nn.Module):
 @case(
     [torch.randint(0, 16, (2, 5)), torch.randint(0, 16, (3, 7))],
     [torch.randint(0, 16, (4, 6)), torch.randint(0, 16, (1, 9))],
-    leaves=("lstm",),
 )
 def recurrent():
     return Tagger()

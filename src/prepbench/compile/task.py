@@ -74,7 +74,7 @@ class CompileTask:
 
         Quantization measures in float32, and layers that stay in float stay in float32, which all CPUs compute well.
         """
-        dtypes = self.target.types_without_kernels if self.layer_settings is None else HALF_TYPES
+        dtypes = self.target.types_to_replace(self.program) if self.layer_settings is None else HALF_TYPES
         return replace(self, program=computed_in_float32(self.program, dtypes))
 
 

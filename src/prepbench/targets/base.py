@@ -87,6 +87,10 @@ class Target(ABC):
                 "InductorDeployment()."
             )
 
+    def types_to_replace(self, program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
+        """The floating types of this program that it computes in float32."""
+        return self.types_without_kernels
+
     def check_leaves(self, leaves: Sequence[Failure]) -> None:
         """Raise ``TargetError`` that names the leaf modules when the target cannot run them."""
         if leaves and not self.runs_leaves:

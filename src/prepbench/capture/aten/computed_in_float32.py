@@ -22,7 +22,7 @@ Dtypes = Collection[torch.dtype]
 HALF_TYPES = frozenset({torch.float16, torch.bfloat16})
 _aten = torch.ops.aten
 # operators that are computed in any floating type
-_NAMESPACES = ("aten", "prims")
+_NAMESPACES = ("aten", "prims", "prepbench")
 
 
 def computed_in_float32(program: Program, dtypes: Dtypes) -> Program:

@@ -76,7 +76,8 @@ class ExecuTorch(Runtime):
 
 
 def _dense(leaf: torch.Tensor) -> torch.Tensor:
-    return leaf.detach().cpu().contiguous().resolve_conj().resolve_neg()
+    # it knows no subclasses of tensors
+    return leaf.detach().as_subclass(torch.Tensor).cpu().contiguous().resolve_conj().resolve_neg()
 
 
 def _bounds(metadata: Any, index: int) -> tuple[int, ...] | None:

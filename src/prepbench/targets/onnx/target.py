@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 
 from prepbench.capture.aten.computed_in_float32 import computed_in_float32
+from prepbench.capture.aten.recurrent import has_recurrent_layers
 from prepbench.targets.base import Lowering, Target
 from prepbench.targets.onnx.export import Change, export_onnx
 from prepbench.targets.onnx.finish import quantize_biases
@@ -29,6 +30,9 @@ class OnnxTarget(Target):
     # convolutions of ONNX do not take it, and ONNX Runtime multiplies no matrices of it
     types_without_kernels = frozenset({torch.bfloat16})
 
+    def types_to_replace(self, program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
+        return _types_to_replace(program)
+
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()
         return unsupported_nodes(program)
@@ -45,6 +49,12 @@ def write_onnx(target: Target, lowering: Lowering, folder: Path) -> Path:
     Raises:
         TargetError: an operator cannot be written as ONNX.
     """
-    program = computed_in_float32(lowering.program, OnnxTarget.types_without_kernels)
+    program = computed_in_float32(lowering.program, _types_to_replace(lowering.program))
     lowering = replace(lowering, program=program)
     return export_onnx(lowering, folder, target.changes if isinstance(target, OnnxTarget) else OnnxTarget.changes)
+
+
+def _types_to_replace(program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
+    """Also float16 where there are recurrent layers, which end the process in ONNX Runtime (1.31)."""
+    types = OnnxTarget.types_without_kernels
+    return types | {torch.float16} if has_recurrent_layers(program) else types

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-import prepbench.quantize.blocks  # noqa: F401 (defines the operator)
+import prepbench.capture.aten.recurrent
+import prepbench.quantize.blocks  # noqa: F401 (these two define the operators)
+from prepbench.targets.onnx.recurrent import lstm_layer, recurrent_layer
 
 # the first version with integers of 4 and 16 bits and with scales for blocks
 OPSET = 21
@@ -15,7 +17,11 @@ OPSET = 21
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """For ``torch.onnx.export(custom_translation_table=...)``."""
-    return {torch.ops.prepbench.dequantize_blocks.default: _dequantize_blocks}
+    return {
+        torch.ops.prepbench.dequantize_blocks.default: _dequantize_blocks,
+        torch.ops.prepbench.lstm_layer.default: lstm_layer,
+        torch.ops.prepbench.recurrent_layer.default: recurrent_layer,
+    }
 
 
 def _dequantize_blocks(q: Any, scale: Any, zero_point: Any, block_size: int, bits: int) -> Any:

@@ -1,0 +1,75 @@
+"""Recurrent layers as the operators of ONNX, which order the gates otherwise than torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+# where ONNX has each of torch's gates
+_LSTM = (0, 3, 1, 2)
+_GRU = (1, 0, 2)
+_ACTIVATIONS = {"rnn_tanh": "Tanh", "rnn_relu": "Relu"}
+
+
+def lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any]) -> Any:
+    """``prepbench::lstm_layer``."""
+    onnx = _operators()
+    size, directions = h.shape[2], h.shape[0]
+    y, h_last, c_last = onnx.LSTM(
+        x, *_weights(weights, directions, _LSTM), None, h, c, hidden_size=size, direction=_direction(directions)
+    )
+    return _steps(y), h_last, c_last
+
+
+def recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str) -> Any:
+    """``prepbench::recurrent_layer``."""
+    onnx = _operators()
+    directions = h.shape[0]
+    settings = {"hidden_size": h.shape[2], "direction": _direction(directions)}
+    if kind == "gru":
+        operands = (x, *_weights(weights, directions, _GRU), None, h)
+        y, h_last = onnx.GRU(*operands, linear_before_reset=1, **settings)
+    else:
+        operands = (x, *_weights(weights, directions, (0,)), None, h)
+        y, h_last = onnx.RNN(*operands, activations=[_ACTIVATIONS[kind]] * directions, **settings)
+    return _steps(y), h_last
+
+
+def _operators() -> Any:
+    from onnxscript import opset21
+
+    return opset21
+
+
+def _direction(directions: int) -> str:
+    return "bidirectional" if directions == 2 else "forward"
+
+
+def _weights(weights: Sequence[Any], directions: int, gates: Sequence[int]) -> list[Any]:
+    """The weights of the input, those of the state, and the biases of both or None, each with a dim of directions."""
+    onnx = _operators()
+    first = onnx.Constant(value_ints=[0])
+    each = len(weights) // directions
+    rows = [
+        [_ordered(weight, gates) for weight in weights[place * each : (place + 1) * each]]
+        for place in range(directions)
+    ]
+    found = [onnx.Concat(*(onnx.Unsqueeze(row[i], first) for row in rows), axis=0) for i in range(2)]
+    if each == 2:
+        return [*found, None]
+    biases = [onnx.Unsqueeze(onnx.Concat(row[2], row[3], axis=0), first) for row in rows]
+    return [*found, onnx.Concat(*biases, axis=0)]
+
+
+def _ordered(weight: Any, gates: Sequence[int]) -> Any:
+    onnx = _operators()
+    if len(gates) == 1:
+        return weight
+    parts = onnx.Split(weight, axis=0, num_outputs=len(gates))
+    return onnx.Concat(*(parts[gate] for gate in gates), axis=0)
+
+
+def _steps(y: Any) -> Any:
+    """From (length, directions, batch, size) to (length, batch, directions * size)."""
+    onnx = _operators()
+    return onnx.Reshape(onnx.Transpose(y, perm=[0, 2, 1, 3]), onnx.Constant(value_ints=[0, 0, -1]))

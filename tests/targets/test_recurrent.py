@@ -1,0 +1,98 @@
+"""Recurrent layers over sequences of dynamic length, compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.running.sqnr import sqnr
+
+ONNX_RUNTIME, OPENVINO = pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()
+SAMPLES = [torch.randint(0, 20, (2, 7)), torch.randint(0, 20, (3, 11))]
+UNSEEN = [torch.randint(0, 20, (1, 25)), torch.randint(0, 20, (4, 1))]
+
+
+class Tagger(nn.Module):
+    def __init__(self, kind: Any = nn.LSTM, **settings: Any) -> None:
+        super().__init__()
+        settings = {"num_layers": 2, "bidirectional": True, "batch_first": True} | settings
+        self.table, self.layers = nn.Embedding(20, 8), kind(8, 6, **settings)
+        self.head = nn.Linear(12 if settings["bidirectional"] else 6, 5)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.table(ids))[0])
+
+
+def check(compiled: Any, model: nn.Module, precision: float = 1e-5) -> None:
+    with torch.no_grad():
+        for ids in (*SAMPLES, *UNSEEN):
+            torch.testing.assert_close(compiled(ids), model(ids), rtol=1e-4, atol=precision)
+
+
+@pytest.mark.parametrize("target", [ONNX_RUNTIME, OPENVINO], ids=["ONNX Runtime", "OpenVINO"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        Tagger(),
+        Tagger(bias=False, num_layers=1, batch_first=False),
+        Tagger(nn.GRU),
+        Tagger(nn.GRU, bias=False, bidirectional=False),
+        Tagger(nn.RNN),
+        Tagger(nn.RNN, nonlinearity="relu", num_layers=1),
+    ],
+    ids=lambda model: str(model.layers),
+)
+def test_the_target_computes_all_of_it(model: nn.Module, target: pb.DeploymentSettings) -> None:
+    model.eval()
+    compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=target)
+    assert compiled.report.leaves == compiled.report.fallbacks == ()
+    check(compiled, model)
+
+
+@pytest.mark.parametrize("target", [ONNX_RUNTIME, OPENVINO], ids=["ONNX Runtime", "OpenVINO"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype, target: pb.DeploymentSettings) -> None:
+    model = Tagger().to(dtype).eval()
+    compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=target)
+    with torch.no_grad():
+        got, expected = compiled(UNSEEN[0]), model(UNSEEN[0])
+    assert got.dtype == dtype
+    assert sqnr(expected.float(), got.float()) > 40
+
+
+def test_layers_beside_it_are_quantized() -> None:
+    torch.manual_seed(0)
+    model = Tagger(nn.GRU).eval()
+    compiled = pb.compile_model(
+        model,
+        calibration_inputs=SAMPLES,
+        deployment_settings=ONNX_RUNTIME,
+        quantization_settings=pb.QuantizationSettings(),
+    )
+    rows = {row.fqn: row.summary for row in compiled.report.layers}
+    assert rows == {"layers": "float: no int8 form of prepbench.recurrent_layer", "head": "int8"}
+    assert sqnr(model(SAMPLES[1]).detach(), compiled(SAMPLES[1])) > 30
+
+
+def test_inductor_calls_torchs_kernel(tmp_path: Path) -> None:
+    model = Tagger().eval()
+    compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=pb.InductorDeployment())
+    check(compiled, model)
+    compiled.save(tmp_path / "model")
+    check(pb.load_compiled(tmp_path / "model", allow_code=True), model)
+
+
+def test_executorch_leaves_it_to_pytorch(tmp_path: Path) -> None:
+    pytest.importorskip("executorch")
+    model = Tagger().eval()
+    target = pb.ExecuTorchDeployment(max_size_factor=4)
+    compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=target, fullgraph=False)
+    assert compiled.report.fallbacks == ("layers: prepbench.lstm_layer (2 times)",)
+    check(compiled, model)
+    compiled.save(tmp_path / "model")
+    check(pb.load_compiled(tmp_path / "model"), model)
