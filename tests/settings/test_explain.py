@@ -172,15 +172,3 @@ def test_a_root_that_is_itself_a_layer() -> None:
     (row,) = explain_settings(nn.Linear(2, 2), QuantizationSettings(), {"Linear": PER_TENSOR})
     assert row.fqn == ""
     assert row.rule == "Linear"
-
-
-@pytest.mark.parametrize("first", ["*", "re:.*"])
-def test_patterns_for_the_same_layers_must_not_contradict_each_other(first: str) -> None:
-    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    skip, four = LayerQuantizationSettings(skip_quantization=True), LayerQuantizationSettings(weights_num_bits=4)
-    with pytest.raises(SettingsError, match=r"contradict each other: both match the same layers \(0, 1\)\. Keep one"):
-        explain_settings(net, QuantizationSettings(), {first: skip, "[01]": four})
-    rows = explain_settings(net, QuantizationSettings(), {first: skip, "[0]": four})
-    assert [row.rule for row in rows] == ["[0]", first], "the later one is for fewer layers"
-    rows = explain_settings(net, QuantizationSettings(), {first: skip, "[01]": skip})
-    assert [row.rule for row in rows] == ["[01]", "[01]"], "both say the same"

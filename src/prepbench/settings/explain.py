@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from prepbench.checks import check_type, described
 from prepbench.errors import InputError, SettingsError
 from prepbench.settings.quantizable import quantizable_layers
 from prepbench.settings.quantization import QuantizationSettings
-from prepbench.settings.rules import LayerRules, check_layer_rules, check_rule, is_pattern, matching_rules
+from prepbench.settings.rules import LayerRules, check_layer_rules, check_rule, matching_rules
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,7 @@ def explain_settings(
     Raises:
         InputError: ``model`` is no module.
         SettingsError: a key that matches no layer that can be quantized, or a value of another type; two keys of one
-            rank that say different things about a shared layer; globs or regular expressions that match
-            the same layers and say different things; or a global setting that changes nothing.
+            rank that say different things about a shared layer; or a global setting that changes nothing.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
@@ -115,7 +113,6 @@ def explain_settings(
         check_rule(key, value, modules)
     rows = Explanation(_explained(fqn, modules, rules, settings) for fqn in quantizable_layers(model))
     _check_rules_matter(rows, rules)
-    _check_patterns_agree(rows, rules, modules)
     _check_use(rows, settings)
     return rows
 
@@ -129,20 +126,6 @@ def _check_rules_matter(rows: Iterable[ExplainedLayer], rules: LayerRules) -> No
                 f"layer_quantization_settings[{key!r}] changes nothing: what it matches is not a layer that can be "
                 "quantized, and holds none. Give the layers themselves, as explain_settings(model, settings) lists "
                 "them, or leave the key out."
-            )
-
-
-def _check_patterns_agree(rows: Iterable[ExplainedLayer], rules: LayerRules, modules: Mapping[str, nn.Module]) -> None:
-    """Refuse globs and regular expressions for the same layers that say different things about them."""
-    layers: dict[str, list[str]] = {}
-    for row in rows:
-        for key in (row.rule, *row.overruled):
-            layers.setdefault(key, []).append(row.fqn)
-    for one, other in itertools.combinations([key for key in rules if is_pattern(key, modules)], 2):
-        if layers[one] == layers[other] and rules[one] != rules[other]:
-            raise SettingsError(
-                f"layer_quantization_settings[{one!r}] and [{other!r}] contradict each other: both match the same "
-                f"layers ({', '.join(layers[one][:3])}{', ...' if len(layers[one]) > 3 else ''}). Keep one of the two."
             )
 
 

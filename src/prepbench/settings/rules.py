@@ -77,11 +77,6 @@ def _ancestors(fqn: str) -> list[str]:
     return [".".join(parts[:i]) for i in range(len(parts) - 1, -1, -1)] if fqn else []
 
 
-def is_pattern(key: str, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a key is a glob or a regular expression."""
-    return key not in modules and (key.startswith("re:") or any(c in key for c in "*?["))
-
-
 def _pattern_matches(key: str, fqn: str) -> bool:
     if key.startswith("re:"):
         return re.fullmatch(key[3:], fqn) is not None
