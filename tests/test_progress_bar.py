@@ -57,6 +57,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 def test_a_long_call_shows_its_stages_and_removes_the_bar(terminal: Terminal) -> None:
+    before = threading.active_count()
     assert work(0.3) == 7
     text = terminal.getvalue()
     assert "work · first · batch |" in text
@@ -64,7 +65,7 @@ def test_a_long_call_shows_its_stages_and_removes_the_bar(terminal: Terminal) ->
     assert "work · second [" in text
     assert not text.split("\r")[-1].strip(), "the line is empty at the end"
     assert "\n" not in text
-    assert not [thread for thread in threading.enumerate() if "TMonitor" in type(thread).__name__]
+    assert threading.active_count() == before, "no thread of tqdm stays"
 
 
 def test_a_short_call_shows_nothing(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

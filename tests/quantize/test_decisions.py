@@ -207,8 +207,9 @@ def test_as_few_layers_as_the_models_floor_allows_are_given_up() -> None:
 
 def test_a_finer_form_comes_before_float_to_reach_the_models_floor() -> None:
     threshold = {"weights_num_bits": [8, 4], "quantization_sensitivity_threshold": 0.05}
-    coarse = compile_(mlp(), options=pb.CompileOptions(model_sqnr_floor=-300), **threshold)
-    finer = compile_(mlp(), options=pb.CompileOptions(model_sqnr_floor=coarse.report.model_sqnr + 1), **threshold)
+    model = mlp()
+    coarse = compile_(model, options=pb.CompileOptions(model_sqnr_floor=-300), **threshold)
+    finer = compile_(model, options=pb.CompileOptions(model_sqnr_floor=coarse.report.model_sqnr + 1), **threshold)
     assert set(bits(coarse)) == {4}
     assert set(bits(finer)) == {4, 8}
 

@@ -31,7 +31,7 @@ def chosen_leaves(model: torch.nn.Module, leaf_modules: Iterable[Any]) -> dict[s
     Raises:
         SettingsError: one that matches nothing; the message gives the nearest names.
     """
-    if not isinstance(leaf_modules, Iterable):
+    if not isinstance(leaf_modules, Iterable) or isinstance(leaf_modules, str | bytes | bytearray):
         raise SettingsError(
             f"leaf_modules must be a list of names, modules or classes, got {described(leaf_modules)}. Write "
             "leaf_modules=['encoder']."
