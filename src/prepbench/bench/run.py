@@ -1,10 +1,12 @@
-"""One run of the bench: the choices, the target, and what came out, as plain values that go to JSON and back."""
+"""What one compile gave, as plain values that go to JSON and back: results of anybody, and runs of the bench."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Self
 
 from prepbench.document.codec import plain, read_object
 from prepbench.errors import SettingsError
@@ -12,21 +14,18 @@ from prepbench.quantize.report import LayerReport
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.registry import TARGETS
 
+_OF_THE_PAGE = ("targets",)  # choices of the bench that say nothing about one compile
+
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """One compile of the bench and its results.
+class Measurement:
+    """What was compiled for a target and measured there.
 
     Attributes:
-        id: names the run; the same in the history, the journal and saved files.
-        name: what people call it.
-        state: the choices that it was made with, as ``BenchState.to_json()`` writes them.
         target: the name of the target, e.g. ``"onnxruntime"``.
-        target_name: the same for people, e.g. ``"ONNX Runtime"``.
         target_options: the fields of the target's settings; see :attr:`deployment`.
         made: when, in seconds since 1970.
         seconds: how long it took.
-        pinned: whether it stays at the top of the history.
         score: its score; ``inf`` for outputs equal to float when that is an SQNR; None where it was not scored.
         metric: the metric's name.
         unit: ``"dB"`` for SQNR, else empty.
@@ -47,15 +46,10 @@ class Run:
         model: the fingerprint of the model.
     """
 
-    id: str
-    name: str
-    state: Mapping[str, Any]
     target: str
-    target_name: str
     made: float
     target_options: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
-    pinned: bool = False
     score: float | None = None
     metric: str = ""
     unit: str = ""
@@ -86,15 +80,16 @@ class Run:
             if target.name == self.target:
                 return target.settings_type.from_dict(self.target_options)
         known = ", ".join(target.name for target in TARGETS)
-        raise SettingsError(f"The run {self.name!r} is for the target {self.target!r}; there are: {known}.")
+        raise SettingsError(f"This result is for the target {self.target!r}, which is not one of {known}.")
 
     def to_json(self) -> dict[str, Any]:
-        """The run as JSON-ready data; numbers that JSON does not have are written as text."""
-        data: dict[str, Any] = plain(self)
-        return data
+        """The values as JSON-ready data; numbers that JSON does not have are written as text."""
+        rows = [plain(row) for row in self.report]
+        shorter = [{name: value for name, value in row.items() if value != _DEFAULTS.get(name, row)} for row in rows]
+        return {name: shorter if name == "report" else plain(value) for name, value in vars(self).items()}
 
     @classmethod
-    def from_json(cls, data: Any, path: str = "run") -> Run:
+    def from_json(cls, data: Any, path: str = "run") -> Self:
         """Read what :meth:`to_json` wrote; every field is checked.
 
         Args:
@@ -105,3 +100,49 @@ class Run:
             DocumentError: a missing, unknown or wrong field.
         """
         return read_object(data, cls, path, lenient=True, measured=True)
+
+
+_DEFAULTS = {one.name: plain(one.default) for one in fields(LayerReport) if one.default is not MISSING}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Measurement):
+    """A measurement that is found again by what was measured; see :attr:`key`.
+
+    Attributes:
+        plan: what was decided for each layer, and how it was compiled, as plain data.
+    """
+
+    plan: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The same for the same plan of the same model on the same target, machine and workload."""
+        of = (self.model, self.plan, self.target, self.target_options, self.machine, self.workload)
+        text = json.dumps(plain(of), sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Measurement):
+    """One compile of the bench: a measurement with the choices behind it.
+
+    Attributes:
+        id: names the run; the same in the history, the journal and saved files.
+        name: what people call it.
+        state: the choices that it was made with, as ``BenchState.to_json()`` writes them.
+        target_name: the target for people, e.g. ``"ONNX Runtime"``.
+        pinned: whether it stays at the top of the history.
+    """
+
+    id: str
+    name: str
+    state: Mapping[str, Any]
+    target_name: str
+    pinned: bool = False
+
+    @property
+    def result(self) -> Result:
+        """The measurement without what belongs to the history."""
+        plan = {name: value for name, value in self.state.items() if name not in _OF_THE_PAGE}
+        return Result(plan=plan, **{one.name: getattr(self, one.name) for one in fields(Measurement)})

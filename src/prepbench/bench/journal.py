@@ -1,0 +1,177 @@
+"""The journal of results: written once each, kept in one file that several programs may write to at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prepbench.bench.journal_file import reading, writing
+from prepbench.bench.run import Measurement, Result, Run
+from prepbench.checks import check_path, check_switch, check_text
+from prepbench.errors import ArtifactError, DocumentError, InputError, UnknownNameError, printable
+
+M = TypeVar("M", bound=Measurement)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What happened to the runs of a journal.
+
+    Attributes:
+        revision: of the journal; to be given to :meth:`Journal.since` next time.
+        runs: the new and the changed ones, oldest change first.
+        deleted: ids of those that are gone.
+    """
+
+    revision: int
+    runs: tuple[Run, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+
+class Journal:
+    """Results and the history of runs in one SQLite file. Making this object opens nothing.
+
+    Each method is one transaction on a connection of its own, so a journal may be used from any thread, and by several
+    processes at a time; a run that was added is on the disk.
+
+    Args:
+        path: of the file; made by the first method that writes.
+
+    Raises:
+        StorageError: (every method) it cannot be read or written, or others have been writing for long.
+        ArtifactError: (every method) it is no journal, is damaged, or is of a newer version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_path("path", path)
+        self.path = Path(path)
+
+    def add(self, *runs: Run) -> None:
+        """Write runs with their results, all or none; one that is there already stays as it is."""
+        with writing(self.path) as connection:
+            for run in runs:
+                revision = _next(connection)
+                content = _text({name: run.to_json()[name] for name in ("state", "target_name")})
+                rows = connection.execute(
+                    "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, 0, ?)",
+                    (run.id, content, printable(run.name), run.pinned, revision),
+                )
+                if rows.rowcount:
+                    _record(connection, run.id, run.result)
+
+    def record(self, result: Result, id: str) -> None:
+        """Write a result that belongs to no run of a bench, such as one of a search.
+
+        Raises:
+            InputError: there is a result of that id; results are written once.
+        """
+        check_text("id", id, "a0b1")
+        with writing(self.path) as connection:
+            _record(connection, id, result)
+
+    def update(self, id: str, *, name: str | None = None, pinned: bool | None = None) -> None:
+        """Rename a run, or pin it.
+
+        Raises:
+            UnknownNameError: there is no such run, or it was deleted.
+        """
+        if name is not None:
+            check_text("name", name, "4 bits")
+        if pinned is not None:
+            check_switch("pinned", pinned)
+        with writing(self.path) as connection:
+            rows = connection.execute(
+                "UPDATE runs SET name = coalesce(?, name), pinned = coalesce(?, pinned), revision = ? "
+                "WHERE id = ? AND deleted = 0",
+                (None if name is None else printable(name), pinned, _next(connection), id),
+            )
+            _check_found(rows.rowcount, id, self.path)
+
+    def delete(self, id: str) -> None:
+        """Remove a run and its result.
+
+        Raises:
+            UnknownNameError: there is no such run, or it was deleted.
+        """
+        with writing(self.path) as connection:
+            rows = connection.execute(
+                "UPDATE runs SET deleted = 1, content = '', name = '', revision = ? WHERE id = ? AND deleted = 0",
+                (_next(connection), id),
+            )
+            _check_found(rows.rowcount, id, self.path)
+            connection.execute("DELETE FROM results WHERE id = ?", (id,))
+
+    def runs(self) -> tuple[Run, ...]:
+        """All runs, oldest first; none where the file does not exist."""
+        return tuple(sorted(self.since(0).runs, key=lambda run: (run.made, run.id)))
+
+    def since(self, revision: int) -> Changes:
+        """What was added, changed and deleted after a revision; 0 stands for the beginning."""
+        if not os.path.lexists(self.path):
+            return Changes(0)
+        with reading(self.path) as connection:
+            rows = connection.execute(
+                "SELECT runs.id, runs.content, name, pinned, deleted, revision, results.content FROM runs "
+                "LEFT JOIN results ON results.id = runs.id WHERE revision > ? ORDER BY revision",
+                (revision,),
+            ).fetchall()
+        deleted = tuple(row[0] for row in rows if row[4])
+        runs = tuple(self._run(row) for row in rows if not row[4])
+        return Changes(max([revision, *(row[5] for row in rows if type(row[5]) is int)]), runs, deleted)
+
+    def results(self, key: str | None = None) -> tuple[Result, ...]:
+        """All results, or those of one :attr:`Result.key`, in the order in which they were made."""
+        if not os.path.lexists(self.path):
+            return ()
+        with reading(self.path) as connection:
+            rows = connection.execute("SELECT id, content FROM results WHERE key = ?1 OR ?1 IS NULL", (key,)).fetchall()
+        found = [self._checked(Result, self._object(content, f"result {id}"), f"result {id}") for id, content in rows]
+        return tuple(sorted(found, key=lambda result: result.made))
+
+    def _run(self, row: tuple[Any, ...]) -> Run:
+        id, content, name, pinned, _, _, measured = row
+        if measured is None:
+            raise ArtifactError(f"The journal {self.path} is damaged: the result of the run {id!r} is missing.")
+        result = self._object(measured, f"result {id}")
+        result.pop("plan", None)
+        own = self._object(content, f"run {id}")
+        return self._checked(Run, {**result, **own, "id": id, "name": name, "pinned": pinned == 1}, f"run {id}")
+
+    def _checked(self, kind: type[M], data: dict[str, Any], what: str) -> M:
+        try:
+            return kind.from_json(data, what)
+        except DocumentError as error:
+            raise ArtifactError(f"The journal {self.path} is damaged: {error}") from error
+
+    def _object(self, text: Any, what: str) -> dict[str, Any]:
+        try:
+            data = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArtifactError(f"The journal {self.path} is damaged: the {what} is no JSON.") from error
+        if not isinstance(data, dict):
+            raise ArtifactError(f"The journal {self.path} is damaged: the {what} is no object.")
+        return data
+
+
+def _record(connection: sqlite3.Connection, id: str, result: Result) -> None:
+    values = (id, result.key, _text(result.to_json()))
+    if not connection.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", values).rowcount:
+        raise InputError(f"The journal has a result {id!r} already, and results are written once. Give another id.")
+
+
+def _next(connection: sqlite3.Connection) -> int:
+    number: int = connection.execute("SELECT coalesce(max(revision), 0) + 1 FROM runs").fetchone()[0]
+    return number
+
+
+def _text(data: dict[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+
+def _check_found(rows: int, id: str, path: Path) -> None:
+    if not rows:
+        raise UnknownNameError(f"id: the journal {path} has no run {id!r}; it may have been deleted.")
