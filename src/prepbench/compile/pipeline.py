@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch import nn
 from prepbench.capture.aten.attempts import NoGraphError
 from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.captured import Captured
+from prepbench.capture.aten.chosen_leaves import chosen_leaves
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
@@ -76,6 +77,7 @@ def compile_model(
     skip_eval_set_mode: bool = False,
     graph_name: str | None = None,
     fullgraph: bool = True,
+    leaf_modules: Iterable[Any] = (),
     dynamic: bool = True,
     disable: bool = False,
     progress: ProgressCallback = report_nothing,
@@ -111,6 +113,8 @@ def compile_model(
         graph_name: a name for the graph in the report, the logs and the files; the model's class name when omitted.
         fullgraph: if False, modules that cannot be captured and operators that the target does not support run in
             PyTorch, and the target runs the rest.
+        leaf_modules: modules to keep as leaf modules, which run in PyTorch as they are: names, module objects or
+            classes. Targets that cannot call back into Python need ``fullgraph=False`` with them.
         dynamic: if False, every dim is static.
         disable: return ``module_or_func`` as it is.
         progress: receives a :class:`prepbench.Progress` for each step; may raise :class:`prepbench.Cancelled` to stop.
@@ -176,6 +180,10 @@ def compile_model(
         target.check_available()
         check_weights(module_or_func)
     called = module_or_func if forward_fn is None else with_forward_fn(module_or_func, forward_fn)
+    # names, because module objects are the user's and what is captured is a twin
+    leaves = chosen_leaves(as_module(called), leaf_modules)
+    if fullgraph and not is_dry_run:
+        target.check_leaves(tuple(leaves.values()))
     twin = Twin(called)  # for other threads the model stays in its mode
     function, model = twin.model, as_module(twin.model)
     layers = _layer_settings(model, target, settings, quantization_settings, layer_quantization_settings)
@@ -193,7 +201,7 @@ def compile_model(
         with timer("capture"), tracing(timer.progress):
             axes = _axes(function, samples, dynamic_axes, dynamic)
             samples = with_static_sizes_of_first(samples, axes, function)
-            captured = _captured(function, samples, axes, fullgraph=fullgraph, is_dry_run=is_dry_run)
+            captured = _captured(function, samples, axes, tuple(leaves), fullgraph=fullgraph, is_dry_run=is_dry_run)
             if isinstance(captured, Captured):
                 twin.give_back(captured.program)
                 task = CompileTask.of(
@@ -216,11 +224,18 @@ def compile_model(
 
 
 def _captured(
-    function: Callable[..., Any], samples: list[Sample], axes: DynamicAxes, *, fullgraph: bool, is_dry_run: bool
+    function: Callable[..., Any],
+    samples: list[Sample],
+    axes: DynamicAxes,
+    leaves: Sequence[str],
+    *,
+    fullgraph: bool,
+    is_dry_run: bool,
 ) -> Captured | Failure:
     """The graph; or why the whole model would be one leaf module, where leaf modules are allowed."""
+    one_graph = fullgraph and not is_dry_run
     try:
-        captured = capture(function, samples, dynamic_axes=axes, fullgraph=fullgraph and not is_dry_run)
+        captured = capture(function, samples, dynamic_axes=axes, leaf_modules=leaves, fullgraph=one_graph)
     except NoGraphError as error:
         if fullgraph or is_dry_run:
             raise

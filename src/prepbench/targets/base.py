@@ -94,10 +94,12 @@ class Target(ABC):
     def check_leaves(self, leaves: Sequence[Failure]) -> None:
         """Raise ``TargetError`` that names the leaf modules when the target cannot run them."""
         if leaves and not self.runs_leaves:
+            remedy = leaves[0].remedy.rstrip(".")
+            first = f"Rewrite the module ({remedy})" if remedy else "Give fullgraph=False, and they run in PyTorch"
             raise TargetError(
                 f"{self.display_name} cannot run leaf modules, because they call back into Python. Leaf modules: "
-                f"{'; '.join(map(_described, leaves))}. Rewrite the module ({leaves[0].remedy.rstrip('.')}), or "
-                "compile with deployment_settings=InductorDeployment(), which runs them."
+                f"{'; '.join(map(_described, leaves))}. {first}, or compile with "
+                "deployment_settings=InductorDeployment(), which runs them."
             )
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
