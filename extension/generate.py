@@ -16,7 +16,8 @@ from prepbench.bench import BenchSummary
 from prepbench.document.schema import definitions, schema
 from prepbench.views import palette
 from prepbench.widgets.actions import Action, Nothing
-from prepbench.widgets.bench import BENCH_ACTIONS, RunStatus
+from prepbench.widgets.bench import RunStatus
+from prepbench.widgets.bench_actions import BENCH_ACTIONS
 from prepbench.widgets.diagram import DIAGRAM_ACTIONS
 
 FOLDER = Path(__file__).parent / "src" / "generated"

@@ -146,7 +146,9 @@ def test_results_are_kept_by_name(bench: pb.Bench) -> None:
     bench.set_precision("head", "int8 weights")
     bench.compile()
     assert list(bench.results) == ["int8 ONNX Runtime", "mixed int8 ONNX Runtime", "mixed int8 ONNX Runtime (2)"]
-    assert [row.name for row in bench.comparison.rows] == ["float32", *bench.results]
+    assert [row.name for row in bench.comparison.rows] == ["float32", "mixed int8 ONNX Runtime (2)"]
+    assert [row.name for row in bench.all_results().rows] == ["float32", *bench.results]
+    assert [row.name for row in bench.compare().rows] == ["float32", *bench.results]
 
 
 def test_cancelled_compile_keeps_everything(bench: pb.Bench) -> None:

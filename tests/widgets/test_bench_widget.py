@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.bench.summarize import summarize
 from prepbench.measure.run import compare
 from prepbench.widgets.bench import BenchControls, bench_bundle, bench_widget
 
@@ -43,7 +44,8 @@ def test_traits_mirror_the_bench(bench: pb.Bench, controls: BenchControls) -> No
     assert [layer["fqn"] for layer in controls.layers] == ["0", "2"]
     assert controls.title == "Sequential"
     bench.set_precision("0", "float32")
-    assert [layer["precision"] for layer in controls.layers] == ["float32", "int8"]
+    assert [controls.decisions[index]["label"] for index in controls.planned] == ["float", "int8"]
+    assert controls.decisions[controls.planned[0]]["rule"] == "0"
     assert controls.can_undo
 
 
@@ -60,8 +62,11 @@ def test_clicks_act_on_the_bench(bench: pb.Bench, controls: BenchControls) -> No
     assert set(bench.precisions.values()) == {"int8 weights"}
     _click(controls, action="undo")
     assert set(bench.precisions.values()) == {"int8"}
-    _click(controls, action="set_target", target="Inductor")
-    assert bench.state.target == "Inductor"
+    _click(controls, action="set_target", target="Inductor", chosen=True)
+    _click(controls, action="set_target", target="ONNX Runtime", chosen=False)
+    assert [settings.__class__.__name__ for settings in bench.state.targets] == ["InductorDeployment"]
+    _click(controls, action="set_target", target="Inductor", chosen=False)
+    assert "only target" in controls.message["text"]
 
 
 def test_compile_click_runs_in_the_background_and_ends_with_the_comparison(
@@ -75,14 +80,15 @@ def test_compile_click_runs_in_the_background_and_ends_with_the_comparison(
     assert not controls.running
     assert controls.message["kind"] == "info"
     assert "int8 ONNX Runtime" in controls.message["text"]
-    assert all(layer["note"] for layer in controls.layers)
+    assert [controls.outcomes[index]["label"] for index in controls.applied] == ["int8", "int8"]
+    assert [run["name"] for run in controls.runs] == ["int8 ONNX Runtime"]
     chart = box.children[-2]
     assert isinstance(chart, ipywidgets.Output)
     assert "application/vnd.plotly.v1+json" in chart.outputs[0]["data"]
 
 
 def test_the_diagram_is_coloured_by_the_precisions(bench: pb.Bench) -> None:
-    picture = bench_widget(bench).children[0].children[0]
+    picture = bench_widget(bench).children[1]
     first = next(iter(bench.precisions))
     bench.set_precision(first, "int8 weights")
     assert {value["fqn"]: value["text"] for value in picture.overlays[0]["values"]}[first] == "int8 weights"
@@ -94,7 +100,7 @@ def test_the_diagram_is_coloured_by_the_precisions(bench: pb.Bench) -> None:
 
 
 def test_errors_become_messages(bench: pb.Bench, controls: BenchControls) -> None:
-    _click(controls, action="set_target", target="TPU")
+    _click(controls, action="set_target", target="TPU", chosen=True)
     assert controls.message["kind"] == "error"
     assert "'TPU'" in controls.message["text"]
     _click(controls, action="explode")
@@ -126,7 +132,11 @@ def test_an_error_is_a_card_in_the_words_of_the_bench() -> None:
     assert "fullgraph" not in card["details"]
     assert controls.leaf_label in card["details"]
     assert card["can_be_leaf"]
-    _click(controls, action="compile_with_leaves")
+    (failure,) = controls.failures
+    assert failure["title"] == "data-dependent branch"
+    assert failure["code"] in failure["report"]
+    _click(controls, action="set_leaf_wrap", leaf_wrap=True)
+    _click(controls, action="compile")
     bench.job.result(timeout=300)
     assert bench.state.leaf_wrap
     assert controls.message["kind"] == "info"
@@ -151,14 +161,13 @@ def test_a_contradiction_and_old_results_are_marked(bench: pb.Bench, controls: B
 def test_a_click_sends_only_what_it_changed(bench: pb.Bench, controls: BenchControls) -> None:
     sent: list[set[str]] = []
     controls.send_state = lambda key=None: sent.append({key} if isinstance(key, str) else set(key))
-    _click(controls, action="set_target", target="Inductor")
-    assert sent == [{"target", "can_undo"}]
+    _click(controls, action="set_axis", path="input", dim=1, dynamic=True)
+    assert sent == [{"axes", "sentence", "steps", "code", "can_undo"}]
 
 
 def test_the_summary_is_made_once_per_change(bench: pb.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[pb.Bench] = []
-    original = pb.Bench._summarize
-    monkeypatch.setattr(pb.Bench, "_summarize", lambda self: made.append(self) or original(self))
+    monkeypatch.setattr("prepbench.bench.bench.summarize", lambda *args: made.append(args[0]) or summarize(*args))
     BenchControls(bench), BenchControls(bench)
     made.clear()
     bench.set_precision("0", "float32")
@@ -169,7 +178,7 @@ def test_the_summary_is_made_once_per_change(bench: pb.Bench, monkeypatch: pytes
 def test_closing_ends_listening(bench: pb.Bench, controls: BenchControls) -> None:
     controls.close()
     bench.set_target("Inductor")
-    assert controls.target == "ONNX Runtime"
+    assert [target["name"] for target in controls.targets if target["chosen"]] == ["ONNX Runtime"]
 
 
 def test_bundle_has_a_static_twin(bench: pb.Bench) -> None:

@@ -4,21 +4,39 @@ export interface AxisSummary {
   sizes: number[];
   dynamic: boolean;
   symbol: string;
+  name: string;
+  min: number;
+  max: number;
+  linked: string[];
   problem: string;
+  verified: string;
   places: number;
 }
 
 export interface BenchSummary {
   title: string;
-  subtitle: string;
-  axes: AxisSummary[];
-  layers: LayerSummary[];
-  precisions: PrecisionChoice[];
-  target: string;
-  targets: string[];
+  sentence: string;
+  steps: StepSummary[];
+  selected: string;
+  failures: FailureSummary[];
+  assumptions: string[];
   leaf_wrap: boolean;
   leaf_label: string;
-  failures: number;
+  leaves: string[];
+  axes: AxisSummary[];
+  layers: LayerFacts[];
+  decisions: Decision[];
+  planned: number[];
+  outcomes: Outcome[];
+  applied: number[];
+  columns: LayerColumn[];
+  rules: RuleSummary[];
+  base: string;
+  settings: SettingField[];
+  precisions: PrecisionChoice[];
+  targets: TargetSummary[];
+  runs: RunSummary[];
+  difference: RunDifference;
   code: string;
   stale: string;
   can_undo: boolean;
@@ -33,36 +51,171 @@ export interface Card {
   can_be_leaf: boolean;
 }
 
-export interface LayerSummary {
+export interface ClearRules {
+  pattern: string[];
+}
+
+export interface CompareRuns {
+  first: string;
+  second: string;
+}
+
+export interface Decision {
+  label: string;
+  rule: string;
+  weights: string;
+  activations: string;
+  weights_only: string;
+  block: string;
+  observer: string;
+  quantized: boolean;
+}
+
+export interface DifferenceRow {
+  what: string;
+  first: string;
+  second: string;
+}
+
+export interface FailureSummary {
+  fqn: string;
+  type: string;
+  title: string;
+  place: string;
+  code: string;
+  remedy: string;
+  file: string;
+  line: number;
+  diff: string;
+  proof: string;
+  can_fix: boolean;
+  fixed: boolean;
+  is_leaf: boolean;
+  count: number;
+  report: string;
+}
+
+export interface LayerColumn {
+  key: string;
+  title: string;
+  unit: string;
+  help: string;
+  values: (number | null)[];
+}
+
+export interface LayerFacts {
   fqn: string;
   type: string;
   parameters: number;
-  precision: "int8" | "int8 weights" | "float32";
-  note: string;
+}
+
+export interface LimitAxis {
+  path: string;
+  dim: number;
+  min: number;
+  max: number;
 }
 
 export interface MakePage {
   document: string;
 }
 
+export interface NameAxis {
+  path: string;
+  dim: number;
+  name: string;
+}
+
+export interface OfModule {
+  fqn: string;
+}
+
+export interface OfRun {
+  id: string;
+}
+
+export interface OptionField {
+  name: string;
+  title: string;
+  help: string;
+  kind: "choice" | "switch" | "number";
+  choices: string[];
+  value: string;
+}
+
+export interface Outcome {
+  label: string;
+  why: string;
+}
+
+export interface PinRun {
+  id: string;
+  pinned: boolean;
+}
+
 export interface PrecisionChoice {
-  name: "int8" | "int8 weights" | "float32";
+  name: "int8" | "int8 weights" | "int4 weights" | "float32";
   label: string;
   explanation: string;
   enabled: boolean;
 }
 
-export interface Progress {
-  stage: string;
-  done: number;
-  total: number;
-  message: string;
+export interface RenameRun {
+  id: string;
+  name: string;
+}
+
+export interface RuleSummary {
+  pattern: string;
+  label: string;
+  layers: number;
+}
+
+export interface RunDifference {
+  first: string;
+  second: string;
+  results: DifferenceRow[];
+  settings: DifferenceRow[];
+  layers: DifferenceRow[];
+  note: string;
 }
 
 export interface RunStatus {
   running: boolean;
-  progress: Progress;
+  cancelling: boolean;
+  stage: string;
+  done: number;
+  total: number;
+  fraction: number;
+  elapsed_s: number;
+  remaining_s: number;
+  queue: string[];
+  log: string[];
   message: Card;
+}
+
+export interface RunSummary {
+  id: string;
+  name: string;
+  target: string;
+  made: string;
+  pinned: boolean;
+  score: string;
+  change: string;
+  p50: string;
+  p90: string;
+  speed: string;
+  size: string;
+  slower: boolean;
+  why: string;
+  error: string;
+  stale: string[];
+  shown: boolean;
+  is_live: boolean;
+}
+
+export interface SendFile {
+  what: "onnx" | "code";
 }
 
 export interface SetAxis {
@@ -71,17 +224,62 @@ export interface SetAxis {
   dynamic: boolean;
 }
 
+export interface SetLayers {
+  pattern: string[];
+  field: string;
+  value: string;
+}
+
+export interface SetLeaf {
+  fqn: string;
+  leaf: boolean;
+}
+
 export interface SetLeafWrap {
   leaf_wrap: boolean;
 }
 
 export interface SetPrecision {
   pattern: string[];
-  precision: "int8" | "int8 weights" | "float32";
+  precision: "int8" | "int8 weights" | "int4 weights" | "float32";
 }
 
 export interface SetTarget {
   target: string;
+  chosen: boolean;
+}
+
+export interface SetTargetOption {
+  target: string;
+  name: string;
+  value: string;
+}
+
+export interface SettingField {
+  name: string;
+  title: string;
+  help: string;
+  kind: "choice" | "switch" | "number";
+  choices: string[];
+}
+
+export interface StepSummary {
+  name: "capture" | "axes" | "precision" | "run" | "results";
+  title: string;
+  status: string;
+  kind: "" | "good" | "warning" | "bad";
+}
+
+export interface TargetSummary {
+  name: string;
+  chosen: boolean;
+  unavailable: string;
+  problem: string;
+  options: OptionField[];
+}
+
+export interface ToPath {
+  path: string;
 }
 
 export interface Trouble {
@@ -97,14 +295,31 @@ export interface Trouble {
 
 export interface BenchActions {
   set_axis: SetAxis;
+  name_axis: NameAxis;
+  limit_axis: LimitAxis;
   set_precision: SetPrecision;
+  set_layers: SetLayers;
+  clear_rules: ClearRules;
   set_target: SetTarget;
+  set_target_option: SetTargetOption;
   set_leaf_wrap: SetLeafWrap;
+  set_leaf: SetLeaf;
+  apply_fix: OfModule;
+  remove_fix: OfModule;
+  select: OfModule;
   undo: Record<string, never>;
   redo: Record<string, never>;
   compile: Record<string, never>;
-  compile_with_leaves: Record<string, never>;
+  capture: Record<string, never>;
   cancel: Record<string, never>;
+  rename_run: RenameRun;
+  pin_run: PinRun;
+  delete_run: OfRun;
+  show_run: OfRun;
+  restore_run: OfRun;
+  compare_runs: CompareRuns;
+  export_onnx: ToPath;
+  download: SendFile;
 }
 
 export interface DiagramActions {

@@ -2,68 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from prepbench.bench.names import Named
-from prepbench.bench.state import BenchState
+from prepbench.bench.state import BenchState, label_of
 from prepbench.capture.sizes.axis import Axis, pattern_of
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.settings import CompileOptions, ExplainedLayer
 
 
-def code_for(state: BenchState, inferred: DynamicAxes, given: Named) -> str:
+def code_for(state: BenchState, inferred: DynamicAxes, explained: Sequence[ExplainedLayer], given: Named) -> str:
     """Python source for ``state``.
 
     Args:
         state: the choices.
         inferred: the axes as inferred from the samples; only differences from them are written.
+        explained: what is planned for each layer.
         given: how the code names ``model``, ``tracing_inputs``, ``calibration_inputs``, ``data`` and ``metric``; what
             was not given is left out.
 
     Returns:
-        Source that sets ``axes``, ``compiled`` and ``comparison``.
+        Source that sets ``axes``, ``compiled`` and ``comparison``; with several targets ``compiled`` is a dict.
     """
     names = given.expressions
     model = names["model"]
     lines = ["import prepbench as pb", "", *given.definitions]
     lines.append(f"axes = pb.DynamicAxes.infer({names['tracing_inputs']}, {model})")
-    lines += [f"axes = axes.set({path!r}, {dim}, {dynamic})" for path, dim, dynamic in _changes(state.axes, inferred)]
-    lines += ["compiled = pb.compile_model(", f"    {model},"]
-    lines += [f"    {name}={value}," for name, value in _arguments(state, names)]
-    lines += [")", _comparison(state, names)]
-    return "\n".join(lines) + "\n"
+    lines += [f"axes = axes.{change}" for change in _changes(state.axes, inferred)]
+    fixed = _fixes(state, names)
+    lines += fixed
+    called = {**names, "model": "fixed"} if fixed else names
+    labels = {label_of(explained, target): target for target in state.targets}
+    if len(labels) == 1:
+        lines += ["compiled = pb.compile_model(", *_call_lines(state, explained, called, _call(state.targets[0])), ")"]
+        compiled = f"{next(iter(labels))!r}: compiled"
+    else:
+        lines += ["targets = {", *(f"    {label!r}: {_call(target)}," for label, target in labels.items()), "}"]
+        lines += ["compiled = {", "    name: pb.compile_model("]
+        lines += [f"    {line}" for line in _call_lines(state, explained, called, "target")]
+        lines += ["    )", "    for name, target in targets.items()", "}"]
+        compiled = "**compiled"
+    return "\n".join([*lines, _comparison(compiled, names)]) + "\n"
 
 
-def _changes(axes: DynamicAxes, inferred: DynamicAxes) -> list[tuple[str, int, bool]]:
-    """Path, dim and choice of what differs from the inferred axes; one pattern where all that it means does."""
+def _fixes(state: BenchState, names: Mapping[str, str]) -> list[str]:
+    """Lines that apply proven rewrites to a copy of the model, called ``fixed``."""
+    if not state.fixes:
+        return []
+    model = names["model"]
+    return [
+        "import copy",
+        "",
+        f"fixed = copy.deepcopy({model})",
+        f"for rewrite in pb.check_traceability({model}, {names['tracing_inputs']}).rewrites:",
+        f"    if rewrite.fqn in {list(state.fixes)!r} and rewrite.verify({model}, {names['tracing_inputs']}).passed:",
+        "        rewrite.apply(fixed)",
+    ]
+
+
+def _call_lines(
+    state: BenchState, explained: Sequence[ExplainedLayer], names: Mapping[str, str], target: str
+) -> list[str]:
+    arguments = _arguments(state, explained, names, target)
+    return [f"    {names['model']},", *(f"    {name}={value}," for name, value in arguments)]
+
+
+def _changes(axes: DynamicAxes, inferred: DynamicAxes) -> list[str]:
+    """The calls that lead from the inferred axes to these; one pattern where all that it means changes alike."""
+    before = {(axis.path, axis.dim): axis for axis in inferred.axes}
     alike: dict[tuple[str, int], list[Axis]] = {}
     for axis in axes.axes:
         alike.setdefault((pattern_of(axis.path), axis.dim), []).append(axis)
-    before = {(axis.path, axis.dim): axis.dynamic for axis in inferred.axes}
-    changes = []
+    calls: list[str] = []
     for (pattern, dim), members in alike.items():
-        changed = [axis for axis in members if axis.dynamic != before[axis.path, dim]]
-        if len(changed) == len(members) > 1 and len({axis.dynamic for axis in changed}) == 1:
-            changes.append((pattern, dim, changed[0].dynamic))
+        steps = [_steps(axis, before[axis.path, axis.dim]) for axis in members]
+        if len(members) > 1 and len(set(map(tuple, steps))) == 1:
+            calls += [step.format(path=repr(pattern), dim=dim) for step in steps[0]]
         else:
-            changes += [(axis.path, dim, axis.dynamic) for axis in changed]
-    return changes
+            for axis, own in zip(members, steps, strict=True):
+                calls += [step.format(path=repr(axis.path), dim=dim) for step in own]
+    return list(dict.fromkeys(calls))
 
 
-def _arguments(state: BenchState, names: Mapping[str, str]) -> list[tuple[str, str]]:
-    settings = state.quantization_settings()
+def _steps(axis: Axis, before: Axis) -> list[str]:
+    steps = []
+    if axis.dynamic != before.dynamic:
+        steps.append(f"set({{path}}, {{dim}}, {axis.dynamic})")
+    if axis.named and not before.named:
+        steps.append(f"rename({{path}}, {{dim}}, {axis.symbol!r})")
+    if (axis.minimum, axis.maximum) != (before.minimum, before.maximum):
+        steps.append(f"limit({{path}}, {{dim}}, min={axis.minimum}, max={axis.maximum})")
+    return steps
+
+
+def _arguments(
+    state: BenchState, explained: Sequence[ExplainedLayer], names: Mapping[str, str], target: str
+) -> list[tuple[str, str]]:
+    quantized = any(layer.settings is not None for layer in explained)
     arguments = [("tracing_inputs", names["tracing_inputs"])]
-    if settings is not None:
+    if quantized:
         arguments.append(("calibration_inputs", names["calibration_inputs"]))
-    arguments += [("dynamic_axes", "axes"), ("deployment_settings", _call(state.deployment()))]
-    if settings is not None:
-        arguments.append(("quantization_settings", _call(settings)))
-    layers = state.layer_settings()
-    if layers:
-        rows = "".join(f"        {fqn!r}: {_call(value)},\n" for fqn, value in layers.items())
+    arguments += [("dynamic_axes", "axes"), ("deployment_settings", target)]
+    if quantized:
+        arguments.append(("quantization_settings", _call(state.quantization)))
+    if quantized and state.rules:
+        rows = "".join(f"        {key!r}: {_call(value)},\n" for key, value in state.rules.items())
         arguments.append(("layer_quantization_settings", "{\n" + rows + "    }"))
-    if state.leaf_wrap:
+    if state.options != CompileOptions():
+        arguments.append(("compile_options", _call(state.options)))
+    if state.leaves:
+        arguments.append(("leaf_modules", repr(list(state.leaves))))
+    if not state.fullgraph:
         arguments.append(("fullgraph", "False"))
     return arguments
 
@@ -79,8 +130,8 @@ def _call(settings: Any) -> str:
     return f"pb.{type(settings).__name__}({', '.join(changed)})"
 
 
-def _comparison(state: BenchState, names: Mapping[str, str]) -> str:
-    candidates = f'{{"float32": {names["model"]}, {state.label!r}: compiled}}'
+def _comparison(compiled: str, names: Mapping[str, str]) -> str:
+    candidates = f'{{"float32": {names["model"]}, {compiled}}}'
     source = next(names[kind] for kind in ("data", "calibration_inputs", "tracing_inputs") if kind in names)
     ending = f", metric={names['metric']}" if "metric" in names else ""
     return f"comparison = pb.compare({candidates}, {source}{ending})"

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.settings import DeploymentSettings, LayerQuantizationSettings, QuantizationSettings
+from prepbench.errors import SettingsError
+from prepbench.settings import (
+    CompileOptions,
+    DeploymentSettings,
+    ExplainedLayer,
+    LayerQuantizationSettings,
+    QuantizationSettings,
+)
 from prepbench.targets import TARGETS as ALL_TARGETS
+from prepbench.targets import target_for
 
-Precision = Literal["int8", "int8 weights", "float32"]
+Precision = Literal["int8", "int8 weights", "int4 weights", "float32"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-LABELS: dict[Precision, str] = {"int8": "int8", "int8 weights": "weights", "float32": "float"}
+LABELS: dict[Precision, str] = {
+    "int8": "int8",
+    "int8 weights": "weights",
+    "int4 weights": "4 bits",
+    "float32": "float",
+}
 """Short names, for buttons."""
 EXPLANATIONS: dict[Precision, str] = {
     "int8": "weights and activations in 8 bits",
     "int8 weights": "weights in 8 bits, activations in float",
+    "int4 weights": "weights in 4 bits, activations in float",
     "float32": "left in float",
 }
+EVERYTHING = "*"
+"""The rule that stands for all layers."""
+FLOAT = LayerQuantizationSettings(skip_quantization=True)
 
 TARGETS: dict[str, type[DeploymentSettings]] = {target.display_name: target.settings_type for target in ALL_TARGETS}
 """The settings of every target, by its display name."""
@@ -29,73 +46,180 @@ DISPLAY_NAMES: dict[str, str] = {target.name: target.display_name for target in 
 """The display name of every target, by the name that ``compiled.target`` has."""
 
 
+def display_name(settings: DeploymentSettings) -> str:
+    """How the target of these settings is called where people read it."""
+    return target_for(settings).display_name
+
+
+def layer_settings_of(precision: Precision) -> LayerQuantizationSettings:
+    """The settings that a precision stands for."""
+    if precision == "float32":
+        return FLOAT
+    bits = 4 if precision == "int4 weights" else 8
+    return LayerQuantizationSettings(weights_num_bits=bits, prefer_weights_only_quantization=precision != "int8")
+
+
+def precision_of(settings: QuantizationSettings | None) -> Precision:
+    """The nearest precision to what applies to a layer; bits that are to be chosen count as the smallest."""
+    if settings is None:
+        return "float32"
+    if not settings.prefer_weights_only_quantization:
+        return "int8"
+    bits = settings.weights_num_bits
+    return "int4 weights" if 4 in ((bits,) if isinstance(bits, int) else bits) else "int8 weights"
+
+
 @dataclass(frozen=True)
 class BenchState:
     """The choices made on the bench.
 
     Attributes:
         axes: which input dims are dynamic.
-        precisions: the precision of every quantizable layer, by FQN.
-        target: a key of :data:`TARGETS`.
+        quantization: how layers are quantized that no rule is for.
+        rules: settings by FQN, glob, ``re:`` pattern or class name, as ``layer_quantization_settings`` takes them.
+        targets: where to compile for; each is one compile.
+        options: the algorithms of quantization.
         leaf_wrap: whether modules that cannot be captured become leaf modules instead of stopping the compile.
+        leaves: modules that are kept as leaf modules, by FQN.
+        fixes: failures whose proposed rewrite is applied, by FQN.
     """
 
     axes: DynamicAxes
-    precisions: Mapping[str, Precision] = field(default_factory=dict)
-    target: str = ALL_TARGETS[0].display_name
+    quantization: QuantizationSettings = field(default_factory=QuantizationSettings)
+    rules: Mapping[str, LayerQuantizationSettings] = field(default_factory=dict)
+    targets: tuple[DeploymentSettings, ...] = field(default_factory=lambda: (ALL_TARGETS[0].settings_type(),))
+    options: CompileOptions = field(default_factory=CompileOptions)
     leaf_wrap: bool = False
+    leaves: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """The display name of the first target."""
+        return display_name(self.targets[0])
+
+    @property
+    def fullgraph(self) -> bool:
+        """Whether the whole model must become one graph."""
+        return not self.leaf_wrap and not self.leaves
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all choices are the same; the order of rules counts, because the last of two globs decides."""
+        if not isinstance(other, BenchState):
+            return NotImplemented
+        return self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash((self.axes.axes, self.targets, self.leaf_wrap, self.leaves, self.fixes, tuple(self.rules)))
 
     @cached_property
-    def default_precision(self) -> Precision | None:
-        """The most common quantized precision, int8 first when tied; None when every layer stays in float."""
-        quantized: Counter[Precision] = Counter(p for p in self.precisions.values() if p != "float32")
-        if not quantized:
-            return None
-        most_common: Precision = max(PRECISIONS, key=quantized.__getitem__)
-        return most_common
+    def _values(self) -> tuple[Any, ...]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return tuple({**values, "rules": tuple(self.rules.items())}.values())
 
-    def quantization_settings(self) -> QuantizationSettings | None:
-        """The global settings, or None when nothing is quantized."""
-        if self.default_precision is None:
-            return None
-        return QuantizationSettings(prefer_weights_only_quantization=self.default_precision == "int8 weights")
+    def for_target(self, settings: DeploymentSettings) -> BenchState:
+        """The same choices for one target."""
+        return replace(self, targets=(settings,))
 
-    def layer_settings(self) -> dict[str, LayerQuantizationSettings]:
-        """Settings of the layers that differ from the global ones, by FQN."""
-        default = self.default_precision
-        if default is None:
-            return {}
-        return {fqn: _layer_settings(p) for fqn, p in self.precisions.items() if p != default}
+    def to_json(self) -> dict[str, Any]:
+        """The choices as plain values; the axes without their samples."""
+        return {
+            "axes": [{each.name: _plain(getattr(axis, each.name)) for each in fields(Axis)} for axis in self.axes.axes],
+            "quantization": _plain(self.quantization.to_dict()),
+            "rules": [[key, _plain(rule.to_dict())] for key, rule in self.rules.items()],
+            "targets": [{"target": target_for(each).name, "settings": _plain(each.to_dict())} for each in self.targets],
+            "options": _plain(self.options.to_dict()),
+            "leaf_wrap": self.leaf_wrap,
+            "leaves": list(self.leaves),
+            "fixes": list(self.fixes),
+        }
 
-    def differences(self, other: BenchState) -> tuple[str, ...]:
-        """In what other choices differ from these, in words."""
-        layers = sum(self.precisions[fqn] != precision for fqn, precision in other.precisions.items())
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], axes: DynamicAxes) -> BenchState:
+        """Read what :meth:`to_json` wrote.
+
+        Args:
+            data: the choices.
+            axes: the axes as inferred from samples of today; which are dynamic, names and limits come from ``data``.
+
+        Raises:
+            SettingsError: a field that is missing or unknown, or a value that is not allowed.
+            InputError: axes that the model's inputs do not have.
+        """
+        known = {each.name for each in fields(cls)}
+        if not isinstance(data, Mapping) or set(data) != known:
+            raise SettingsError(f"The choices of a bench must have the fields {', '.join(sorted(known))}.")
+        try:
+            return cls(
+                _axes_from(data["axes"], axes),
+                QuantizationSettings.from_dict(data["quantization"]),
+                {str(key): LayerQuantizationSettings.from_dict(rule) for key, rule in data["rules"]},
+                tuple(_target_from(each) for each in data["targets"]),
+                CompileOptions.from_dict(data["options"]),
+                bool(data["leaf_wrap"]),
+                tuple(map(str, data["leaves"])),
+                tuple(map(str, data["fixes"])),
+            )
+        except (TypeError, KeyError, ValueError) as error:
+            if isinstance(error, SettingsError):
+                raise
+            raise SettingsError(f"These are no choices of a bench: {error}. Save the bench again.") from error
+
+    def differences(self, other: BenchState, layers: Sequence[tuple[str, Any, Any]] = ()) -> tuple[str, ...]:
+        """In what other choices differ from these, in words.
+
+        Args:
+            other: the other choices.
+            layers: for each layer its FQN, and what applies to it here and there.
+        """
+        changed = sum(here != there for _, here, there in layers)
         axes = [
             f"{old.path} dim {old.dim} was {'dynamic' if old.dynamic else 'static'}"
-            for new, old in zip(self.axes.axes, other.axes.axes, strict=True)
+            for new, old in zip(self.axes.axes, other.axes.axes, strict=False)
             if new.dynamic != old.dynamic
         ]
-        said = [f"{layers} layer{'s' * (layers != 1)} had another precision"] if layers else []
-        said += [f"the target was {other.target}"] if other.target != self.target else []
+        said = [f"{changed} layer{'s' * (changed != 1)} had another precision"] if changed else []
+        if not any(target in self.targets for target in other.targets):
+            names = ", ".join(display_name(target) for target in other.targets)
+            same = names in {display_name(target) for target in self.targets}
+            said.append(f"{names} had other options" if same else f"the target was {names}")
         said += axes[:3] + ([f"and {len(axes) - 3} more dims"] if len(axes) > 3 else [])
-        said += (
-            ["leaf modules were " + ("on" if other.leaf_wrap else "off")] if other.leaf_wrap != self.leaf_wrap else []
-        )
+        if other.fullgraph != self.fullgraph or other.leaves != self.leaves:
+            listed = f": {', '.join(other.leaves)}" if other.leaves else ""
+            said.append("leaf modules were " + ("off" if other.fullgraph else f"on{listed}"))
+        said += ["the algorithms were others"] if other.options != self.options else []
+        said += ["other fixes were applied"] if other.fixes != self.fixes else []
         return tuple(said)
 
-    def deployment(self) -> DeploymentSettings:
-        """The settings object of the chosen target."""
-        return TARGETS[self.target]()
 
-    @cached_property
-    def label(self) -> str:
-        """A short name for a result compiled with these choices, e.g. ``"int8 ONNX Runtime"``."""
-        kinds = set(self.precisions.values())
-        precision = "float32" if self.default_precision is None else self.default_precision
-        return f"{'mixed ' if len(kinds) > 1 else ''}{precision} {self.target}"
+def label_of(explained: Sequence[ExplainedLayer], target: DeploymentSettings) -> str:
+    """A short name for a result, e.g. ``"int8 ONNX Runtime"`` or ``"mixed int4 weights OpenVINO"``."""
+    kinds = [precision_of(layer.settings) for layer in explained]
+    quantized: list[Precision] = [kind for kind in kinds if kind != "float32"]
+    most_common: Precision = "float32" if not quantized else max(PRECISIONS, key=quantized.count)
+    return f"{'mixed ' if len(set(kinds)) > 1 else ''}{most_common} {display_name(target)}"
 
 
-def _layer_settings(precision: Precision) -> LayerQuantizationSettings:
-    if precision == "float32":
-        return LayerQuantizationSettings(skip_quantization=True)
-    return LayerQuantizationSettings(prefer_weights_only_quantization=precision == "int8 weights")
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _target_from(data: Mapping[str, Any]) -> DeploymentSettings:
+    name = data["target"]
+    for target in ALL_TARGETS:
+        if target.name == name:
+            return target.settings_type.from_dict(data["settings"])
+    raise SettingsError(f"There is no target {name!r}; there are: {', '.join(DISPLAY_NAMES)}.")
+
+
+def _axes_from(data: Sequence[Mapping[str, Any]], axes: DynamicAxes) -> DynamicAxes:
+    for axis in data:
+        axes = axes.set(axis["path"], axis["dim"], bool(axis["dynamic"]))
+    for axis in data:
+        if axis["dynamic"] and axis["named"]:
+            axes = axes.rename(axis["path"], axis["dim"], axis["symbol"])
+        if axis["dynamic"] and (axis["minimum"] is not None or axis["maximum"] is not None):
+            axes = axes.limit(axis["path"], axis["dim"], min=axis["minimum"], max=axis["maximum"])
+    return axes

@@ -2,19 +2,82 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Literal
 
-from torch import nn
+from prepbench.bench.state import Precision
 
-from prepbench.bench.state import EXPLANATIONS, LABELS, PRECISIONS, Precision
-from prepbench.capture.sizes.axis import Axis, pattern_of
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+StepName = Literal["capture", "axes", "precision", "run", "results"]
+Kind = Literal["", "good", "warning", "bad"]
+Control = Literal["choice", "switch", "number"]
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """One step of the rail: its title, and its status in a few characters."""
+
+    name: StepName
+    title: str
+    status: str
+    kind: Kind = ""
+
+
+@dataclass(frozen=True)
+class FailureSummary:
+    """One module that cannot be captured, or several that fail alike.
+
+    Attributes:
+        fqn: its name; of several, that of the first.
+        type: its class.
+        title: the reason in the user's words.
+        place: the line in short, e.g. ``"net.py:7"``; "" if it is not known.
+        code: the text of the line.
+        remedy: what to do.
+        file: the file of the line, as Python names it.
+        line: its number, from 1.
+        diff: the proposed change; "" where there is none.
+        proof: how the change was checked, in words; why there is none where none can be proposed.
+        can_fix: whether there is a change to apply.
+        fixed: whether it is applied.
+        is_leaf: whether the module is kept as a leaf module.
+        count: how many modules fail alike.
+        report: all that is known, as text to be copied.
+    """
+
+    fqn: str
+    type: str
+    title: str
+    place: str
+    code: str
+    remedy: str
+    file: str
+    line: int
+    diff: str
+    proof: str
+    can_fix: bool
+    fixed: bool
+    is_leaf: bool
+    count: int
+    report: str
 
 
 @dataclass(frozen=True)
 class AxisSummary:
-    """One dim of one tensor argument, or of several that are alike: the sizes in the samples, its symbol when it is
-    dynamic, what is wrong with the choice, if anything is, and how many arguments ``path`` stands for.
+    """One dim of one tensor argument, or of several that are alike.
+
+    Attributes:
+        path: the argument; a pattern where it stands for several.
+        dim: the dim, from 0.
+        sizes: the sizes in the samples.
+        dynamic: whether other sizes must work.
+        symbol: the short name of the size when it is dynamic.
+        name: its whole name.
+        min: the smallest size to support; -1 if not limited.
+        max: the largest; -1 if not limited.
+        linked: other dims of the same size, as ``"path dim 1"``.
+        problem: what contradicts the choice; "" if nothing does.
+        verified: sizes at which the graph ran and was equal, in words, or what speaks against it; "" before.
+        places: how many arguments ``path`` stands for.
     """
 
     path: str
@@ -22,19 +85,86 @@ class AxisSummary:
     sizes: tuple[int, ...]
     dynamic: bool
     symbol: str
+    name: str = ""
+    min: int = -1
+    max: int = -1
+    linked: tuple[str, ...] = ()
     problem: str = ""
+    verified: str = ""
     places: int = 1
 
 
 @dataclass(frozen=True)
-class LayerSummary:
-    """One quantizable layer: its precision, and in a few words what the newest compile made of it."""
+class LayerFacts:
+    """What never changes of a quantizable layer."""
 
     fqn: str
     type: str
     parameters: int
-    precision: Precision
-    note: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is planned for layers.
+
+    Attributes:
+        label: in short, e.g. ``"int8"`` or ``"int4 weights, 32"``.
+        rule: the key that decides, or ``"global"``.
+        weights: bits of the weights, ``"32"`` for float; several for candidates.
+        activations: bits of what enters, ``"32"`` for float.
+        weights_only: ``"true"`` where activations stay in float.
+        block: inputs that share a scale; ``"0"`` for one scale for each channel.
+        observer: how ranges are learned.
+        quantized: whether the layer is quantized.
+    """
+
+    label: str
+    rule: str
+    weights: str
+    activations: str
+    weights_only: str
+    block: str
+    observer: str
+    quantized: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run made of layers: in short, and why it is not what was planned."""
+
+    label: str
+    why: str
+
+
+@dataclass(frozen=True)
+class LayerColumn:
+    """A number for each layer, e.g. its SQNR; None where it is unknown."""
+
+    key: str
+    title: str
+    unit: str
+    help: str
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class RuleSummary:
+    """A rule: its key, what it sets in short, and for how many layers it decides."""
+
+    pattern: str
+    label: str
+    layers: int
+
+
+@dataclass(frozen=True)
+class SettingField:
+    """A setting that the editor of layers offers; ``name`` is the field of :class:`Decision` that has its value."""
+
+    name: str
+    title: str
+    help: str
+    kind: Control
+    choices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -48,20 +178,100 @@ class PrecisionChoice:
 
 
 @dataclass(frozen=True)
+class OptionField:
+    """An option of a target; an empty ``value`` is the target's own choice."""
+
+    name: str
+    title: str
+    help: str
+    kind: Control
+    choices: tuple[str, ...]
+    value: str
+
+
+@dataclass(frozen=True)
+class TargetSummary:
+    """A target; ``unavailable`` says what it needs that is missing, ``problem`` what it does not support."""
+
+    name: str
+    chosen: bool
+    unavailable: str
+    problem: str
+    options: tuple[OptionField, ...]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run in the history, as text; ``stale`` says how its choices differ from the current ones."""
+
+    id: str
+    name: str
+    target: str
+    made: str
+    pinned: bool
+    score: str
+    change: str
+    p50: str
+    p90: str
+    speed: str
+    size: str
+    slower: bool
+    why: str
+    error: str
+    stale: tuple[str, ...]
+    shown: bool
+    is_live: bool
+
+
+@dataclass(frozen=True)
+class DifferenceRow:
+    """One thing in which two runs differ."""
+
+    what: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """In what two runs differ; names are empty where none are compared."""
+
+    first: str = ""
+    second: str = ""
+    results: tuple[DifferenceRow, ...] = ()
+    settings: tuple[DifferenceRow, ...] = ()
+    layers: tuple[DifferenceRow, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class BenchSummary:
     """Everything that a front end shows of a bench, apart from a running compile.
 
     Attributes:
         title: the class of the model.
-        subtitle: the number of quantizable layers and of failures.
-        axes: every dim of every tensor argument.
-        layers: the quantizable layers.
-        precisions: what a layer's precision can be.
-        target: the display name of the chosen target.
-        targets: the display names of all targets.
+        sentence: where the work stands, in one sentence.
+        steps: the rail.
+        selected: the FQN of the selected layer or module; "" for none.
+        failures: what cannot be captured.
+        assumptions: what the graph takes for granted.
         leaf_wrap: whether modules that cannot be captured become leaf modules.
         leaf_label: the words beside the checkbox for that.
-        failures: how many modules cannot be captured.
+        leaves: modules that are kept as leaf modules.
+        axes: every dim of every tensor argument.
+        layers: the quantizable layers.
+        decisions: what is planned, each kind once.
+        planned: for each layer the index of its decision.
+        outcomes: what the shown run made of layers, each kind once.
+        applied: for each layer the index of its outcome; empty before the first run.
+        columns: numbers by layer.
+        rules: the rules, in order.
+        base: what applies where no rule does, in short.
+        settings: what the editor of layers offers.
+        precisions: what a layer's precision can be.
+        targets: all targets.
+        runs: the history, pinned ones first, then the newest.
+        difference: in what two runs differ that are compared.
         code: the Python lines that do the same.
         stale: in what the choices behind the shown results differ from the current ones; empty when they do not.
         can_undo: whether there is a change to undo.
@@ -69,69 +279,29 @@ class BenchSummary:
     """
 
     title: str
-    subtitle: str
-    axes: tuple[AxisSummary, ...]
-    layers: tuple[LayerSummary, ...]
-    precisions: tuple[PrecisionChoice, ...]
-    target: str
-    targets: tuple[str, ...]
+    sentence: str
+    steps: tuple[StepSummary, ...]
+    selected: str
+    failures: tuple[FailureSummary, ...]
+    assumptions: tuple[str, ...]
     leaf_wrap: bool
     leaf_label: str
-    failures: int
+    leaves: tuple[str, ...]
+    axes: tuple[AxisSummary, ...]
+    layers: tuple[LayerFacts, ...]
+    decisions: tuple[Decision, ...]
+    planned: tuple[int, ...]
+    outcomes: tuple[Outcome, ...]
+    applied: tuple[int, ...]
+    columns: tuple[LayerColumn, ...]
+    rules: tuple[RuleSummary, ...]
+    base: str
+    settings: tuple[SettingField, ...]
+    precisions: tuple[PrecisionChoice, ...]
+    targets: tuple[TargetSummary, ...]
+    runs: tuple[RunSummary, ...]
+    difference: RunDifference
     code: str
     stale: str
     can_undo: bool
     can_redo: bool
-
-
-def axis_summaries(axes: DynamicAxes) -> tuple[AxisSummary, ...]:
-    """A summary of each axis, in their order; arguments that differ in indices only are one."""
-    tensors: dict[str, list[Axis]] = {}
-    for axis in axes.axes:
-        tensors.setdefault(axis.path, []).append(axis)
-    kinds: dict[str, dict[str, tuple[object, ...]]] = {}
-    for path, dims in tensors.items():
-        kinds.setdefault(pattern_of(path), {})[path] = tuple((axis.sizes, axis.dynamic, axis.symbol) for axis in dims)
-    summaries: list[AxisSummary] = []
-    for pattern, paths in kinds.items():
-        alike = len(set(paths.values())) == 1 and len(paths) > 1
-        for path in [next(iter(paths))] if alike else paths:
-            named = [replace(axis, path=pattern if alike else path) for axis in tensors[path]]
-            summaries += [_summary(axis, len(paths) if alike else 1) for axis in named]
-    return tuple(summaries)
-
-
-def _summary(axis: Axis, places: int) -> AxisSummary:
-    sizes = tuple(sorted(set(axis.sizes)))
-    return AxisSummary(axis.path, axis.dim, sizes, axis.dynamic, axis.symbol, _problem(axis), places)
-
-
-def _problem(axis: Axis) -> str:
-    """What contradicts the choice: a static dim takes one size only."""
-    others = [i for i, size in enumerate(axis.sizes) if size != axis.sizes[0]]
-    if axis.dynamic or not others:
-        return ""
-    return (
-        f"{axis.path} dim {axis.dim} is static, so the compiled model takes only size {axis.sizes[0]}; sample "
-        f"{others[0] + 1} has {axis.sizes[others[0]]}. Make the dim dynamic, or give samples of one size."
-    )
-
-
-def layer_summary(model: nn.Module, fqn: str, precision: Precision) -> LayerSummary:
-    """The summary of a layer that was not compiled yet."""
-    module = model.get_submodule(fqn)
-    return LayerSummary(fqn, type(module).__name__, sum(p.numel() for p in module.parameters()), precision)
-
-
-def precision_choices(calibrated: bool) -> tuple[PrecisionChoice, ...]:
-    """All precisions; only float32 is enabled without calibration inputs."""
-    return tuple(PrecisionChoice(p, LABELS[p], EXPLANATIONS[p], calibrated or p == "float32") for p in PRECISIONS)
-
-
-def subtitle(layers: int, failures: int) -> str:
-    """E.g. ``"3 quantizable layers · no failures"``."""
-    return f"{_count(layers, 'quantizable layer')} · {_count(failures, 'failure')}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from prepbench.errors import SettingsError
 from prepbench.settings.validation import Settings, check_choice
@@ -10,7 +12,12 @@ from prepbench.settings.validation import Settings, check_choice
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentSettings(Settings):
-    """Base of all deployment settings; use one of its subclasses."""
+    """Base of all deployment settings; use one of its subclasses.
+
+    ``CHOICES`` has the values of each field that takes one of a few; None is the target's own choice.
+    """
+
+    CHOICES: ClassVar[Mapping[str, tuple[str | None, ...]]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +48,19 @@ class OpenVinoDeployment(DeploymentSettings):
             rest, and takes bfloat16 where the CPU has instructions for it.
     """
 
+    CHOICES: ClassVar[Mapping[str, tuple[str | None, ...]]] = {
+        "performance_hint": ("LATENCY", "THROUGHPUT"),
+        "inference_precision": (None, "f32", "bf16", "f16"),
+    }
+
     inference_threads: int | None = None
     performance_hint: str = "LATENCY"
     inference_precision: str | None = None
 
     def __post_init__(self) -> None:
         _check_threads(self, "inference_threads")
-        check_choice(self, "performance_hint", ("LATENCY", "THROUGHPUT"))
-        if self.inference_precision is not None:
-            check_choice(self, "inference_precision", ("f32", "bf16", "f16"))
+        for field, choices in self.CHOICES.items():
+            check_choice(self, field, choices)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from prepbench._display import view
 from prepbench.checks import check_type, described
 from prepbench.errors import InputError, SettingsError
 from prepbench.settings.quantizable import quantizable_layers
-from prepbench.settings.quantization import QuantizationSettings
-from prepbench.settings.rules import LayerRules, check_layer_rules, check_rule, matching_rules
+from prepbench.settings.quantization import LayerQuantizationSettings, QuantizationSettings
+from prepbench.settings.rules import LayerNames, LayerRules, check_layer_rules, check_rule
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,18 @@ def explain_settings(
         raise InputError(f"model must be a torch.nn.Module, got {described(model)}. Give the module to quantize.")
     check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().")
     check_layer_rules(layer_quantization_settings)
-    rules = dict(layer_quantization_settings or {})
-    modules = dict(model.named_modules(remove_duplicate=False))  # a shared layer answers to each of its names
+    return explain_layers(LayerNames(model), quantizable_layers(model), settings, layer_quantization_settings or {})
+
+
+def explain_layers(
+    names: LayerNames, layers: Iterable[str], settings: QuantizationSettings, rules: LayerRules
+) -> Explanation:
+    """The decisions for ``layers``; what :func:`explain_settings` does, with the names of the modules at hand."""
+    rules = dict(rules)
     for key, value in rules.items():
-        check_rule(key, value, modules)
-    rows = Explanation(_explained(fqn, modules, rules, settings) for fqn in quantizable_layers(model))
+        check_rule(key, value, names)
+    applied = {key: _applied(key, rule, settings) for key, rule in rules.items()}
+    rows = Explanation(_explained(fqn, names, rules, settings, applied) for fqn in layers)
     _check_rules_matter(rows, rules)
     _check_use(rows, settings)
     return rows
@@ -129,23 +136,29 @@ def _check_rules_matter(rows: Iterable[ExplainedLayer], rules: LayerRules) -> No
             )
 
 
-def _explained(
-    fqn: str, modules: Mapping[str, nn.Module], rules: LayerRules, settings: QuantizationSettings
-) -> ExplainedLayer:
-    kind = type(modules[fqn]).__name__
-    matching = matching_rules(fqn, modules, rules)
-    if not matching:
-        return ExplainedLayer(fqn, kind, "global", settings)
-    key, *overruled = matching
-    rule = rules[key]
+def _applied(key: str, rule: LayerQuantizationSettings, settings: QuantizationSettings) -> QuantizationSettings | None:
     try:
-        applied = rule.applied_to(settings)
+        return rule.applied_to(settings)
     except SettingsError as error:
         raise SettingsError(
             f"layer_quantization_settings[{key!r}] together with quantization_settings: {error}"
         ) from error
-    until = tuple(rule.skip_quantization_until)
-    return ExplainedLayer(fqn, kind, key, applied, tuple(overruled), until, rule.skip_quantization_downstream)
+
+
+def _explained(
+    fqn: str,
+    names: LayerNames,
+    rules: LayerRules,
+    settings: QuantizationSettings,
+    applied: Mapping[str, QuantizationSettings | None],
+) -> ExplainedLayer:
+    kind = type(names.modules[fqn]).__name__
+    matching = names.matching(fqn, rules)
+    if not matching:
+        return ExplainedLayer(fqn, kind, "global", settings)
+    key, *overruled = matching
+    until, downstream = tuple(rules[key].skip_quantization_until), rules[key].skip_quantization_downstream
+    return ExplainedLayer(fqn, kind, key, applied[key], tuple(overruled), until, downstream)
 
 
 def _check_use(rows: Iterable[ExplainedLayer], settings: QuantizationSettings) -> None:

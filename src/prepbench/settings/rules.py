@@ -24,31 +24,67 @@ def check_layer_rules(rules: object) -> None:
     check_table("layer_quantization_settings", rules, example, optional=True)
 
 
-def check_rule(key: str, rule: object, modules: Mapping[str, nn.Module]) -> None:
+def check_rule(key: str, rule: object, names: LayerNames) -> None:
     """Raise ``SettingsError`` unless the key matches a module and the rule fits the model."""
     if not isinstance(rule, LayerQuantizationSettings):
         raise SettingsError(
             f"layer_quantization_settings[{key!r}] must be a LayerQuantizationSettings, got {type(rule).__name__}. "
             "Write LayerQuantizationSettings(...) with the settings to override."
         )
-    _check_matches(key, modules)
-    _check_until(key, rule, modules)
+    _check_matches(key, names)
+    _check_until(key, rule, names.modules)
 
 
-def matching_rules(fqn: str, modules: Mapping[str, nn.Module], rules: LayerRules) -> list[str]:
-    """The keys that match a layer; the first one decides."""
-    aliases = [name for name, module in modules.items() if module is modules[fqn]]
-    above: dict[str, int] = {}  # how far above the layer the modules around it are; a shared layer has several parents
-    types: dict[str, int] = {}
-    for alias in aliases:
-        for distance, name in enumerate((alias, *_ancestors(alias))):
-            above[name] = min(distance, above.get(name, distance))
-            kind = type(modules[name]).__name__
-            types[kind] = min(distance, types.get(kind, distance))
-    patterns = [key for key in rules if key not in modules and any(_pattern_matches(key, name) for name in above)]
-    by_name = {key: above[key] for key in rules if key in above}
-    by_type = {key: types[key] for key in rules if key in types and key not in modules}
-    return [*_nearest_first(fqn, by_name, rules), *reversed(patterns), *_nearest_first(fqn, by_type, rules)]
+class LayerNames:
+    """The names of a model's modules, made ready to resolve many rules for many layers.
+
+    Example:
+        >>> names = LayerNames(nn.Sequential(nn.Linear(2, 2)))
+        >>> names.matching("0", {"*": LayerQuantizationSettings(skip_quantization=True)})
+        ['*']
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        # a shared layer answers to each of its names
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self._aliases: dict[int, list[str]] = {}
+        for name, module in self.modules.items():
+            self._aliases.setdefault(id(module), []).append(name)
+        self.types = frozenset(type(module).__name__ for module in self.modules.values())
+        self._around: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+        self._matched: dict[str, frozenset[str]] = {}
+
+    def aliases(self, fqn: str) -> list[str]:
+        """All names of a module."""
+        return self._aliases[id(self.modules[fqn])]
+
+    def matching(self, fqn: str, rules: LayerRules) -> list[str]:
+        """The keys that match a layer; the first one decides."""
+        above, types = self._distances(fqn)
+        by_name = {name: distance for name, distance in above.items() if name in rules}
+        by_type = {kind: types[kind] for kind in types if kind in rules and kind not in self.modules}
+        patterns = [key for key in rules if _is_pattern(key) and key not in self.modules]
+        matching = [key for key in reversed(patterns) if not self.matched_by(key).isdisjoint(above)]
+        return [*_nearest_first(fqn, by_name, rules), *matching, *_nearest_first(fqn, by_type, rules)]
+
+    def matched_by(self, pattern: str) -> frozenset[str]:
+        """The names of modules that a glob or a regular expression matches."""
+        if pattern not in self._matched:
+            self._matched[pattern] = frozenset(name for name in self.modules if _pattern_matches(pattern, name))
+        return self._matched[pattern]
+
+    def _distances(self, fqn: str) -> tuple[dict[str, int], dict[str, int]]:
+        """How far above a layer the modules around it are, by name and by class; a shared layer has several parents."""
+        if fqn not in self._around:
+            above: dict[str, int] = {}
+            types: dict[str, int] = {}
+            for alias in self.aliases(fqn):
+                for distance, name in enumerate((alias, *_ancestors(alias))):
+                    above[name] = min(distance, above.get(name, distance))
+                    kind = type(self.modules[name]).__name__
+                    types[kind] = min(distance, types.get(kind, distance))
+            self._around[fqn] = above, types
+        return self._around[fqn]
 
 
 def _nearest_first(fqn: str, distances: Mapping[str, int], rules: LayerRules) -> list[str]:
@@ -77,13 +113,18 @@ def _ancestors(fqn: str) -> list[str]:
     return [".".join(parts[:i]) for i in range(len(parts) - 1, -1, -1)] if fqn else []
 
 
+def _is_pattern(key: str) -> bool:
+    return key.startswith("re:") or any(c in key for c in "*?[")
+
+
 def _pattern_matches(key: str, fqn: str) -> bool:
     if key.startswith("re:"):
         return re.fullmatch(key[3:], fqn) is not None
-    return any(c in key for c in "*?[") and fnmatch.fnmatchcase(fqn, key)
+    return _is_pattern(key) and fnmatch.fnmatchcase(fqn, key)
 
 
-def _check_matches(key: str, modules: Mapping[str, nn.Module]) -> None:
+def _check_matches(key: str, names: LayerNames) -> None:
+    modules = names.modules
     if key.startswith("re:"):
         try:
             re.compile(key[3:])
@@ -92,9 +133,9 @@ def _check_matches(key: str, modules: Mapping[str, nn.Module]) -> None:
                 f"layer_quantization_settings[{key!r}] is no valid regular expression: {error}. "
                 "Correct it; for a glob, leave out 're:'."
             ) from error
-    types = {type(module).__name__ for module in modules.values()}
-    if key in modules or key in types or any(_pattern_matches(key, fqn) for fqn in modules):
+    if key in modules or key in names.types or (_is_pattern(key) and names.matched_by(key)):
         return
+    types = names.types
     near = difflib.get_close_matches(key, [*filter(None, modules), *sorted(types)], n=3, cutoff=0.4)
     layers = [fqn for fqn, module in modules.items() if is_quantizable(module)]
     hint = f"Nearest: {', '.join(map(repr, near))}." if near else f"Layers: {', '.join(layers[:8])}."

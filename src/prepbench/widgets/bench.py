@@ -5,8 +5,10 @@ It computes nothing: the controls show what the bench says, and every click call
 
 from __future__ import annotations
 
+import functools
 import html
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,27 +17,52 @@ import ipywidgets
 import traitlets
 
 from prepbench.bench import Bench, BenchSummary
+from prepbench.bench.bench import TARGET
 from prepbench.bench.cards import Card, error_card
-from prepbench.bench.state import Precision
+from prepbench.bench.progress import COMPARING, RunProgress
+from prepbench.bench.state import display_name
 from prepbench.errors import PrepbenchError
-from prepbench.jobs import Cancelled, Progress
-from prepbench.measure.comparison import Comparison
+from prepbench.jobs import CANCELLING, Cancelled, Progress, ProgressCallback
 from prepbench.views.page import STATIC
-from prepbench.widgets.actions import Action, Nothing, perform
+from prepbench.views.run_chart import runs_bundle
+from prepbench.widgets.actions import perform
+from prepbench.widgets.bench_actions import BENCH_ACTIONS
 from prepbench.widgets.diagram import diagram
 from prepbench.widgets.mirror import plain_fields, traits_of
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-_IDLE = Progress("", 0, 0)
 _NOTHING = Card()
+_PAUSE = 0.1  # seconds between two messages about one stage
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Whether a compile is running, how far it is, and what the last action had to say."""
+    """Whether something runs in the background, how far it is, and what the last action had to say.
+
+    Attributes:
+        running: whether it runs.
+        cancelling: whether it was asked to stop.
+        stage: what it does.
+        done: steps of the stage that are done.
+        total: steps of the stage; 0 if that is not known.
+        fraction: how much of the whole run is done, 0 to 1.
+        elapsed_s: seconds since it began.
+        remaining_s: seconds that are left; -1 while that would be a guess.
+        queue: the targets that wait.
+        log: what was done so far, with times.
+        message: what the last action had to say.
+    """
 
     running: bool = False
-    progress: Progress = _IDLE
+    cancelling: bool = False
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    fraction: float = 0.0
+    elapsed_s: float = 0.0
+    remaining_s: float = -1.0
+    queue: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
     message: Card = _NOTHING
 
 
@@ -50,9 +77,7 @@ class BenchCode(anywidget.AnyWidget):
 
 
 class BenchControls(anywidget.AnyWidget):
-    """The controls of the bench. Their traits are the fields of :class:`BenchSummary` and :class:`RunStatus`, but for
-    the code, which has a place of its own.
-    """
+    """The steps of the bench. Their traits are the fields of :class:`BenchSummary` and :class:`RunStatus`."""
 
     _esm = STATIC / "bench.js"
     _css = STATIC / "bench.css"
@@ -60,8 +85,9 @@ class BenchControls(anywidget.AnyWidget):
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self._status = RunStatus()
+        self._run = RunProgress(1)
+        self._told = 0.0
         self._shown = {**vars(bench.summary()), **vars(self._status)}
-        self._shown.pop("code")
         traits = traits_of(BenchSummary, RunStatus)
         self.add_traits(part=traitlets.Unicode("controls").tag(sync=True), **{n: traits[n] for n in self._shown})
         super().__init__(**plain_fields(self._shown))
@@ -74,23 +100,30 @@ class BenchControls(anywidget.AnyWidget):
 
     def compile(self) -> None:
         """Compile in the background with the current choices."""
-        self._set_status(RunStatus(running=True, progress=Progress("starting", 0, 0)))
-        self.bench.start(self._on_progress, self._on_end)
+        self._start(self.bench.compile, len(self.bench.state.targets))
 
-    def compile_with_leaves(self) -> None:
-        """Make what fails a leaf module and compile again: the button on an error's card."""
-        self.bench.set_leaf_wrap(True)
-        self.compile()
+    def capture(self) -> None:
+        """Capture again in the background."""
+        self._start(self.bench.capture, 1)
 
     def cancel(self) -> None:
-        """Stop the running compile, if there is one."""
-        if self.bench.job is not None:
-            self.bench.job.cancel()
+        """Stop what runs in the background, if anything does."""
+        self.bench.cancel()
 
     def close(self) -> None:
         """Stop listening to the bench and close the widget."""
         self._stop_listening()
         super().close()
+
+    def _start(self, work: Callable[[ProgressCallback], Any], targets: int) -> None:
+        seconds = next((run.stages for run in reversed(self.bench.runs) if not run.error), {})
+        self._run = RunProgress(targets, seconds)
+        self._set_status(replace(RunStatus(), running=True, stage="starting"))
+        try:
+            self.bench.in_background(work, self._on_progress, functools.partial(self._on_end, work))
+        except PrepbenchError:
+            self._set_status(RunStatus())
+            raise
 
     def _show(self, shown: BenchSummary | RunStatus) -> None:
         """Set the traits of the fields that changed, in one message to the page."""
@@ -108,79 +141,61 @@ class BenchControls(anywidget.AnyWidget):
     def _on_action(self, widget: Any, content: dict[str, Any], buffers: Any) -> None:
         try:
             perform(BENCH_ACTIONS, self, content)
-        except PrepbenchError as error:
+        except (PrepbenchError, OSError) as error:
             self._set_status(replace(self._status, message=error_card(error, leaf_wrap=self.bench.state.leaf_wrap)))
 
-    def _on_progress(self, progress: Progress) -> None:
-        self._set_status(replace(self._status, progress=progress))
+    def _on_progress(self, step: Progress) -> None:
+        run, before = self._run, self._run.step
+        names = [display_name(target) for target in self.bench.state.targets]
+        if step.stage == TARGET:
+            run.begin(step.done, step.message)
+        else:
+            run(step)
+        queue = tuple(names[run.target + 1 :]) if run.step.stage not in COMPARING else ()
+        now = time.monotonic()
+        if step.stage == before.stage and now - self._told < _PAUSE:
+            return
+        self._told = now
+        self._set_status(
+            replace(
+                self._status,
+                cancelling=self._status.cancelling or step.stage == CANCELLING,
+                stage=f"{run.step.stage} · {run.step.message}" if run.step.message else run.step.stage,
+                done=run.step.done,
+                total=run.step.total,
+                fraction=round(run.fraction, 4),
+                elapsed_s=round(run.elapsed, 1),
+                remaining_s=round(run.remaining, 1),
+                queue=queue,
+                log=run.log,
+            )
+        )
 
-    def _on_end(self, error: BaseException | None) -> None:
+    def _on_end(self, work: Callable[[ProgressCallback], Any], error: BaseException | None) -> None:
         if error is None:
-            message = Card("info", self.bench.outcome())
+            text = self.bench.outcome() if work == self.bench.compile else "Captured again."
+            message = Card("info", text)
         elif isinstance(error, Cancelled):
             message = Card("info", str(error))
         else:
             message = error_card(error, leaf_wrap=self.bench.state.leaf_wrap)
-        self._set_status(replace(self._status, running=False, message=message))
-
-
-@dataclass(frozen=True)
-class SetAxis:
-    """Make a dim of an input dynamic or static."""
-
-    path: str
-    dim: int
-    dynamic: bool
-
-
-@dataclass(frozen=True)
-class SetPrecision:
-    """Choose the precision of layers, by FQN."""
-
-    pattern: tuple[str, ...]
-    precision: Precision
-
-
-@dataclass(frozen=True)
-class SetTarget:
-    """Choose the deployment target by its display name."""
-
-    target: str
-
-
-@dataclass(frozen=True)
-class SetLeafWrap:
-    """Choose whether modules that cannot be captured become leaf modules."""
-
-    leaf_wrap: bool
-
-
-BENCH_ACTIONS: Mapping[str, Action[BenchControls]] = {
-    "set_axis": Action(SetAxis, lambda controls: controls.bench.set_axis),
-    "set_precision": Action(SetPrecision, lambda controls: controls.bench.set_precision),
-    "set_target": Action(SetTarget, lambda controls: controls.bench.set_target),
-    "set_leaf_wrap": Action(SetLeafWrap, lambda controls: controls.bench.set_leaf_wrap),
-    "undo": Action(Nothing, lambda controls: controls.bench.undo),
-    "redo": Action(Nothing, lambda controls: controls.bench.redo),
-    "compile": Action(Nothing, lambda controls: controls.compile),
-    "compile_with_leaves": Action(Nothing, lambda controls: controls.compile_with_leaves),
-    "cancel": Action(Nothing, lambda controls: controls.cancel),
-}
+        self._run.note("done" if error is None else "cancelled" if isinstance(error, Cancelled) else "failed")
+        self._set_status(RunStatus(log=self._run.log, elapsed_s=round(self._run.elapsed, 1), message=message))
 
 
 def bench_widget(bench: Bench) -> ipywidgets.VBox:
-    """The workbench of ``bench``: diagram and controls side by side, below them the comparison and the code."""
+    """The workbench of ``bench``: the steps, the diagram, the chart of all runs, the code."""
     controls, code = BenchControls(bench), BenchCode()
     picture = diagram(bench.collection.document())
     chart = ipywidgets.Output()
-
-    drawn: list[Comparison] = []
+    drawn: list[tuple[Any, ...]] = []
 
     def show_chart() -> None:
-        if bench.comparison is not None and bench.comparison not in drawn:
-            drawn[:] = [bench.comparison]
-            data = bench.comparison._repr_mimebundle_()
+        results = bench.all_results()
+        if results is not None and drawn != [results.rows]:
+            drawn[:] = [results.rows]
             # assigned, not captured: the change may come from the compile thread
+            data = runs_bundle(results, {run.name: run.id for run in bench.runs})
             chart.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
         (chart.add_class if bench.summary().stale else chart.remove_class)("pbb-stale")
 
@@ -194,15 +209,24 @@ def bench_widget(bench: Bench) -> ipywidgets.VBox:
             coloured.update(bench.precisions)
             picture.add_overlay(coloured, name="precision")
 
-    for refresh in (show_chart, show_code, colour):
+    def show_selection() -> None:
+        if bench.selected and bench.selected not in picture.selected:
+            picture.selected = [bench.selected]
+        elif not bench.selected and picture.selected:
+            picture.selected = []
+
+    def selected_in_diagram(change: Any) -> None:
+        fqn = change["new"][-1] if change["new"] else ""
+        if bench.has_module(fqn):  # operations can be selected there, too
+            bench.select(fqn)
+
+    for refresh in (show_chart, show_code, colour, show_selection):
         bench.on_change(refresh)
         refresh()
-    for part, basis in ((picture, "440px"), (controls, "520px")):
-        part.layout = ipywidgets.Layout(flex=f"1 1 {basis}", min_width="0", width="auto")
-    top = ipywidgets.HBox(
-        [picture, controls], layout=ipywidgets.Layout(flex_flow="row wrap", align_items="stretch", grid_gap="12px")
-    )
-    return ipywidgets.VBox([top, chart, code], layout=ipywidgets.Layout(grid_gap="12px"))
+    picture.observe(selected_in_diagram, "selected")
+    picture.add_class("pbb-picture")
+    chart.add_class("pbb-chart")
+    return ipywidgets.VBox([controls, picture, chart, code]).add_class("pbb-box")
 
 
 def bench_bundle(bench: Bench) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import traitlets
 
 from prepbench.document.codec import field_types
 
-_TRAITS = {str: traitlets.Unicode, bool: traitlets.Bool, int: traitlets.Int}
+_TRAITS = {str: traitlets.Unicode, bool: traitlets.Bool, int: traitlets.Int, float: traitlets.Float}
 
 
 def traits_of(*kinds: type) -> dict[str, Any]:

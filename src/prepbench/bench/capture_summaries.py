@@ -1,0 +1,153 @@
+"""What cannot be captured, with what can be done about it, and the axes of the inputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import PurePath
+
+from prepbench.bench.summary import AxisSummary, FailureSummary
+from prepbench.capture.aten.verification import AxesReport, AxisResult
+from prepbench.capture.sizes.axis import Axis, pattern_of
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.document.model import Failure
+from prepbench.fixes import Rewrite
+
+
+def failure_summaries(
+    failures: Iterable[Failure],
+    rewrites: Mapping[str, Rewrite],
+    proofs: Mapping[str, str],
+    fixed: Collection[str],
+    leaves: Collection[str],
+) -> tuple[FailureSummary, ...]:
+    """A card for each failure; those of one class with one reason at one line are one card."""
+    alike: dict[object, list[Failure]] = {}
+    for failure in failures:
+        place = failure.source or failure.message
+        alike.setdefault((failure.module_type, failure.kind, failure.exception_type, place), []).append(failure)
+    return tuple(_card(same, rewrites, proofs, fixed, leaves) for same in alike.values())
+
+
+def _card(
+    same: list[Failure],
+    rewrites: Mapping[str, Rewrite],
+    proofs: Mapping[str, str],
+    fixed: Collection[str],
+    leaves: Collection[str],
+) -> FailureSummary:
+    failure, source = same[0], same[0].source
+    rewrite = next((rewrites[each.fqn] for each in same if each.fqn in rewrites), None)
+    place = f"{PurePath(source.file).name}:{source.line}" if source else ""
+    proof = ""
+    if rewrite is not None:
+        proof = proofs.get(rewrite.fqn, "") or rewrite.reason or f"{rewrite.kind}; right if {rewrite.right_if}"
+    report = "\n".join(filter(None, (_headline(failure), failure.message, failure.frame, failure.remedy)))
+    return FailureSummary(
+        fqn=rewrite.fqn if rewrite is not None else failure.fqn,
+        type=failure.module_type,
+        title=failure.kind,
+        place=place,
+        code=source.code if source else "",
+        remedy=_remedy(failure.remedy),
+        file=source.file if source else "",
+        line=source.line if source else 0,
+        diff=rewrite.diff if rewrite is not None else "",
+        proof=proof,
+        can_fix=rewrite is not None and bool(rewrite.diff),
+        fixed=any(each.fqn in fixed for each in same),
+        is_leaf=all(each.fqn in leaves for each in same),
+        count=len(same),
+        report=report,
+    )
+
+
+def _headline(failure: Failure) -> str:
+    return f"{failure.fqn or 'the model'} ({failure.module_type}): {failure.kind}"
+
+
+def _remedy(text: str) -> str:
+    """The remedy without the clause about arguments, which the buttons stand for."""
+    return re.sub(r"[;,] or [^;]*leaf_modules=.*$", ".", text, flags=re.DOTALL)
+
+
+def axis_summaries(axes: DynamicAxes, verified: AxesReport | None = None) -> tuple[AxisSummary, ...]:
+    """A summary of each axis, in their order; arguments that differ in indices only are one."""
+    tensors: dict[str, list[Axis]] = {}
+    for axis in axes.axes:
+        tensors.setdefault(axis.path, []).append(axis)
+    kinds: dict[str, dict[str, tuple[object, ...]]] = {}
+    for path, dims in tensors.items():
+        kinds.setdefault(pattern_of(path), {})[path] = tuple((axis.sizes, axis.dynamic, axis.symbol) for axis in dims)
+    found = {(result.path, result.dim): result for result in (verified.axes if verified else ())}
+    linked = _linked(axes)
+    summaries: list[AxisSummary] = []
+    for pattern, paths in kinds.items():
+        alike = len(set(paths.values())) == 1 and len(paths) > 1
+        for path in [next(iter(paths))] if alike else paths:
+            shown = pattern if alike else path
+            for axis in tensors[path]:
+                others = [name for name in linked.get(_key(axis), ()) if name != f"{pattern_of(path)} dim {axis.dim}"]
+                summaries.append(
+                    replace(
+                        _summary(axis, shown, len(paths) if alike else 1),
+                        linked=tuple(dict.fromkeys(others)),
+                        verified=_verified(found.get((axis.path, axis.dim))),
+                    )
+                )
+    return tuple(summaries)
+
+
+def _key(axis: Axis) -> object:
+    if axis.dynamic:
+        return axis.symbol
+    return axis.sizes if len(set(axis.sizes)) > 1 else None
+
+
+def _linked(axes: DynamicAxes) -> dict[object, list[str]]:
+    """The dims of each size that varies or is dynamic, in words."""
+    found: dict[object, list[str]] = {}
+    for axis in axes.axes:
+        if _key(axis) is not None:
+            found.setdefault(_key(axis), []).append(f"{pattern_of(axis.path)} dim {axis.dim}")
+    return found
+
+
+def _summary(axis: Axis, path: str, places: int) -> AxisSummary:
+    return AxisSummary(
+        path,
+        axis.dim,
+        tuple(sorted(set(axis.sizes))),
+        axis.dynamic,
+        axis.short_name if axis.dynamic else "",
+        axis.symbol,
+        -1 if axis.minimum is None else axis.minimum,
+        -1 if axis.maximum is None else axis.maximum,
+        problem=_problem(axis, path),
+        places=places,
+    )
+
+
+def _problem(axis: Axis, path: str) -> str:
+    """What contradicts the choice: a static dim takes one size only."""
+    others = [i for i, size in enumerate(axis.sizes) if size != axis.sizes[0]]
+    if axis.dynamic or not others:
+        return ""
+    return (
+        f"{path} dim {axis.dim} is static, so the compiled model takes only size {axis.sizes[0]}; sample "
+        f"{others[0] + 1} has {axis.sizes[others[0]]}. Make the dim dynamic, or give samples of one size."
+    )
+
+
+def _verified(result: AxisResult | None) -> str:
+    """What verification found, in words; a tick where the graph is equal at other sizes."""
+    if result is None:
+        return ""
+    held = ", ".join(map(str, result.held))
+    if result.status == "holds":
+        return f"✓ equal at {held}" if held else "✓"
+    if result.status == "untried":
+        return "not tried: the model itself takes no other size"
+    line = next((str(condition) for condition in result.conditions), result.reason)
+    return f"{result.status}: {line}" if line else result.status

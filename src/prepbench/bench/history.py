@@ -1,0 +1,189 @@
+"""The runs of a bench: every compile with its choices and results, newest last."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from prepbench.bench.cards import slower_because
+from prepbench.bench.run import Run
+from prepbench.bench.state import BenchState, display_name
+from prepbench.checks import check_switch, described
+from prepbench.compile import CompiledModel
+from prepbench.errors import SettingsError, UnknownNameError
+from prepbench.measure.comparison import CandidateResult, Comparison
+from prepbench.targets import target_for
+
+
+class RunHistory:
+    """Runs by id, and the compiled models of those that were made by this process.
+
+    ``on_write`` gets every run that is added or changed, and ``(id, None)`` for one that is deleted.
+    """
+
+    def __init__(self) -> None:
+        self.runs: tuple[Run, ...] = ()
+        self.compiled: dict[str, CompiledModel] = {}
+        self.on_write: Callable[[str, Run | None], None] | None = None
+
+    def __getitem__(self, run_id: str) -> Run:
+        for run in self.runs:
+            if run.id == run_id:
+                return run
+        known = ", ".join(run.id for run in self.runs[-5:]) or "none yet"
+        raise UnknownNameError(f"id: there is no run {described(run_id)}. The newest are: {known}.")
+
+    def named(self, name: str) -> Run | None:
+        """The run of this name."""
+        return next((run for run in self.runs if run.name == name), None)
+
+    @property
+    def results(self) -> dict[str, CompiledModel]:
+        """The compiled models of this process by the name of their run, oldest first."""
+        return {run.name: self.compiled[run.id] for run in self.runs if run.id in self.compiled}
+
+    def add(self, run: Run, compiled: CompiledModel | None = None) -> None:
+        """Add a run as the newest."""
+        self.runs = (*(other for other in self.runs if other.id != run.id), run)
+        if compiled is not None:
+            self.compiled[run.id] = compiled
+        self._write(run.id, run)
+
+    def replace(self, run_id: str, **changes: Any) -> Run:
+        """Change a run where it is."""
+        changed = replace(self[run_id], **changes)
+        self.runs = tuple(changed if run.id == run_id else run for run in self.runs)
+        self._write(run_id, changed)
+        return changed
+
+    def rename(self, run_id: str, name: str) -> None:
+        """Give a run another name, which no other has."""
+        if not isinstance(name, str) or not name.strip():
+            raise SettingsError(f"name must be a text that is not empty, got {described(name)}.")
+        other = self.named(name.strip())
+        if other is not None and other.id != run_id:
+            raise SettingsError(
+                f"Another run is called {name.strip()!r}. Choose another name, or rename that one first."
+            )
+        self.replace(run_id, name=name.strip())
+
+    def pin(self, run_id: str, pinned: bool) -> None:
+        """Keep a run at the top, or no longer."""
+        check_switch("pinned", pinned)
+        self.replace(run_id, pinned=pinned)
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run and its compiled model."""
+        gone = self[run_id].id
+        self.runs = tuple(run for run in self.runs if run.id != gone)
+        self.compiled.pop(gone, None)
+        self._write(gone, None)
+
+    def free_name(self, label: str, state: Mapping[str, Any]) -> str:
+        """A name for a run with these choices: the label, with a number where other choices have it."""
+        name, number = label, 1
+        while (other := self.named(name)) is not None and (other.state != state or other.error):
+            number += 1
+            name = f"{label} ({number})"
+        return name
+
+    def _write(self, run_id: str, run: Run | None) -> None:
+        if self.on_write is not None:
+            self.on_write(run_id, run)
+
+
+def new_run(state: BenchState, name: str, began: float, **known: Any) -> Run:
+    """A run of one target.
+
+    Args:
+        state: the choices, for one target.
+        name: what people call it.
+        began: when its compile began, as ``time.monotonic()`` tells.
+        known: further fields.
+    """
+    settings = state.targets[0]
+    return Run(
+        id=uuid.uuid4().hex[:12],
+        name=name,
+        state=state.to_json(),
+        target=target_for(settings).name,
+        target_name=display_name(settings),
+        target_options=settings.to_dict(),
+        made=time.time(),
+        seconds=time.monotonic() - began,
+        machine=f"{platform.machine()} {platform.system()}, {platform.node()}",
+        **known,
+    )
+
+
+def measured(run: Run, compiled: CompiledModel, comparison: Comparison, row: CandidateResult) -> dict[str, Any]:
+    """The fields of a run that a comparison tells."""
+    report = compiled.report
+    slower = slower_because(
+        row.speedup,
+        fallbacks=report.fallbacks,
+        leaves=report.leaves,
+        quantized=any(layer.quantized for layer in report.layers),
+    )
+    return {
+        "score": row.metric,
+        "metric": comparison.metric,
+        "unit": comparison.unit,
+        "higher_is_better": comparison.higher_is_better,
+        "change": row.change,
+        "p50_ms": row.p50_ms,
+        "p90_ms": row.p90_ms,
+        "speedup": row.speedup,
+        "size_bytes": row.size_bytes,
+        "why": slower or row.note,
+        "workload": f"{comparison.samples} samples, {comparison.batch_size} in a timed call",
+    }
+
+
+def comparison_of(runs: Sequence[Run], newest: Comparison | None) -> Comparison:
+    """Scored runs as one comparison with the float model.
+
+    Args:
+        runs: the runs; at least one.
+        newest: the newest comparison, whose float model they are compared with; worked out from the runs without one.
+    """
+    last = runs[-1]
+    if newest is None:
+        score = math.inf if last.unit else (last.score or 0.0) - (last.change or 0.0)
+        p50 = last.p50_ms * last.speedup if last.p50_ms and last.speedup else None
+        newest = Comparison(
+            (CandidateResult("float32", score, 0.0, p50, p50, 1.0, None, "", "eager", "own process"),),
+            last.metric,
+            last.unit,
+            last.higher_is_better,
+            samples=0,
+            batch_size=0,
+            rounds=0,
+            threads=0,
+        )
+    base = newest.rows[0]
+    alike = [run for run in runs if (run.metric, run.unit) == (newest.metric, newest.unit)]
+    return replace(newest, rows=(base, *(_row(run, base) for run in alike)))
+
+
+def _row(run: Run, base: CandidateResult) -> CandidateResult:
+    scaled = base.p50_ms / run.speedup if base.p50_ms and run.speedup else run.p50_ms
+    p90 = run.p90_ms * scaled / run.p50_ms if run.p90_ms and scaled and run.p50_ms else run.p90_ms
+    return CandidateResult(
+        run.name,
+        run.score if run.score is not None else math.nan,
+        run.change,
+        scaled,
+        p90,
+        run.speedup,
+        run.size_bytes,
+        "saved artifact",
+        run.target_name,
+        "own process",
+        run.why,
+    )

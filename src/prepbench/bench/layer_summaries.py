@@ -1,0 +1,187 @@
+"""What is planned for layers, and what a run made of them, as the table of layers shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from prepbench.bench.state import EVERYTHING, EXPLANATIONS, LABELS, PRECISIONS
+from prepbench.bench.summary import (
+    Decision,
+    LayerColumn,
+    LayerFacts,
+    Outcome,
+    PrecisionChoice,
+    RuleSummary,
+    SettingField,
+)
+from prepbench.quantize.report import LayerReport
+from prepbench.settings import ExplainedLayer, LayerQuantizationSettings, QuantizationSettings
+from prepbench.settings.quantization import ACTIVATION_BITS, BITS, BLOCK_SIZES, OBSERVERS
+
+
+@dataclass(frozen=True)
+class ColumnOfNumbers:
+    """A column of the table of layers; a new one is one entry in :data:`COLUMNS`."""
+
+    key: str
+    title: str
+    unit: str
+    help: str
+    value: Callable[[LayerReport], float | None]
+
+
+COLUMNS = (
+    ColumnOfNumbers(
+        "sqnr",
+        "SQNR",
+        "dB",
+        "signal to quantization noise of the layer's output on calibration samples, with inputs in float up to it",
+        lambda row: row.sqnr,
+    ),
+)
+
+SETTINGS = (
+    SettingField(
+        "weights",
+        "Weights",
+        "bits of the weights; 32 leaves the layer in float",
+        "choice",
+        ("32", *map(str, reversed(BITS)), f"{BITS[0]}, {BITS[1]}"),
+    ),
+    SettingField(
+        "activations",
+        "Activations",
+        "bits of what enters and leaves the layer; 32 quantizes its weights only",
+        "choice",
+        ("32", *map(str, reversed(ACTIVATION_BITS))),
+    ),
+    SettingField(
+        "block",
+        "Block",
+        "for layers quantized in their weights only: how many inputs share a scale; 0 for one for each channel",
+        "choice",
+        tuple(map(str, BLOCK_SIZES)),
+    ),
+    SettingField("observer", "Observer", "how the range of activations is learned", "choice", OBSERVERS),
+)
+
+
+def layer_facts(model: nn.Module, layers: Sequence[str]) -> tuple[LayerFacts, ...]:
+    """What never changes of each layer."""
+    found = []
+    for fqn in layers:
+        module = model.get_submodule(fqn)
+        found.append(LayerFacts(fqn, type(module).__name__, sum(p.numel() for p in module.parameters())))
+    return tuple(found)
+
+
+def change_of(field: str, value: str) -> tuple[str, object]:
+    """The setting of :class:`QuantizationSettings` and its value that a choice in the editor means."""
+    if field == "weights":
+        bits = tuple(int(part) for part in value.split(","))
+        return (
+            ("skip_quantization", True) if bits == (32,) else ("weights_num_bits", bits[0] if len(bits) == 1 else bits)
+        )
+    if field == "activations":
+        return ("prefer_weights_only_quantization", True) if value == "32" else ("activations_num_bits", int(value))
+    if field == "block":
+        return "weights_only_quantization_block_size", int(value)
+    return field, value
+
+
+def decisions(explained: Sequence[ExplainedLayer]) -> tuple[tuple[Decision, ...], tuple[int, ...]]:
+    """Each kind of decision once, and for each layer the index of its own."""
+    kinds: dict[tuple[str, QuantizationSettings | None], int] = {}
+    planned = tuple(kinds.setdefault((layer.rule, layer.settings), len(kinds)) for layer in explained)
+    return tuple(_decision(rule, settings) for rule, settings in kinds), planned
+
+
+def _decision(rule: str, settings: QuantizationSettings | None) -> Decision:
+    if settings is None:
+        return Decision("float", rule, "32", "32", "false", "0", "", quantized=False)
+    only = settings.prefer_weights_only_quantization
+    block = settings.weights_only_quantization_block_size if only else 0
+    weights = _listed(settings.weights_num_bits)
+    activations = "32" if only else str(settings.activations_num_bits)
+    return Decision(
+        settings_label(settings),
+        rule,
+        weights,
+        activations,
+        str(only).lower(),
+        _listed(block),
+        settings.observer,
+        quantized=True,
+    )
+
+
+def settings_label(settings: QuantizationSettings | None) -> str:
+    """Settings in short, e.g. ``"int8"``, ``"int4 weights, blocks of 32"`` or ``"int8, int16 activations"``."""
+    if settings is None:
+        return "float"
+    bits = " or ".join(f"int{number}" for number in _listed(settings.weights_num_bits).split(", "))
+    if not settings.prefer_weights_only_quantization:
+        activations = settings.activations_num_bits
+        return bits if bits == f"int{activations}" else f"{bits}, int{activations} activations"
+    block = settings.weights_only_quantization_block_size
+    return f"{bits} weights" + (f", blocks of {_listed(block)}" if block != 0 else "")
+
+
+def _listed(value: int | Sequence[int]) -> str:
+    return str(value) if isinstance(value, int) else ", ".join(map(str, sorted(value)))
+
+
+def outcomes(layers: Sequence[str], report: Mapping[str, LayerReport]) -> tuple[tuple[Outcome, ...], tuple[int, ...]]:
+    """Each kind of outcome once, and for each layer the index of its own; nothing without a report."""
+    kinds: dict[Outcome, int] = {}
+    applied = tuple(kinds.setdefault(_outcome(report.get(fqn)), len(kinds)) for fqn in layers) if report else ()
+    return tuple(kinds), applied
+
+
+def _outcome(row: LayerReport | None) -> Outcome:
+    if row is None:
+        return Outcome("–", "not part of the compiled graph")
+    if not row.quantized:
+        return Outcome("float", row.reason)
+    block = f", blocks of {row.block_size}" if row.block_size else ""
+    return Outcome(f"{row.summary}{block}", row.reason or row.note)
+
+
+def columns(layers: Sequence[str], report: Mapping[str, LayerReport]) -> tuple[LayerColumn, ...]:
+    """The numbers of each layer; no column without any."""
+    found = []
+    for column in COLUMNS:
+        values = tuple(_finite(column.value(report[fqn])) if fqn in report else None for fqn in layers)
+        if any(value is not None for value in values):
+            found.append(LayerColumn(column.key, column.title, column.unit, column.help, values))
+    return tuple(found)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else None
+
+
+def rule_summaries(
+    rules: Mapping[str, LayerQuantizationSettings], base: QuantizationSettings, explained: Sequence[ExplainedLayer]
+) -> tuple[RuleSummary, ...]:
+    """Each rule with the number of layers for which it decides."""
+    counts = dict.fromkeys(rules, 0)
+    for layer in explained:
+        if layer.rule in counts:
+            counts[layer.rule] += 1
+    return tuple(RuleSummary(key, settings_label(rule.applied_to(base)), counts[key]) for key, rule in rules.items())
+
+
+def base_label(base: QuantizationSettings, rules: Mapping[str, LayerQuantizationSettings]) -> str:
+    """What applies where no other rule does."""
+    everything = rules.get(EVERYTHING)
+    return settings_label(base if everything is None else everything.applied_to(base))
+
+
+def precision_choices(*, calibrated: bool) -> tuple[PrecisionChoice, ...]:
+    """All precisions; only float32 is enabled without calibration inputs."""
+    return tuple(PrecisionChoice(p, LABELS[p], EXPLANATIONS[p], calibrated or p == "float32") for p in PRECISIONS)

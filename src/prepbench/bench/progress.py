@@ -1,0 +1,93 @@
+"""How far a whole run is, over all its targets and stages, from how long stages took before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from prepbench.jobs import Progress
+
+COMPILING = {
+    "capture": 25.0,
+    "insert observers": 8.0,
+    "calibrate": 15.0,
+    "measure": 20.0,
+    "convert": 12.0,
+    "lower": 15.0,
+}
+"""The stages of a compile in order, with the share of each where none was timed yet."""
+COMPARING = {"accuracy": 4.0, "save": 4.0, "start": 6.0, "warm up": 2.0, "time": 10.0}
+"""The stages of a comparison, which comes once after all compiles."""
+
+_LINES = 200
+
+
+class RunProgress:
+    """Turns steps into a fraction of the whole, the time that is left, and a log.
+
+    Args:
+        targets: how many targets are compiled for, one after the other.
+        seconds: how long stages took in earlier runs.
+        clock: tells the time in seconds.
+
+    Example:
+        >>> progress = RunProgress(1, clock=lambda: 0.0)
+        >>> progress(Progress("time", 1, 1))
+        >>> progress.fraction
+        1.0
+    """
+
+    def __init__(
+        self, targets: int, seconds: Mapping[str, float] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock, self._began = clock, clock()
+        weights = _weights(seconds or {})
+        self._stages = [(index, stage) for index in range(targets) for stage in COMPILING]
+        self._stages += [(targets, stage) for stage in COMPARING]
+        self._weights = [weights[stage] for _, stage in self._stages]
+        self.target = 0
+        self._compared = targets
+        self.step = Progress("starting", 0, 0)
+        self.fraction = 0.0
+        self.log: tuple[str, ...] = ()
+
+    def begin(self, target: int, name: str) -> None:
+        """The compile for a target begins."""
+        self.target = target
+        self.note(name)
+
+    def note(self, line: str) -> None:
+        """Add a line to the log."""
+        minutes, seconds = divmod(int(self.elapsed), 60)
+        self.log = (*self.log, f"{minutes}:{seconds:02d}  {line}")[-_LINES:]
+
+    def __call__(self, step: Progress) -> None:
+        if step.stage != self.step.stage:
+            self.note(f"{step.stage}: {step.message}" if step.message else step.stage)
+        self.step = step
+        place = self._compared if step.stage in COMPARING else self.target
+        if (place, step.stage) in self._stages:
+            position = self._stages.index((place, step.stage))
+            inside = min(step.done / step.total, 1.0) if step.total > 0 else 0.0
+            done = sum(self._weights[:position]) + inside * self._weights[position]
+            self.fraction = max(self.fraction, done / sum(self._weights))
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return self._clock() - self._began
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that are left, by what was done so far; -1 while that would be a guess."""
+        if self.fraction < 0.05 or self.elapsed < 1:
+            return -1.0
+        return self.elapsed * (1 - self.fraction) / self.fraction
+
+
+def _weights(seconds: Mapping[str, float]) -> dict[str, float]:
+    """The weight of each stage: its seconds where it was timed, and a usual share of these elsewhere."""
+    usual = {**COMPILING, **COMPARING}
+    timed = {stage: seconds[stage] for stage in usual if stage in seconds}
+    scale = sum(timed.values()) / sum(usual[stage] for stage in timed) if any(timed.values()) else 1.0
+    return {stage: max(timed.get(stage, share * scale), 1e-3) for stage, share in usual.items()}

@@ -1,0 +1,134 @@
+"""The history of runs as text, and in what two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+
+from prepbench.bench.cards import size_words
+from prepbench.bench.run import Run
+from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary
+from prepbench.compile import CompiledModel
+from prepbench.measure.comparison import megabytes, milliseconds, number
+from prepbench.quantize.report import LayerReport
+
+_LAYERS = 500  # rows of a comparison of layers
+
+
+def run_summaries(
+    runs: Sequence[Run], shown: str, live: Collection[str], stale: Callable[[Run], tuple[str, ...]]
+) -> tuple[RunSummary, ...]:
+    """The history: pinned runs first, then the newest.
+
+    Args:
+        runs: the runs, oldest first.
+        shown: the id of the run whose results the table shows.
+        live: ids of runs whose compiled model is there.
+        stale: how the choices of a run differ from the current ones.
+    """
+    newest_first = runs[::-1]
+    ordered = sorted(newest_first, key=lambda run: not run.pinned)
+    return tuple(_summary(run, run.id == shown, run.id in live, stale(run)) for run in ordered)
+
+
+def _summary(run: Run, shown: bool, live: bool, stale: tuple[str, ...]) -> RunSummary:
+    texts = result_texts(run)
+    return RunSummary(
+        id=run.id,
+        name=run.name,
+        target=run.target_name,
+        made=datetime.fromtimestamp(run.made).astimezone().isoformat(timespec="seconds"),
+        pinned=run.pinned,
+        score=texts["score"],
+        change=texts["change"],
+        p50=texts["p50"],
+        p90=texts["p90"],
+        speed=texts["speed"],
+        size=texts["size"],
+        slower=run.speedup is not None and run.speedup < 1,
+        why=run.why,
+        error=run.error,
+        stale=stale,
+        shown=shown,
+        is_live=live,
+    )
+
+
+def result_texts(run: Run) -> dict[str, str]:
+    """The numbers of a run as people read them; ``–`` for what is not known."""
+    unit = f" {run.unit}" if run.unit else ""
+    return {
+        "score": "–" if run.score is None else number(run.score, run.unit) + unit,
+        "change": "–" if run.change is None else number(run.change, run.unit, signed=True),
+        "p50": milliseconds(run.p50_ms),
+        "p90": milliseconds(run.p90_ms),
+        "speed": "–" if run.speedup is None else f"{run.speedup:.2f}×",
+        "size": megabytes(run.size_bytes),
+    }
+
+
+def outcome_of(run: Run, compiled: CompiledModel | None) -> str:
+    """A run in one sentence: score, latency and size against the float model."""
+    texts = result_texts(run)
+    label = f"{run.metric} ({run.unit})" if run.unit else run.metric
+    score = "–" if run.score is None else number(run.score, run.unit)
+    change = "" if run.change is None else f" ({texts['change']})"
+    speed = f"{texts['p50']} ms per batch ({texts['speed']} the speed of float32)"
+    latency = "latency not measured" if run.p50_ms is None else speed
+    leaves = compiled.report.leaves if compiled is not None else ()
+    size = size_words(texts["size"], leaves=leaves, note=run.why)
+    return f"{run.name}: {label} {score}{change}, {latency}, {size}. {run.why}".rstrip()
+
+
+_TITLES = {
+    "score": "Score",
+    "change": "Change against float",
+    "p50": "Median ms",
+    "p90": "90th percentile ms",
+    "speed": "Speed against float",
+    "size": "Size in MB",
+}
+
+
+def difference_of(first: Run, second: Run, settings: tuple[str, ...]) -> RunDifference:
+    """In what two runs differ.
+
+    Args:
+        first: one run.
+        second: the other.
+        settings: in what the choices of the first differ from those of the second, in words.
+    """
+    texts = result_texts(first), result_texts(second)
+    results = [DifferenceRow(title, texts[0][key], texts[1][key]) for key, title in _TITLES.items()]
+    results.insert(0, DifferenceRow("Target", first.target_name, second.target_name))
+    layers = _layers(first.report, second.report)
+    note = f"{len(layers)} layers differ; the first {_LAYERS} are listed." if len(layers) > _LAYERS else ""
+    if not layers and first.report and second.report:
+        note = "All layers are quantized alike."
+    rows = tuple(DifferenceRow(text, "", "") for text in settings)
+    return RunDifference(first.name, second.name, tuple(results), rows, tuple(layers[:_LAYERS]), note)
+
+
+def _layers(first: Sequence[LayerReport], second: Sequence[LayerReport]) -> list[DifferenceRow]:
+    """The layers that are quantized differently, those whose SQNR differs most first."""
+    one, other = ({row.fqn: row for row in rows} for rows in (first, second))
+    found = []
+    for fqn in dict.fromkeys([*one, *other]):
+        texts = [_text(rows.get(fqn)) for rows in (one, other)]
+        if texts[0] != texts[1]:
+            found.append((_distance(one.get(fqn), other.get(fqn)), DifferenceRow(fqn or "(the model)", *texts)))
+    return [row for _, row in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _text(row: LayerReport | None) -> str:
+    if row is None:
+        return "–"
+    sqnr = "" if row.sqnr is None else f", {number(row.sqnr, 'dB')} dB"
+    return f"{row.summary}{sqnr}"
+
+
+def _distance(one: LayerReport | None, other: LayerReport | None) -> float:
+    if one is None or other is None or one.sqnr is None or other.sqnr is None:
+        return 0.0
+    difference = abs(one.sqnr - other.sqnr)
+    return difference if difference == difference else 0.0  # infinite SQNRs have no difference

@@ -1,0 +1,169 @@
+"""The runs of a bench: what can be done with results once they are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from prepbench.bench.choices import Choices
+from prepbench.bench.history import RunHistory, comparison_of
+from prepbench.bench.run import Run
+from prepbench.bench.run_summaries import difference_of, outcome_of
+from prepbench.bench.state import BenchState
+from prepbench.bench.summary import RunDifference
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.compile import CompiledModel
+from prepbench.errors import SettingsError
+from prepbench.measure.comparison import Comparison
+from prepbench.settings import QuantizationSettings
+
+
+class Runs(Choices):
+    """The results of a bench; see :class:`prepbench.Bench`."""
+
+    def __init__(self, model: nn.Module, axes: DynamicAxes, *, calibrated: bool) -> None:
+        super().__init__(model, axes, calibrated=calibrated)
+        self._history = RunHistory()
+        self._shown = ""
+        self.difference = RunDifference()
+        self.comparison: Comparison | None = None
+        self._kinds: dict[QuantizationSettings | None, int] = {}
+        self._states_of_runs: dict[str, BenchState] = {}
+        self._plans_of_runs: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def results(self) -> dict[str, CompiledModel]:
+        """The compiled models of this process by the name of their run, oldest first."""
+        return self._history.results
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Every compile so far, with its choices and results, oldest first."""
+        return self._history.runs
+
+    @property
+    def live_runs(self) -> frozenset[str]:
+        """The ids of runs whose compiled model is in this process."""
+        return frozenset(self._history.compiled)
+
+    def rename_run(self, id: str, name: str) -> None:
+        """Give a run another name.
+
+        Raises:
+            UnknownNameError: there is no such run.
+            SettingsError: another run has the name.
+        """
+        self._history.rename(id, name)
+        self._changed()
+
+    def pin_run(self, id: str, pinned: bool) -> None:
+        """Keep a run at the top of the history, or no longer."""
+        self._history.pin(id, pinned)
+        self._changed()
+
+    def delete_run(self, id: str) -> None:
+        """Forget a run and its compiled model."""
+        self._history.delete(id)
+        self._changed()
+
+    def show_run(self, id: str) -> None:
+        """Show what a run made of the layers."""
+        self._shown = self._history[id].id
+        self._changed()
+
+    def restore_run(self, id: str) -> None:
+        """Make the choices of a run the current ones; they can be undone.
+
+        Raises:
+            UnknownNameError: there is no such run.
+            SettingsError: the run was of a model with other layers or inputs.
+        """
+        run = self._history[id]
+        state = self._state_of(run)
+        self.layer_rules.explained(state.quantization, state.rules)  # raises what does not fit
+        self._choose(**{name: getattr(state, name) for name in BenchState.__dataclass_fields__})
+        self._shown = run.id
+        self._changed()
+
+    def compare_runs(self, first: str, second: str) -> RunDifference:
+        """In what two runs differ: results, choices, layers."""
+        one, other = self._history[first], self._history[second]
+        self.difference = difference_of(one, other, self._between(one, other))
+        self._changed()
+        return self.difference
+
+    def end_comparison(self) -> None:
+        """Show the difference of two runs no longer."""
+        self.difference = RunDifference()
+        self._changed()
+
+    def all_results(self) -> Comparison | None:
+        """All runs that were scored, as one comparison with the float model; None before the first.
+
+        Times of different moments are not comparable. Each run's is the float model's newest time divided by the
+        speed-up, which was measured beside the float model in the same rounds.
+        """
+        runs = [run for run in self.runs if not run.error and run.score is not None]
+        return comparison_of(runs, self.comparison) if runs else None
+
+    def outcome(self) -> str:
+        """The newest result in one sentence: score, latency and size against the float model; "" before the first."""
+        run = next((run for run in reversed(self.runs) if not run.error and run.score is not None), None)
+        return "" if run is None else outcome_of(run, self._history.compiled.get(run.id))
+
+    def export_onnx(self, path: str | Path, run: str | None = None) -> Path:
+        """Write a compiled run as one ONNX file, by its id; the newest one if left out.
+
+        Raises:
+            SettingsError: nothing was compiled in this process, or the run was not.
+        """
+        known = {run.id: run for run in self.runs if run.id in self._history.compiled}
+        if run is not None:
+            self._history[run]
+        if not known or (run is not None and run not in known):
+            raise SettingsError("There is no compiled model to export: compile first, or restore the run and compile.")
+        written: Path = self._history.compiled[run or list(known)[-1]].export(path)
+        return written
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _choose(self, **changes: Any) -> None:
+        self._shown = ""  # what the new choices lead to is shown
+        super()._choose(**changes)
+
+    def shown_run(self) -> Run | None:
+        """The run whose results are shown: the one asked for, else that of the current choices, else the newest."""
+        worked = [run for run in self.runs if not run.error]
+        chosen = [run for run in worked if run.id == self._shown]
+        current = [self.state.for_target(target).to_json() for target in self.state.targets]
+        same = [run for run in worked if run.state in current]
+        return next(iter([*chosen, *same[-1:], *reversed(worked)]), None)
+
+    def differences_of(self, run: Run) -> tuple[str, ...]:
+        """How the choices behind a run differ from the current ones, in words."""
+        planned = self._planned("", self.state)
+        state = self._state_of(run)
+        layers = list(zip(self.layer_rules.layers, planned, self._planned(run.id, state), strict=True))
+        return self.state.differences(state, layers)
+
+    def _between(self, one: Run, other: Run) -> tuple[str, ...]:
+        plans = [self._planned(run.id, self._state_of(run)) for run in (one, other)]
+        layers = list(zip(self.layer_rules.layers, *plans, strict=True))
+        return self._state_of(one).differences(self._state_of(other), layers)
+
+    def _state_of(self, run: Run) -> BenchState:
+        if run.id not in self._states_of_runs:
+            self._states_of_runs[run.id] = BenchState.from_json(run.state, self.inferred_axes)
+        return self._states_of_runs[run.id]
+
+    def _planned(self, run_id: str, state: BenchState) -> tuple[int, ...]:
+        """For each layer a number that stands for its settings; kept for runs, because a history can be long."""
+        if run_id in self._plans_of_runs:
+            return self._plans_of_runs[run_id]
+        explained = self.layer_rules.explained(state.quantization, state.rules) if run_id else self.explained
+        plan = tuple(self._kinds.setdefault(layer.settings, len(self._kinds)) for layer in explained)
+        if run_id:
+            self._plans_of_runs[run_id] = plan
+        return plan

@@ -1,0 +1,149 @@
+"""From a bench to what its front ends show."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from prepbench.bench.capture_summaries import axis_summaries, failure_summaries
+from prepbench.bench.captures import Captures
+from prepbench.bench.cards import LEAF_LABEL
+from prepbench.bench.layer_summaries import (
+    SETTINGS,
+    base_label,
+    columns,
+    decisions,
+    outcomes,
+    precision_choices,
+    rule_summaries,
+)
+from prepbench.bench.run_summaries import result_texts, run_summaries
+from prepbench.bench.runs import Runs
+from prepbench.bench.state import display_name, precision_of
+from prepbench.bench.summary import (
+    AxisSummary,
+    BenchSummary,
+    FailureSummary,
+    LayerFacts,
+    StepSummary,
+    TargetSummary,
+)
+from prepbench.bench.target_summaries import target_summaries
+
+
+def summarize(bench: Runs, captures: Captures, facts: tuple[LayerFacts, ...], code: str) -> BenchSummary:
+    """Everything that a front end shows.
+
+    Args:
+        bench: the choices and the runs.
+        captures: what was captured.
+        facts: the quantizable layers.
+        code: the Python lines that do the same.
+    """
+    state, explained, shown = bench.state, bench.explained, bench.shown_run()
+    layers = [layer.fqn for layer in facts]
+    report = {row.fqn: row for row in shown.report} if shown is not None else {}
+    differences = bench.differences_of(shown) if shown is not None else ()
+    planned = decisions(explained)
+    done = outcomes(layers, report)
+    # the card of what is fixed stays, so that it can be taken back
+    failures = failure_summaries(
+        captures.collection().failures, captures.rewrites, captures.proofs, state.fixes, state.leaves
+    )
+    axes = axis_summaries(state.axes, captures.verified(state.axes))
+    targets = target_summaries(state.targets, explained)
+    steps = _steps(bench, failures, axes, targets)
+    return BenchSummary(
+        title=type(bench.model).__name__,
+        sentence=_sentence(bench, failures, steps),
+        steps=steps,
+        selected=bench.selected,
+        failures=failures,
+        assumptions=_assumptions(captures, state.fixes),
+        leaf_wrap=state.leaf_wrap,
+        leaf_label=LEAF_LABEL,
+        leaves=state.leaves,
+        axes=axes,
+        layers=facts,
+        decisions=planned[0],
+        planned=planned[1],
+        outcomes=done[0],
+        applied=done[1],
+        columns=columns(layers, report),
+        rules=rule_summaries(state.rules, state.quantization, explained),
+        base=base_label(state.quantization, state.rules),
+        settings=SETTINGS,
+        precisions=precision_choices(calibrated=bench.is_calibrated),
+        targets=targets,
+        runs=run_summaries(bench.runs, shown.id if shown is not None else "", bench.live_runs, bench.differences_of),
+        difference=bench.difference,
+        code=code,
+        stale=f"compiled with other choices: {'; '.join(differences)}" if differences else "",
+        can_undo=bench.can_undo,
+        can_redo=bench.can_redo,
+    )
+
+
+def _assumptions(captures: Captures, fixes: tuple[str, ...]) -> tuple[str, ...]:
+    collection = captures.collection(fixes)
+    found = [f"{finding.fqn}: {finding.message}" if finding.fqn else finding.message for finding in collection.findings]
+    return tuple(dict.fromkeys([*collection.assumptions, *found]))
+
+
+def _open_failures(failures: tuple[FailureSummary, ...]) -> int:
+    return sum(card.count for card in failures if not card.fixed and not card.is_leaf)
+
+
+def _steps(
+    bench: Runs,
+    failures: tuple[FailureSummary, ...],
+    axes: tuple[AxisSummary, ...],
+    targets: tuple[TargetSummary, ...],
+) -> tuple[StepSummary, ...]:
+    failing = _open_failures(failures)
+    leaves = len(bench.state.leaves)
+    capture = f"{failing} fail" if failing else f"{leaves} leaf" if leaves else "all captured"
+    wrong = sum(bool(axis.problem) for axis in axes)
+    names = list(dict.fromkeys(axis.symbol for axis in axes if axis.dynamic))
+    chosen = [target for target in targets if target.chosen]
+    blocked = [target for target in chosen if target.unavailable or target.problem]
+    broken = sum(bool(run.error) for run in bench.runs)
+    return (
+        StepSummary("capture", "Capture", capture, "bad" if failing and not bench.state.leaf_wrap else "good"),
+        StepSummary(
+            "axes", "Axes", f"{wrong} wrong" if wrong else ", ".join(names[:3]) or "static", "bad" if wrong else "good"
+        ),
+        StepSummary("precision", "Precision", _precision_status(bench), ""),
+        StepSummary(
+            "run",
+            "Run",
+            "not possible" if blocked else ", ".join(target.name for target in chosen),
+            "bad" if blocked else "",
+        ),
+        StepSummary(
+            "results",
+            "Results",
+            f"{len(bench.runs)} run{'s' * (len(bench.runs) != 1)}" if bench.runs else "none yet",
+            "warning" if broken else "",
+        ),
+    )
+
+
+def _precision_status(bench: Runs) -> str:
+    counts = Counter(precision_of(layer.settings) for layer in bench.explained)
+    words = {"float32": "float"}
+    return " · ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.most_common()) or "no layers"
+
+
+def _sentence(bench: Runs, failures: tuple[FailureSummary, ...], steps: tuple[StepSummary, ...]) -> str:
+    """Where the work stands, e.g. ``"2 modules cannot be captured · batch dynamic · 41 int8, 3 float · ..."``."""
+    failing = _open_failures(failures)
+    said = [f"{failing} module{'s' * (failing != 1)} cannot be captured" if failing else "all modules captured"]
+    names = list(dict.fromkeys(axis.symbol for axis in bench.axes.dynamic))
+    said.append(f"{', '.join(names)} dynamic" if names else "all sizes static")
+    said.append(next(step.status for step in steps if step.name == "precision").replace(" · ", ", "))
+    said.append(", ".join(map(display_name, bench.state.targets)))
+    last = next((run for run in reversed(bench.runs) if not run.error and run.score is not None), None)
+    if last is not None:
+        texts = result_texts(last)
+        said.append(f"last run {texts['score']}, {texts['p50']} ms")
+    return " · ".join(said)

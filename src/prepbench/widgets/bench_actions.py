@@ -1,0 +1,279 @@
+"""What the page may ask of the bench: a table of actions, each with its payload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from prepbench.bench import Bench
+from prepbench.bench.layer_summaries import change_of
+from prepbench.bench.state import TARGETS, Precision, display_name
+from prepbench.bench.target_summaries import with_option
+from prepbench.errors import SettingsError
+from prepbench.storage import temporary_folder
+from prepbench.widgets.actions import Action, Nothing
+
+Download = Literal["onnx", "code"]
+
+
+class Controls(Protocol):
+    """The widget that takes the actions."""
+
+    bench: Bench
+
+    def compile(self) -> None: ...
+    def capture(self) -> None: ...
+    def cancel(self) -> None: ...
+    def send(self, content: Any, buffers: Any = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class SetAxis:
+    """Make a dim of an input, and those of the same size, dynamic or static."""
+
+    path: str
+    dim: int
+    dynamic: bool
+
+
+@dataclass(frozen=True)
+class NameAxis:
+    """Name the size of a dim."""
+
+    path: str
+    dim: int
+    name: str
+
+
+@dataclass(frozen=True)
+class LimitAxis:
+    """Limit the sizes of a dim; -1 is no limit."""
+
+    path: str
+    dim: int
+    min: int
+    max: int
+
+
+@dataclass(frozen=True)
+class SetPrecision:
+    """Choose the precision of layers."""
+
+    pattern: tuple[str, ...]
+    precision: Precision
+
+
+@dataclass(frozen=True)
+class SetLayers:
+    """Change one setting of layers; ``field`` is the name of a ``SettingField``."""
+
+    pattern: tuple[str, ...]
+    field: str
+    value: str
+
+
+@dataclass(frozen=True)
+class ClearRules:
+    """Remove rules by their keys."""
+
+    pattern: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SetTarget:
+    """Choose a deployment target by its display name, or no longer."""
+
+    target: str
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class SetTargetOption:
+    """Set an option of a target; "" is the target's own choice."""
+
+    target: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class SetLeafWrap:
+    """Choose whether modules that cannot be captured become leaf modules."""
+
+    leaf_wrap: bool
+
+
+@dataclass(frozen=True)
+class SetLeaf:
+    """Keep a module as a leaf module, or no longer."""
+
+    fqn: str
+    leaf: bool
+
+
+@dataclass(frozen=True)
+class OfModule:
+    """The module that an action is about."""
+
+    fqn: str
+
+
+@dataclass(frozen=True)
+class RenameRun:
+    """Give a run another name."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class PinRun:
+    """Keep a run at the top, or no longer."""
+
+    id: str
+    pinned: bool
+
+
+@dataclass(frozen=True)
+class OfRun:
+    """The run that an action is about."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class CompareRuns:
+    """Show in what two runs differ; nothing for two empty ids."""
+
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class ToPath:
+    """Write to a path on the machine of the kernel."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class SendFile:
+    """Send a file to the page, which saves it."""
+
+    what: Download
+
+
+def _set_axis(controls: Controls) -> Callable[..., object]:
+    return lambda path, dim, dynamic: controls.bench.set_axis(path, dim, dynamic, linked=True)
+
+
+def _limit_axis(controls: Controls) -> Callable[..., object]:
+    def limit(path: str, dim: int, min: int, max: int) -> None:
+        bounds = [None if bound < 0 else bound for bound in (min, max)]
+        controls.bench.limit_axis(path, dim, bounds[0], bounds[1], linked=True)
+
+    return limit
+
+
+def _set_layers(controls: Controls) -> Callable[..., object]:
+    def change(pattern: tuple[str, ...], field: str, value: str) -> None:
+        try:
+            name, wanted = change_of(field, value)
+        except ValueError:
+            raise SettingsError(f"{value!r} is no value of {field!r}.") from None
+        controls.bench.set_layers(pattern, name, wanted)
+
+    return change
+
+
+def _set_target(controls: Controls) -> Callable[..., object]:
+    def choose(target: str, chosen: bool) -> None:
+        _known(target)
+        targets = [each for each in controls.bench.state.targets if display_name(each) != target]
+        if not chosen and not targets:
+            raise SettingsError(f"{target} is the only target. Choose another one first.")
+        names = [*map(display_name, targets), *([target] if chosen else [])]
+        settings = {display_name(each): each for each in controls.bench.state.targets}
+        controls.bench.set_targets([settings.get(name) or kind() for name, kind in TARGETS.items() if name in names])
+
+    return choose
+
+
+def _set_target_option(controls: Controls) -> Callable[..., object]:
+    def change(target: str, name: str, value: str) -> None:
+        _known(target)
+        chosen = {display_name(each): each for each in controls.bench.state.targets}
+        if target not in chosen:
+            raise SettingsError(f"{target} is not chosen. Choose it to set its options.")
+        chosen[target] = with_option(chosen[target], name, value)
+        controls.bench.set_targets(chosen.values())
+
+    return change
+
+
+def _known(target: str) -> None:
+    if target not in TARGETS:
+        raise SettingsError(f"target must be one of {', '.join(map(repr, TARGETS))}, got {target!r}.")
+
+
+def _select(controls: Controls) -> Callable[..., object]:
+    return lambda fqn: controls.bench.select(fqn or None)
+
+
+def _compare_runs(controls: Controls) -> Callable[..., object]:
+    bench = controls.bench
+    return lambda first, second: bench.compare_runs(first, second) if first or second else bench.end_comparison()
+
+
+def _download(controls: Controls) -> Callable[..., object]:
+    def send(what: Download) -> None:
+        name = type(controls.bench.model).__name__
+        try:
+            with temporary_folder("download") as folder:
+                file = _written(controls.bench, what, folder, name)
+                controls.send({"action": "download", "name": file.name}, [file.read_bytes()])
+        except Exception as error:
+            controls.send({"action": "download", "error": str(error)})
+            raise
+
+    return send
+
+
+def _written(bench: Bench, what: Download, folder: Path, name: str) -> Path:
+    if what == "onnx":
+        return bench.export_onnx(folder / f"{name}.onnx")
+    file = folder / f"{name}.py"
+    file.write_text(bench.code(), encoding="utf-8")
+    return file
+
+
+BENCH_ACTIONS: Mapping[str, Action[Any]] = {
+    "set_axis": Action(SetAxis, _set_axis),
+    "name_axis": Action(NameAxis, lambda controls: controls.bench.name_axis),
+    "limit_axis": Action(LimitAxis, _limit_axis),
+    "set_precision": Action(SetPrecision, lambda controls: controls.bench.set_precision),
+    "set_layers": Action(SetLayers, _set_layers),
+    "clear_rules": Action(ClearRules, lambda controls: lambda pattern: controls.bench.clear_rules(pattern)),
+    "set_target": Action(SetTarget, _set_target),
+    "set_target_option": Action(SetTargetOption, _set_target_option),
+    "set_leaf_wrap": Action(SetLeafWrap, lambda controls: controls.bench.set_leaf_wrap),
+    "set_leaf": Action(SetLeaf, lambda controls: controls.bench.set_leaf),
+    "apply_fix": Action(OfModule, lambda controls: controls.bench.apply_fix),
+    "remove_fix": Action(OfModule, lambda controls: controls.bench.remove_fix),
+    "select": Action(OfModule, _select),
+    "undo": Action(Nothing, lambda controls: controls.bench.undo),
+    "redo": Action(Nothing, lambda controls: controls.bench.redo),
+    "compile": Action(Nothing, lambda controls: controls.compile),
+    "capture": Action(Nothing, lambda controls: controls.capture),
+    "cancel": Action(Nothing, lambda controls: controls.cancel),
+    "rename_run": Action(RenameRun, lambda controls: controls.bench.rename_run),
+    "pin_run": Action(PinRun, lambda controls: controls.bench.pin_run),
+    "delete_run": Action(OfRun, lambda controls: controls.bench.delete_run),
+    "show_run": Action(OfRun, lambda controls: controls.bench.show_run),
+    "restore_run": Action(OfRun, lambda controls: controls.bench.restore_run),
+    "compare_runs": Action(CompareRuns, _compare_runs),
+    "export_onnx": Action(ToPath, lambda controls: controls.bench.export_onnx),
+    "download": Action(SendFile, _download),
+}
