@@ -28,7 +28,7 @@ from prepbench.bench.journal import Journal
 from tests.bench.test_run import RUN
 path, name = sys.argv[1:]
 for number in range(100):
-    Journal(path).add(replace(RUN, id=f"{name}{number}", made=float(number)))
+    Journal(path).write(replace(RUN, id=f"{name}{number}", made=float(number)))
 """
 
 
@@ -42,7 +42,7 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def filled(journal: Journal) -> Journal:
-    journal.add(run("a"))
+    journal.write(run("a"))
     return journal
 
 
@@ -61,18 +61,26 @@ def test_nothing_is_opened_before_something_is_written(journal: Journal) -> None
 
 def test_runs_come_back_as_they_were(journal: Journal) -> None:
     runs = (run("a", 1.0), run("b", 2.0, error="the disk is full", score=None), run("c", 3.0, pinned=True))
-    journal.add(*runs)
+    journal.write(*runs)
     assert Journal(journal.path).runs() == runs
 
 
-def test_a_run_is_written_once(journal: Journal) -> None:
-    journal.add(run("a", name="first"))
-    journal.add(run("a", name="second"), run("b"))
-    assert [(one.id, one.name) for one in journal.runs()] == [("a", "first"), ("b", RUN.name)]
+def test_a_run_that_is_measured_again_has_two_results(journal: Journal) -> None:
+    journal.write(run("a", name="first", score=None))
+    journal.write(run("a", name="first", score=None))
+    assert len(journal.results()) == 1
+    journal.write(run("a", name="second", score=30.0), run("b"))
+    assert [(one.id, one.name, one.score) for one in journal.runs()] == [
+        ("a", "second", 30.0),
+        ("b", RUN.name, RUN.score),
+    ]
+    assert sorted(str(one.score) for one in journal.results()) == ["30.0", "None", "inf"]
+    journal.delete("a")
+    assert [one.score for one in journal.results()] == [RUN.score]
 
 
 def test_runs_are_renamed_pinned_and_deleted(journal: Journal) -> None:
-    journal.add(run("a"), run("b", 2.0))
+    journal.write(run("a"), run("b", 2.0))
     journal.update("a", name="best\x1b[31m")
     journal.update("a", pinned=True)
     journal.delete("b")
@@ -85,7 +93,7 @@ def test_runs_are_renamed_pinned_and_deleted(journal: Journal) -> None:
 
 def test_a_deleted_run_does_not_come_back(journal: Journal) -> None:
     filled(journal).delete("a")
-    journal.add(run("a"))
+    journal.write(run("a"))
     assert journal.runs() == ()
 
 
@@ -94,7 +102,7 @@ def test_what_others_changed_is_told_once(journal: Journal) -> None:
     first = journal.since(0)
     assert [one.id for one in first.runs] == ["a"]
     assert journal.since(first.revision) == replace(first, runs=())
-    journal.add(run("b"), run("c"))
+    journal.write(run("b"), run("c"))
     journal.update("a", pinned=True)
     journal.delete("c")
     changes = journal.since(first.revision)
@@ -102,7 +110,7 @@ def test_what_others_changed_is_told_once(journal: Journal) -> None:
 
 
 def test_results_are_found_by_what_was_measured(journal: Journal) -> None:
-    journal.add(run("a"), run("b", 2.0), run("c", 3.0, machine="another one"))
+    journal.write(run("a"), run("b", 2.0), run("c", 3.0, machine="another one"))
     journal.record(replace(RUN.result, workload="a generation"), "d")
     key = RUN.result.key
     assert [one.made for one in journal.results(key)] == [1.0, 2.0]
@@ -127,7 +135,7 @@ def test_two_processes_lose_nothing(journal: Journal) -> None:
 
 def test_threads_of_one_process_lose_nothing(journal: Journal) -> None:
     threads = [
-        threading.Thread(target=lambda i=i: [journal.add(run(f"{i}-{j}")) for j in range(10)])  # type: ignore[misc]
+        threading.Thread(target=lambda i=i: [journal.write(run(f"{i}-{j}")) for j in range(10)])  # type: ignore[misc]
         for i in range(4)
     ]
     for thread in threads:
@@ -154,11 +162,11 @@ def test_waiting_for_others_ends(journal: Journal, monkeypatch: pytest.MonkeyPat
     other = sqlite3.connect(journal.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StorageError, match="others have been writing"):
-        journal.add(run("b"))
+        journal.write(run("b"))
     assert [one.id for one in journal.runs()] == ["a"], "readers need not wait"
     other.execute("ROLLBACK")
     other.close()
-    journal.add(run("b"))
+    journal.write(run("b"))
 
 
 def test_a_full_disk_loses_only_what_was_being_written(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,14 +180,14 @@ def test_a_full_disk_loses_only_what_was_being_written(journal: Journal, monkeyp
 
     monkeypatch.setattr(journal_file, "_check", small)
     with pytest.raises(StorageError, match=r"the disk is full.*What was in it before is still there"):
-        journal.add(run("b", why="long " * 10_000))
+        journal.write(run("b", why="long " * 10_000))
     monkeypatch.undo()
     assert [one.id for one in journal.runs()] == ["a"]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be opened"):
-        Journal(tmp_path / "none" / "net.bench.sqlite").add(RUN)
+        Journal(tmp_path / "none" / "net.bench.sqlite").write(RUN)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -190,7 +198,7 @@ def test_a_read_only_folder_can_be_read(journal: Journal) -> None:
     try:
         assert [one.id for one in journal.runs()] == ["a"]
         with pytest.raises(StorageError, match="read-only"):
-            journal.add(run("b"))
+            journal.write(run("b"))
     finally:
         journal.path.parent.chmod(0o700)
 
@@ -244,7 +252,7 @@ def test_a_damaged_or_foreign_file_is_an_error(damage: str, journal: Journal) ->
 def test_a_database_of_another_program_is_not_written_to(journal: Journal) -> None:
     execute(journal, "CREATE TABLE accounts (a)")
     with pytest.raises(ArtifactError, match="another program"):
-        journal.add(RUN)
+        journal.write(RUN)
     connection = sqlite3.connect(journal.path)
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("accounts",)]
     connection.close()
@@ -253,14 +261,14 @@ def test_a_database_of_another_program_is_not_written_to(journal: Journal) -> No
 def test_what_is_no_regular_file_is_not_opened(journal: Journal) -> None:
     os.mkfifo(journal.path)
     start = time.monotonic()
-    for action in (journal.runs, lambda: journal.add(RUN)):
+    for action in (journal.runs, lambda: journal.write(RUN)):
         with pytest.raises(ArtifactError, match="no regular file"):
             action()
     assert time.monotonic() - start < 5
 
 
 def test_reading_ends(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal.add(*(run(f"r{number}") for number in range(50)))
+    journal.write(*(run(f"r{number}") for number in range(50)))
     monkeypatch.setattr(journal_file, "READS_S", -1.0)
     connect = sqlite3.connect
 

@@ -50,18 +50,15 @@ class Journal:
         check_path("path", path)
         self.path = Path(path)
 
-    def add(self, *runs: Run) -> None:
-        """Write runs with their results, all or none; one that is there already stays as it is."""
+    def write(self, *runs: Run) -> None:
+        """Write runs with their results, all or none.
+
+        A run that is there already gets this name, and a further result if it was measured again. One that was deleted
+        stays deleted.
+        """
         with writing(self.path) as connection:
             for run in runs:
-                revision = _next(connection)
-                content = _text({name: run.to_json()[name] for name in ("state", "target_name")})
-                rows = connection.execute(
-                    "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, 0, ?)",
-                    (run.id, content, printable(run.name), run.pinned, revision),
-                )
-                if rows.rowcount:
-                    _record(connection, run.id, run.result)
+                _write(connection, run)
 
     def record(self, result: Result, id: str) -> None:
         """Write a result that belongs to no run of a bench, such as one of a search.
@@ -71,7 +68,10 @@ class Journal:
         """
         check_text("id", id, "a0b1")
         with writing(self.path) as connection:
-            _record(connection, id, result)
+            if not _record(connection, id, "", result):
+                raise InputError(
+                    f"The journal has a result {id!r} already, and results are written once. Give another id."
+                )
 
     def update(self, id: str, *, name: str | None = None, pinned: bool | None = None) -> None:
         """Rename a run, or pin it.
@@ -103,7 +103,7 @@ class Journal:
                 (_next(connection), id),
             )
             _check_found(rows.rowcount, id, self.path)
-            connection.execute("DELETE FROM results WHERE id = ?", (id,))
+            connection.execute("DELETE FROM results WHERE run = ?", (id,))
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, oldest first; none where the file does not exist."""
@@ -116,7 +116,7 @@ class Journal:
         with reading(self.path) as connection:
             rows = connection.execute(
                 "SELECT runs.id, runs.content, name, pinned, deleted, revision, results.content FROM runs "
-                "LEFT JOIN results ON results.id = runs.id WHERE revision > ? ORDER BY revision",
+                "LEFT JOIN results ON results.id = runs.result WHERE revision > ? ORDER BY revision",
                 (revision,),
             ).fetchall()
         deleted = tuple(row[0] for row in rows if row[4])
@@ -157,10 +157,29 @@ class Journal:
         return data
 
 
-def _record(connection: sqlite3.Connection, id: str, result: Result) -> None:
-    values = (id, result.key, _text(result.to_json()))
-    if not connection.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", values).rowcount:
-        raise InputError(f"The journal has a result {id!r} already, and results are written once. Give another id.")
+def _write(connection: sqlite3.Connection, run: Run) -> None:
+    known = connection.execute(
+        "SELECT deleted, results.content FROM runs LEFT JOIN results ON results.id = runs.result WHERE runs.id = ?",
+        (run.id,),
+    ).fetchone()
+    if known is not None and known[0]:
+        return
+    result = run.result
+    (measured,) = connection.execute("SELECT count(*) FROM results WHERE run = ?", (run.id,)).fetchone()
+    changed = known is None or known[1] != _text(result.to_json())
+    id = f"{run.id}/{measured + changed}"
+    if changed:
+        _record(connection, id, run.id, result)
+    own = _text({name: value for name, value in run.to_json().items() if name in ("state", "target_name")})
+    connection.execute(
+        "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, 0, ?)",
+        (run.id, id, own, printable(run.name), run.pinned, _next(connection)),
+    )
+
+
+def _record(connection: sqlite3.Connection, id: str, run: str, result: Result) -> bool:
+    values = (id, run, result.key, _text(result.to_json()))
+    return connection.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", values).rowcount > 0
 
 
 def _next(connection: sqlite3.Connection) -> int:

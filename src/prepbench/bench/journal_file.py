@@ -16,14 +16,15 @@ from prepbench.errors import ArtifactError, StorageError, sentence
 APPLICATION = 0x70726270  # "prbp"
 VERSION = 1
 SCHEMA = (
-    "CREATE TABLE results (id TEXT NOT NULL PRIMARY KEY, key TEXT NOT NULL, content TEXT NOT NULL)",
+    "CREATE TABLE results (id TEXT NOT NULL PRIMARY KEY, run TEXT NOT NULL, key TEXT NOT NULL, content TEXT NOT NULL)",
     "CREATE INDEX results_by_key ON results (key)",
-    "CREATE TABLE runs (id TEXT NOT NULL PRIMARY KEY, content TEXT NOT NULL, name TEXT NOT NULL, "
+    "CREATE INDEX results_by_run ON results (run)",
+    "CREATE TABLE runs (id TEXT NOT NULL PRIMARY KEY, result TEXT NOT NULL, content TEXT NOT NULL, name TEXT NOT NULL, "
     "pinned INTEGER NOT NULL, deleted INTEGER NOT NULL, revision INTEGER NOT NULL)",
     "CREATE INDEX runs_by_revision ON runs (revision)",
 )
-"""``results`` are written once; ``runs`` are the history over them. A deleted run leaves its id behind, so that other
-readers of the journal hear of it."""
+"""``results`` are written once; ``runs`` are the history over them: a run that is measured again gets another result.
+A deleted run leaves its id behind, so that other readers of the journal hear of it."""
 
 WAITS_S = 15.0
 """How long one writer waits for the others."""

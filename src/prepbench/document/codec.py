@@ -51,16 +51,24 @@ def from_json(text: str) -> GraphCollectionDocument | DiagramDocument:
         DocumentError: no JSON, a missing, unknown or wrong field (named by its path), modules that hold each other,
             or another major version.
     """
+    return read_document(parsed(text))
+
+
+def parsed(text: str | bytes, what: str = "document", remedy: str = "Trace the model again to write a new one.") -> Any:
+    """The JSON object that a text holds; ``DocumentError`` where it holds none."""
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise DocumentError(f"The document is no JSON: {error}.") from error
+        raise DocumentError(f"The {what} is no JSON: {error}.") from error
     except RecursionError as error:
-        raise DocumentError(
-            "The document nests too deep to be read. Trace the model again to write a new one."
-        ) from error
+        raise DocumentError(f"The {what} nests too deep to be read. {remedy}") from error
     if not isinstance(data, dict):
-        raise DocumentError(f"The document must be a JSON object, got {type(data).__name__}.")
+        raise DocumentError(f"The {what} must be a JSON object, got {type(data).__name__}.")
+    return data
+
+
+def read_document(data: dict[str, Any]) -> GraphCollectionDocument | DiagramDocument:
+    """Check what :func:`parsed` gave, as :func:`from_json` says."""
     version = str(data.get("version", ""))
     if version.partition(".")[0] != VERSION.partition(".")[0]:
         raise DocumentError(

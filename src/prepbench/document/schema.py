@@ -1,4 +1,4 @@
-"""The JSON Schema of the document, made from its dataclasses: ``python -m prepbench.document.schema --check`` or
+"""The JSON Schemas of documents, made from their dataclasses: ``python -m prepbench.document.schema --check`` or
 ``--write``.
 """
 
@@ -8,14 +8,17 @@ import json
 import sys
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
+from prepbench.document.bench import BENCH_MIME_TYPE, BENCH_VERSION, BenchDocument
 from prepbench.document.codec import field_types
 from prepbench.document.model import MIME_TYPE, VERSION, DiagramDocument, GraphCollectionDocument
 
 FILE = Path(__file__).with_name("schema.json")
+BENCH_FILE = Path(__file__).with_name("bench_schema.json")
 _PLAIN = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"}}
 
 
@@ -28,6 +31,17 @@ def schema() -> dict[str, Any]:
         "description": f"prepbench graph collection document, version {VERSION}",
         "anyOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in roots],
         "$defs": definitions(*roots),
+    }
+
+
+def bench_schema() -> dict[str, Any]:
+    """The JSON Schema of saved benches."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": BENCH_MIME_TYPE,
+        "description": f"prepbench bench, version {BENCH_VERSION}",
+        "$ref": f"#/$defs/{BenchDocument.__name__}",
+        "$defs": definitions(BenchDocument),
     }
 
 
@@ -56,25 +70,32 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"enum": list(arguments)}
     if origin is tuple:
         return {"type": "array", "items": _schema(arguments[0], definitions)}
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
+    if kind is Any:
+        return {}
     if origin is types.UnionType:
         return {"anyOf": [_schema(a, definitions) if a is not type(None) else {"type": "null"} for a in arguments]}
     return dict(_PLAIN[kind])
 
 
-def _text() -> str:
-    return json.dumps(schema(), indent=2) + "\n"
+def _texts() -> dict[Path, str]:
+    return {file: json.dumps(made, indent=2) + "\n" for file, made in ((FILE, schema()), (BENCH_FILE, bench_schema()))}
 
 
 def main(arguments: list[str]) -> int:
-    """Write the schema file, or say whether it is fresh."""
+    """Write the schema files, or say whether they are fresh."""
     if arguments == ["--write"]:
-        FILE.write_text(_text())
+        for file, text in _texts().items():
+            file.write_text(text)
         return 0
     if arguments == ["--check"]:
-        if FILE.exists() and FILE.read_text() == _text():
-            return 0
-        sys.stderr.write(f"{FILE.name} does not fit the dataclasses: run python -m prepbench.document.schema --write\n")
-        return 1
+        stale = [file for file, text in _texts().items() if not file.exists() or file.read_text() != text]
+        for file in stale:
+            sys.stderr.write(
+                f"{file.name} does not fit the dataclasses: run python -m prepbench.document.schema --write\n"
+            )
+        return bool(stale)
     sys.stderr.write("usage: python -m prepbench.document.schema --check | --write\n")
     return 2
 

@@ -187,7 +187,7 @@ def _y_axis(comparison: Comparison, rows: list[CandidateResult]) -> Axis:
     # a score of infinity gets a place of its own past the others, marked as such on the axis
     beyond = {math.inf: above + 0.3 * span, -math.inf: below - 0.3 * span}
     values = tuple(beyond.get(row.metric, row.metric) for row in rows)
-    ticks = [(v, f"{v:g}") for v in _round_ticks(low - 0.1 * span, high + 0.1 * span)] if finite else []
+    ticks = [(v, f"{v:g}") for v in round_ticks(low - 0.1 * span, high + 0.1 * span)] if finite else []
     ticks += [(beyond[v], number(v)) for v in (math.inf, -math.inf) if any(row.metric == v for row in rows)]
     return Axis(
         comparison.metric_label,
@@ -198,7 +198,7 @@ def _y_axis(comparison: Comparison, rows: list[CandidateResult]) -> Axis:
     )
 
 
-def _round_ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
     """About four round numbers between ``low`` and ``high``."""
     rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))

@@ -36,8 +36,8 @@ def page(document: GraphCollectionDocument | DiagramDocument) -> str:
         "title": html.escape(first.model_type),
         "style": script("diagram.css"),
         "still": f"<pre>{html.escape(to_text(first, scene(first).expanded))}</pre>",
-        "document": _base64(to_json(document)),
-        "layout": _base64(script("layout.js")),
+        "document": packed_text(to_json(document)),
+        "layout": packed_text(script("layout.js")),
         "script": script("page.js").replace("</script", "<\\/script"),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], script("page.html"))
@@ -67,5 +67,6 @@ def write_document(document: GraphCollectionDocument | DiagramDocument, path: st
     return write_file(path, to_json(document))
 
 
-def _base64(text: str) -> str:
+def packed_text(text: str) -> str:
+    """Gzipped text as base64, for a page."""
     return base64.b64encode(packed(text)).decode()

@@ -1,0 +1,209 @@
+"""The document of a bench, ``*.bench.json``: choices, runs, and what was shown, as plain data (standard library only).
+
+Everything that a page shows of a saved bench is in :class:`ShownBench` as text and numbers, so that it can be shown
+where there is no Python. Every string that comes from a user's model is untrusted text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from prepbench.document.model import DiagramDocument
+
+BENCH_FORMAT = "prepbench bench"
+BENCH_VERSION = "1.0"
+BENCH_MIME_TYPE = "application/vnd.prepbench.bench+json"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A name and what it is, e.g. a setting."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as people read it.
+
+    Attributes:
+        title: above it.
+        columns: the heads of the columns.
+        rows: a text for each column.
+        numbers: which columns hold numbers, from 0.
+        more: rows that were left out because there were too many.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...] = ()
+    numbers: tuple[int, ...] = ()
+    more: int = 0
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A mark on an axis of a chart: where, in pixels, and what it says."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class ChartPoint:
+    """A run in the chart of accuracy against latency; places are in pixels, with y pointing down.
+
+    Attributes:
+        name: of the run.
+        note: its numbers in words.
+        kind: the float model, a run, or a run of another machine.
+        x: the median latency.
+        y: the score.
+        x_end: the 90th percentile of the latency.
+        y_low: the worst score that other samples would have given; ``y`` where that is not known.
+        y_high: the best.
+        radius: of the mark, whose area follows the size on disk.
+        label: the name as far as there is room; empty for a point without a label.
+        label_x: the middle of the label.
+        label_y: its base line.
+    """
+
+    name: str
+    note: str
+    kind: Literal["float", "run", "elsewhere"]
+    x: float
+    y: float
+    x_end: float
+    y_low: float
+    y_high: float
+    radius: float
+    label: str
+    label_x: float
+    label_y: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Accuracy against latency over all runs, ready to be drawn.
+
+    Attributes:
+        title: what it shows, in one sentence for those who do not see it.
+        x_title: the name of the axis of latency.
+        y_title: the name of the axis of scores.
+        better: the words in the corner where the good runs are, e.g. ``"↖ better"``.
+        width: in pixels.
+        height: in pixels.
+        left: of the area inside the axes.
+        top: of that area.
+        right: of that area.
+        bottom: of that area.
+        x_ticks: marks on the axis of latency.
+        y_ticks: marks on the axis of scores.
+        front: the line through the runs that no other beats, as x and y in turn.
+        points: the runs.
+    """
+
+    title: str = ""
+    x_title: str = ""
+    y_title: str = ""
+    better: str = ""
+    width: int = 0
+    height: int = 0
+    left: int = 0
+    top: int = 0
+    right: int = 0
+    bottom: int = 0
+    x_ticks: tuple[Tick, ...] = ()
+    y_ticks: tuple[Tick, ...] = ()
+    front: tuple[float, ...] = ()
+    points: tuple[ChartPoint, ...] = ()
+
+
+@dataclass(frozen=True)
+class ShownFailure:
+    """Why a module could not be captured, as its card says it."""
+
+    fqn: str
+    type: str
+    title: str
+    place: str
+    code: str
+    remedy: str
+    state: str
+
+
+@dataclass(frozen=True)
+class ShownBench:
+    """What a page shows of a bench.
+
+    Attributes:
+        title: the class of the model.
+        sentence: its state in one sentence.
+        settings: the choices.
+        failures: what could not be captured.
+        assumptions: what the graph takes for granted.
+        tables: axes, layers and runs.
+        chart: accuracy against latency.
+        code: the Python lines that do the same.
+        environment: versions and machine.
+    """
+
+    title: str
+    sentence: str
+    settings: tuple[Fact, ...]
+    failures: tuple[ShownFailure, ...]
+    assumptions: tuple[str, ...]
+    tables: tuple[Table, ...]
+    chart: Chart
+    code: str
+    environment: tuple[Fact, ...]
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A parameter or buffer: its name in the module, its shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class SavedModule:
+    """A module of the model, by which it is known again."""
+
+    fqn: str
+    type: str
+    tensors: tuple[SavedTensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class BenchDocument:
+    """A saved bench.
+
+    Attributes:
+        model_type: the class of the model.
+        modules: its modules with their parameters and buffers.
+        states: the choices that undo goes back to, oldest first, each as ``BenchState.to_json()`` writes it.
+        position: which of them is the current one.
+        runs: the history, each as ``Run.to_json()`` writes it.
+        shown: what a page shows.
+        graph: what the diagram draws.
+        made: when it was saved, in seconds since 1970.
+        prepbench: the version that wrote it.
+    """
+
+    model_type: str
+    modules: tuple[SavedModule, ...]
+    states: tuple[Mapping[str, Any], ...]
+    position: int
+    runs: tuple[Mapping[str, Any], ...]
+    shown: ShownBench
+    graph: DiagramDocument
+    made: float
+    prepbench: str
+    format: Literal["prepbench bench"] = "prepbench bench"
+    version: str = BENCH_VERSION

@@ -1,0 +1,190 @@
+"""A bench without a kernel: its diagram, tables, chart, choices and code as HTML, for notebooks and files."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from prepbench.document.bench import BENCH_MIME_TYPE, Chart, Fact, ShownBench, ShownFailure, Table
+from prepbench.document.bench_codec import shown_to_json
+from prepbench.document.model import DiagramDocument
+from prepbench.views.bench_chart import chart_svg
+from prepbench.views.display import LIMIT, document_data
+from prepbench.views.scene import scene
+from prepbench.views.svg import description, render
+from prepbench.views.text import to_text
+
+NO_KERNEL = (
+    "This is the bench as it was saved. Its controls need a kernel: run the cell again to choose, compile and compare."
+)
+_ROWS = 60  # rows of a table in a saved output; all of them are in the saved file
+_POINTS = 200
+_CELL = 600  # letters of a text
+_TALLEST = 100_000  # characters of a picture in a saved output
+_TEXT = 20_000
+_LONGEST = LIMIT * 2 // 3  # bytes of the page: our own type needs room, too
+
+_STYLE = """<style>
+body[data-jp-theme-light="false"] .pb-still img{color-scheme:dark}
+body[data-jp-theme-light="true"] .pb-still img{color-scheme:light}
+.pb-still img{max-width:100%}
+.pb-still .pb-picture{max-height:560px;overflow:auto;margin:4px 0}
+.pb-still .pb-picture img{max-width:none}
+.pb-still table{margin:4px 0}
+.pb-still :is(td,th){text-align:left;vertical-align:top;overflow-wrap:anywhere}
+.pb-still :is(td,th).pb-number{text-align:right;font-variant-numeric:tabular-nums}
+.pb-still pre{white-space:pre;overflow-x:auto}
+.pb-still .pb-why{opacity:.8}
+</style>"""
+
+
+def bench_bundle(shown: ShownBench, graph: DiagramDocument) -> dict[str, Any]:
+    """What a notebook saves of a bench beside the widget: HTML, and our own type for the live diagram without a kernel.
+
+    Both together stay below the limit of one output: where they do not fit, the picture is left out first, then the
+    graph, then rows.
+    """
+    page = bench_html(shown, graph)
+    data = shown_to_json(shortened(shown), None)
+    room = LIMIT - len(page.encode()) - _bytes(data)
+    data["graph"] = document_data(graph, max(room, 0))
+    return {"text/html": page, **({BENCH_MIME_TYPE: data} if room > 0 else {})}
+
+
+def bench_html(shown: ShownBench, graph: DiagramDocument, note: str = NO_KERNEL) -> str:
+    """A bench as HTML that takes fonts and colours from the page around it; of bounded size.
+
+    Args:
+        shown: what is shown.
+        graph: what the diagram draws.
+        note: what to say about the controls, which are not there.
+    """
+    short = shortened(shown)
+    page = _html(short, picture_html(graph), note)
+    if len(page.encode()) > _LONGEST:
+        page = _html(short, "", note)
+    if len(page.encode()) > _LONGEST:
+        page = _html(replace(short, chart=Chart(), tables=(), failures=(), code=""), "", note)
+    return page
+
+
+def _html(shown: ShownBench, picture: str, note: str) -> str:
+    headline = f"<p><b>{html.escape(shown.title)}</b> &nbsp; {html.escape(shown.sentence)}</p>"
+    said = f'<p class="pb-why">{html.escape(note)}</p>' if note else ""
+    return f'{_STYLE}\n<div class="pb-still">{headline}{said}{picture}{sections_html(shown)}</div>'
+
+
+def _bytes(data: Any) -> int:
+    return len(json.dumps(data, ensure_ascii=False).encode())
+
+
+def sections_html(shown: ShownBench) -> str:
+    """Everything but the diagram, section by section."""
+    tables = {table.title: table_html(table) for table in shown.tables}
+    parts = [
+        _section("Settings", facts_html(shown.settings)),
+        _section("Cannot be captured", "".join(map(_failure_html, shown.failures))),
+        _section("What the graph takes for granted", _list_html(shown.assumptions)),
+        _section("Accuracy against latency", chart_html(shown.chart)),
+        *(_section(title, text) for title, text in tables.items()),
+        _section("Code", f"<pre><code>{html.escape(shown.code)}</code></pre>" if shown.code else ""),
+        _section("Environment", facts_html(shown.environment)),
+    ]
+    return "".join(parts)
+
+
+def picture_html(graph: DiagramDocument) -> str:
+    """The first graph as an image; as text where it cannot be laid out or is too large."""
+    document = graph.documents[0]
+    view = scene(document)
+    svg = render(view)
+    if svg is None or len(svg) > _TALLEST:
+        text = to_text(document, view.expanded)
+        return f"<pre>{html.escape(text[:_TEXT])}{'…' if len(text) > _TEXT else ''}</pre>"
+    return f'<div class="pb-picture">{_image(svg, description(view))}</div>'
+
+
+def chart_html(chart: Chart) -> str:
+    """The chart as an image, which keeps its text from being read as markup; empty without runs."""
+    svg = chart_svg(chart)
+    return _image(svg, chart.title) if svg else ""
+
+
+def table_html(table: Table) -> str:
+    """A table; empty without rows."""
+    if not table.rows:
+        return ""
+    kinds = [' class="pb-number"' if i in table.numbers else "" for i in range(len(table.columns))]
+
+    def row(tag: str, cells: tuple[str, ...]) -> str:
+        made = (f"<{tag}{kind}>{html.escape(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        return f"<tr>{''.join(made)}</tr>"
+
+    body = "".join(row("td", cells) for cells in table.rows)
+    more = f"<p>and {table.more} more</p>" if table.more else ""
+    return f"<table><thead>{row('th', table.columns)}</thead><tbody>{body}</tbody></table>{more}"
+
+
+def facts_html(facts: tuple[Fact, ...]) -> str:
+    """Names and values."""
+    return table_html(Table("", ("", ""), tuple((fact.name, fact.value) for fact in facts)))
+
+
+def _section(title: str, content: str) -> str:
+    return f"<h4>{html.escape(title)}</h4>{content}" if content else ""
+
+
+def _list_html(items: tuple[str, ...]) -> str:
+    return f"<ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>" if items else ""
+
+
+def _failure_html(failure: ShownFailure) -> str:
+    name = html.escape(failure.fqn or "the model itself")
+    place = f" at {html.escape(failure.place)}" if failure.place else ""
+    code = f"<pre><code>{html.escape(failure.code)}</code></pre>" if failure.code else ""
+    state = f" ({html.escape(failure.state)})" if failure.state else ""
+    return (
+        f"<p><b>{html.escape(failure.title)}</b>: {name}, {html.escape(failure.type)}{place}{state}</p>{code}"
+        f"<p>{html.escape(failure.remedy)}</p>"
+    )
+
+
+def _image(svg: str, about: str) -> str:
+    data = base64.b64encode(svg.encode()).decode()
+    return f'<img alt="{html.escape(about)}" src="data:image/svg+xml;base64,{data}"/>'
+
+
+def shortened(shown: ShownBench) -> ShownBench:
+    """The same with as many rows and letters as an output may keep."""
+    tables = tuple(
+        replace(table, rows=table.rows[:_ROWS], more=table.more + max(len(table.rows) - _ROWS, 0))
+        for table in shown.tables
+    )
+    chart = replace(shown.chart, points=shown.chart.points[-_POINTS:])
+    code = shown.code if len(shown.code) < _TEXT else shown.code[:_TEXT] + "\n# …"
+    short: ShownBench = _cut(
+        replace(
+            shown,
+            settings=shown.settings[:_ROWS],
+            failures=shown.failures[:20],
+            assumptions=shown.assumptions[:20],
+            tables=tables,
+            chart=chart,
+            code="",
+        )
+    )
+    return replace(short, code=code)
+
+
+def _cut(value: Any) -> Any:
+    """The value with the ends of long texts left out."""
+    if isinstance(value, str):
+        return value if len(value) <= _CELL else value[: _CELL - 1] + "…"
+    if isinstance(value, tuple):
+        return tuple(map(_cut, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _cut(getattr(value, field.name)) for field in fields(value)})
+    return value
