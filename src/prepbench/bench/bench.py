@@ -81,6 +81,7 @@ class Bench(Runs):
         self.data = None if data is None else list(data)
         self.metric = metric
         self._captures = Captures(model, self.tracing_inputs)
+        self._captures.collection()  # samples that the model does not take are refused here
         axes = DynamicAxes.infer(self.tracing_inputs, model)
         super().__init__(model, axes, calibrated=bool(self.calibration_inputs))
         self._facts = layer_facts(model, self.layer_rules.layers)

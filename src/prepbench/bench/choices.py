@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from prepbench.bench.layer_rules import LayerRulesOf, everything_in_float, with_field
+from prepbench.bench.layer_rules import LayerRulesOf, everything_in_float
 from prepbench.bench.state import (
     DISPLAY_NAMES,
     EVERYTHING,
@@ -203,13 +203,8 @@ class Choices:
             raise SettingsError(f"field must be a field of QuantizationSettings, got {field!r}.")
         if not (field == "skip_quantization" and value) and not self.is_calibrated:
             raise SettingsError(_NOT_CALIBRATED)
-        now = {layer.fqn: layer.settings for layer in self.explained}
         for pattern in patterns:
-            meant = self.layer_rules.matched(pattern)
-            wanted = {fqn: with_field(now[fqn], base, field, value) for fqn in meant}
-            alike = len(set(map(repr, wanted.values()))) == 1
-            for key, settings in ({pattern: wanted[meant[0]]} if alike else wanted).items():
-                rules = self.layer_rules.with_rule(base, rules, key, settings)
+            rules = self.layer_rules.with_change(base, rules, pattern, field, value)
         self._choose(rules=rules)
 
     def clear_rules(self, patterns: Iterable[str]) -> None:

@@ -14,7 +14,10 @@ from prepbench.errors import SettingsError
 from prepbench.settings import ExplainedLayer, LayerQuantizationSettings, QuantizationSettings
 from prepbench.settings.explain import explain_layers
 from prepbench.settings.quantizable import quantizable_layers
-from prepbench.settings.rules import LayerNames
+from prepbench.settings.rules import LayerNames, check_rule
+
+_QUANTIZING = ("skip_quantization", "weights_num_bits", "activations_num_bits", "prefer_weights_only_quantization")
+"""The settings that take a layer out of float."""
 
 Rules = Mapping[str, LayerQuantizationSettings]
 
@@ -36,6 +39,8 @@ class LayerRulesOf:
         Raises:
             SettingsError: it means none.
         """
+        if pattern.startswith("re:"):
+            check_rule(pattern, FLOAT, self.names)  # raises what is wrong with the expression
         probe = {pattern: FLOAT}
         found = [fqn for fqn in self.layers if self.names.matching(fqn, probe)]
         if not found:
@@ -67,10 +72,39 @@ class LayerRulesOf:
         without = {key: rule for key, rule in added.items() if key != pattern and key not in chosen}
         return without if self._same(base, added, without) else added
 
-    def without(self, base: QuantizationSettings, rules: Rules, layers: Sequence[str]) -> Rules:
-        """The rules without those of single layers, so that what is more general decides again."""
-        names = {alias for fqn in layers for alias in self.names.aliases(fqn)} if layers else set()
-        return self._without_idle(base, {key: rule for key, rule in rules.items() if key not in names})
+    def with_change(
+        self, base: QuantizationSettings, rules: Rules, pattern: str, field: str, value: Any
+    ) -> dict[str, LayerQuantizationSettings]:
+        """The rules with one setting of the layers that a pattern means changed, and their other settings kept.
+
+        Raises:
+            SettingsError: the pattern means no quantizable layer, or the value is not allowed.
+        """
+        meant, before = set(self.matched(pattern)), self.explained(base, rules)
+        wanted = {each.fqn: with_field(each.settings, base, field, value) for each in before if each.fqn in meant}
+        kinds = set(map(repr, wanted.values()))
+        if len(kinds) == 1:
+            return self.with_rule(base, rules, pattern, next(iter(wanted.values())))
+        goal = [wanted[each.fqn].applied_to(base) if each.fqn in meant else each.settings for each in before]
+        fewer = self._changed_in_place(before, rules, pattern, wanted)
+        if [each.settings for each in self.explained(base, fewer)] == goal:
+            return self._without_idle(base, fewer)
+        result = dict(rules)
+        for fqn, settings in wanted.items():
+            result = self.with_rule(base, result, fqn, settings)
+        return result
+
+    def _changed_in_place(
+        self,
+        before: Sequence[ExplainedLayer],
+        rules: Rules,
+        pattern: str,
+        wanted: Mapping[str, LayerQuantizationSettings],
+    ) -> dict[str, LayerQuantizationSettings]:
+        """The rules that decide for the layers changed where they are, and one before them for all that had none."""
+        decided = {each.rule: wanted[each.fqn] for each in before if each.fqn in wanted}
+        changed = {key: decided.get(key, rule) for key, rule in rules.items()}
+        return {pattern: decided["global"], **changed} if "global" in decided and pattern not in rules else changed
 
     def _without_idle(self, base: QuantizationSettings, rules: Rules) -> dict[str, LayerQuantizationSettings]:
         """The rules that decide for some layer."""
@@ -93,7 +127,7 @@ def with_field(
         field: a field of :class:`QuantizationSettings`, or ``"skip_quantization"``.
         value: its new value.
     """
-    if field == "skip_quantization" and value:
+    if (field == "skip_quantization" and value) or (settings is None and field not in _QUANTIZING):
         return FLOAT
     now = base if settings is None else settings
     if field != "skip_quantization":

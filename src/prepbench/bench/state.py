@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
@@ -19,6 +19,8 @@ from prepbench.settings import (
 )
 from prepbench.targets import TARGETS as ALL_TARGETS
 from prepbench.targets import target_for
+
+T = TypeVar("T")
 
 Precision = Literal["int8", "int8 weights", "int4 weights", "float32"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -153,12 +155,12 @@ class BenchState:
             return cls(
                 _axes_from(data["axes"], axes),
                 QuantizationSettings.from_dict(data["quantization"]),
-                {str(key): LayerQuantizationSettings.from_dict(rule) for key, rule in data["rules"]},
+                {_of(str, key): LayerQuantizationSettings.from_dict(rule) for key, rule in data["rules"]},
                 tuple(_target_from(each) for each in data["targets"]),
                 CompileOptions.from_dict(data["options"]),
-                bool(data["leaf_wrap"]),
-                tuple(map(str, data["leaves"])),
-                tuple(map(str, data["fixes"])),
+                _of(bool, data["leaf_wrap"]),
+                tuple(_of(str, name) for name in _of(list, data["leaves"])),
+                tuple(_of(str, name) for name in _of(list, data["fixes"])),
             )
         except (TypeError, KeyError, ValueError) as error:
             if isinstance(error, SettingsError):
@@ -214,9 +216,15 @@ def _target_from(data: Mapping[str, Any]) -> DeploymentSettings:
     raise SettingsError(f"There is no target {name!r}; there are: {', '.join(DISPLAY_NAMES)}.")
 
 
+def _of(kind: type[T], value: Any) -> T:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} should be of type {kind.__name__}")
+    return value
+
+
 def _axes_from(data: Sequence[Mapping[str, Any]], axes: DynamicAxes) -> DynamicAxes:
     for axis in data:
-        axes = axes.set(axis["path"], axis["dim"], bool(axis["dynamic"]))
+        axes = axes.set(axis["path"], axis["dim"], axis["dynamic"])
     for axis in data:
         if axis["dynamic"] and axis["named"]:
             axes = axes.rename(axis["path"], axis["dim"], axis["symbol"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,8 @@ def explain_layers(
     for key, value in rules.items():
         check_rule(key, value, names)
     applied = {key: _applied(key, rule, settings) for key, rule in rules.items()}
-    rows = Explanation(_explained(fqn, names, rules, settings, applied) for fqn in layers)
+    patterns = names.patterns(rules)
+    rows = Explanation(_explained(fqn, names, rules, settings, applied, patterns) for fqn in layers)
     _check_rules_matter(rows, rules)
     _check_use(rows, settings)
     return rows
@@ -151,9 +152,10 @@ def _explained(
     rules: LayerRules,
     settings: QuantizationSettings,
     applied: Mapping[str, QuantizationSettings | None],
+    patterns: Sequence[str],
 ) -> ExplainedLayer:
     kind = type(names.modules[fqn]).__name__
-    matching = names.matching(fqn, rules)
+    matching = names.matching(fqn, rules, patterns)
     if not matching:
         return ExplainedLayer(fqn, kind, "global", settings)
     key, *overruled = matching

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
@@ -58,13 +58,17 @@ class LayerNames:
         """All names of a module."""
         return self._aliases[id(self.modules[fqn])]
 
-    def matching(self, fqn: str, rules: LayerRules) -> list[str]:
-        """The keys that match a layer; the first one decides."""
+    def patterns(self, rules: LayerRules) -> list[str]:
+        """The keys that are globs or regular expressions, the last one first."""
+        return [key for key in reversed(list(rules)) if _is_pattern(key) and key not in self.modules]
+
+    def matching(self, fqn: str, rules: LayerRules, patterns: Sequence[str] | None = None) -> list[str]:
+        """The keys that match a layer; the first one decides. ``patterns`` saves looking for them for each layer."""
         above, types = self._distances(fqn)
         by_name = {name: distance for name, distance in above.items() if name in rules}
         by_type = {kind: types[kind] for kind in types if kind in rules and kind not in self.modules}
-        patterns = [key for key in rules if _is_pattern(key) and key not in self.modules]
-        matching = [key for key in reversed(patterns) if not self.matched_by(key).isdisjoint(above)]
+        patterns = self.patterns(rules) if patterns is None else patterns
+        matching = [key for key in patterns if not self.matched_by(key).isdisjoint(above)]
         return [*_nearest_first(fqn, by_name, rules), *matching, *_nearest_first(fqn, by_type, rules)]
 
     def matched_by(self, pattern: str) -> frozenset[str]:

@@ -1,0 +1,40 @@
+"""How far a whole run is: the fraction never goes back, and the log tells each stage once."""
+
+from __future__ import annotations
+
+from prepbench.bench.progress import COMPARING, COMPILING, RunProgress
+from prepbench.jobs import Progress
+
+
+def test_a_run_of_two_targets_goes_from_nothing_to_all() -> None:
+    now = [0.0]
+    run = RunProgress(2, clock=lambda: now[0])
+    seen = []
+    for target, name in enumerate(("one", "other")):
+        run.begin(target, name)
+        for stage in COMPILING:
+            for done in (0, 1):
+                now[0] += 1
+                run(Progress(stage, done, 1))
+                seen.append(run.fraction)
+    assert 0.5 < run.fraction < 1
+    for stage in COMPARING:
+        run(Progress(stage, 1, 1))
+        seen.append(run.fraction)
+    assert seen == sorted(seen)
+    assert run.fraction == 1
+    assert run.remaining == 0
+    assert [line.split("  ")[1] for line in run.log].count("capture") == 2
+
+
+def test_what_took_long_before_counts_more() -> None:
+    usual, known = RunProgress(1), RunProgress(1, {"capture": 9.0, "lower": 1.0})
+    for run in (usual, known):
+        run(Progress("capture", 1, 1))
+    assert known.fraction > usual.fraction
+
+
+def test_nothing_is_guessed_at_the_beginning() -> None:
+    run = RunProgress(1, clock=lambda: 0.0)
+    run(Progress("capture", 0, 1))
+    assert run.remaining == -1
