@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -16,6 +18,7 @@ from prepbench.bench.layer_summaries import layer_facts
 from prepbench.bench.names import given_to, named, user_namespace
 from prepbench.bench.run import Run
 from prepbench.bench.runs import Runs
+from prepbench.bench.saved import load_bench, report_bench, save_bench
 from prepbench.bench.state import PRECISIONS, BenchState, display_name, label_of
 from prepbench.bench.summarize import summarize
 from prepbench.bench.summary import BenchSummary
@@ -216,6 +219,46 @@ class Bench(Runs):
         sizes = tuple((axis.path, axis.sizes[0]) for axis in self.axes.axes)
         found = named(given_to(self._arguments, sizes), self, user_namespace() if namespace is None else namespace)
         return code_for(self.state, self.inferred_axes, self.explained, found)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the bench to ``*.bench.json``, which JupyterLab opens in a tab, and its runs to the journal beside it.
+
+        From then on each run is written to the journal at once.
+
+        Raises:
+            SettingsError: the path does not end in ``.bench.json``.
+            StorageError: it cannot be written; older files are still there.
+        """
+        return save_bench(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, model: nn.Module, **given: Any) -> Bench:
+        """Read what :meth:`save` wrote: choices with undo, and the history with the runs that others added since.
+
+        Args:
+            path: the file.
+            model: the model that the bench was made for.
+            given: ``tracing_inputs``, ``calibration_inputs``, ``data`` and ``metric``, as for a new bench.
+
+        Raises:
+            DocumentError: the file is damaged, of a newer version, or no saved bench.
+            InputError: it is of another model (the names that differ are listed), or the samples have other inputs.
+        """
+        return load_bench(cls, path, model, **given)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write one HTML page with the diagram, choices, runs, layers and code; it needs no network."""
+        return report_bench(self, path)
+
+    def take_over(self, states: Sequence[BenchState], position: int) -> None:
+        """Make these the steps of undo and redo; rewrites in them are proven on the samples first.
+
+        Raises:
+            SettingsError: choices that do not fit the model, or a rewrite that is not proven.
+        """
+        for fqn in dict.fromkeys(fqn for state in states for fqn in state.fixes):
+            self._captures.check_fix(fqn)
+        super().take_over(states, position)
 
     def refresh(self) -> None:
         """Look again at the names that the notebook has, and tell the front ends."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +89,11 @@ class Choices:
     def can_redo(self) -> bool:
         """Whether there is an undo to take back."""
         return self._position < len(self._states) - 1
+
+    @property
+    def steps(self) -> tuple[tuple[BenchState, ...], int]:
+        """All choices that undo and redo go through, oldest first, and which of them are the current ones."""
+        return tuple(self._states), self._position
 
     # -- axes ----------------------------------------------------------------------------------------------------------
 
@@ -311,6 +316,22 @@ class Choices:
     def redo(self) -> None:
         """Take back the last undo; does nothing at the newest choices."""
         self._move(+1)
+
+    def take_over(self, states: Sequence[BenchState], position: int) -> None:
+        """Make these the steps of undo and redo, as :attr:`steps` gave them.
+
+        Raises:
+            SettingsError: choices that do not fit the model.
+        """
+        for state in states:
+            self.layer_rules.explained(state.quantization, state.rules)  # raises what does not fit
+            unknown = [name for name in state.leaves if name not in self._modules]
+            if unknown:
+                raise SettingsError(f"leaves names {unknown[0]!r}, which is no module of the model.")
+            if not state.targets:
+                raise SettingsError("targets is empty: a bench has at least one.")
+        self._states, self._position = list(states), position
+        self._changed()
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call ``listener`` after every change of choices or results; returns a function that ends this."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from prepbench.bench.state import BenchState
 from prepbench.bench.summary import RunDifference
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile import CompiledModel
-from prepbench.errors import SettingsError
+from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.measure.comparison import Comparison
 from prepbench.settings import QuantizationSettings
 
@@ -67,6 +70,29 @@ class Runs(Choices):
         """Forget a run and its compiled model."""
         self._history.delete(id)
         self._changed()
+
+    def keep_runs(self, runs: Iterable[Run], on_write: Callable[[str, Run | None], None]) -> None:
+        """Make these the history, and tell each later change of it.
+
+        Args:
+            runs: oldest first. Those whose choices do not fit the model are left out, with a warning.
+            on_write: called with every run that is added or changed, and with ``(id, None)`` for one that is deleted.
+        """
+        fitting = []
+        for run in runs:
+            try:
+                state = self._state_of(run)
+                self.layer_rules.explained(state.quantization, state.rules)
+                fitting.append(run)
+            except PrepbenchError as error:
+                warnings.warn(f"The run {run.name!r} is left out: {error}", stacklevel=2)
+        self._history.runs, self._history.on_write = tuple(fitting), on_write
+        self._changed()
+
+    def mark_runs(self, models: Mapping[str, str], on_write: Callable[[str, Run | None], None]) -> None:
+        """Note the fingerprints of the models that runs are of, by their ids, and tell each later change of a run."""
+        self._history.on_write = on_write
+        self._history.runs = tuple(replace(run, model=models.get(run.id, run.model)) for run in self._history.runs)
 
     def show_run(self, id: str) -> None:
         """Show what a run made of the layers."""

@@ -1,0 +1,231 @@
+"""A bench as files: ``*.bench.json``, which can be shown without Python, and the journal of its runs beside it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from torch import nn
+
+from prepbench.bench.fingerprint import check_same_model, fingerprint, modules_of, structure_of
+from prepbench.bench.journal import Journal
+from prepbench.bench.run import Run
+from prepbench.bench.shown import Showable, graph_of, shown
+from prepbench.bench.state import BenchState
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.checks import check_path
+from prepbench.document.bench import BenchDocument
+from prepbench.document.bench_codec import BENCH_LIMIT, bench_from_json, bench_to_json
+from prepbench.errors import DocumentError, InputError, PrepbenchError, SettingsError, UnknownNameError, sentence
+from prepbench.storage import write_file
+from prepbench.views.bench_report import write_report
+
+SUFFIX = ".bench.json"
+_STEPS = 100  # of undo that are saved
+
+
+class Storable(Showable, Protocol):
+    """What is stored of a bench, and how it gets that back."""
+
+    model: nn.Module
+    inferred_axes: DynamicAxes
+
+    @property
+    def steps(self) -> tuple[tuple[BenchState, ...], int]:
+        """All choices that undo and redo go through, and which of them are the current ones."""
+
+    def take_over(self, states: Sequence[BenchState], position: int) -> None:
+        """Make these the steps of undo and redo."""
+
+    def keep_runs(self, runs: Iterable[Run], on_write: Callable[[str, Run | None], None]) -> None:
+        """Make these the history, and tell each later change of it."""
+
+    def mark_runs(self, models: Mapping[str, str], on_write: Callable[[str, Run | None], None]) -> None:
+        """Note the fingerprints of the models that runs are of, and tell each later change of a run."""
+
+
+B = TypeVar("B", bound=Storable)
+
+
+class JournalWriter:
+    """Keeps the journal up to date with the history of a bench, from the thread in which it changes.
+
+    A journal that cannot be written does not cost anybody a compile: it is told with a warning, and saving the bench
+    writes everything again.
+
+    Args:
+        journal: where to.
+        model: what the runs are of.
+    """
+
+    def __init__(self, journal: Journal, model: nn.Module) -> None:
+        self._journal = journal
+        self._model = model
+        self._marks: dict[str, str] = {}
+
+    def __call__(self, run_id: str, run: Run | None) -> None:
+        """Write a run that was added or changed, or remove one."""
+        try:
+            if run is None:
+                self._journal.delete(run_id)
+            elif run.score is not None or run.error:
+                self._journal.write(self.marked(run))
+        except UnknownNameError:
+            return  # it was never written, or somebody else removed it
+        except PrepbenchError as error:
+            warnings.warn(f"The run is in the history of this bench only: {error}", stacklevel=2)
+
+    def marked(self, run: Run) -> Run:
+        """The run with the fingerprint that its model had when this was first asked."""
+        if run.model:
+            return run
+        if run.id not in self._marks:
+            self._marks[run.id] = fingerprint(self._model)
+        return replace(run, model=self._marks[run.id])
+
+
+def journal_beside(path: str | os.PathLike[str]) -> Journal:
+    """The journal of the runs of a saved bench."""
+    place = Path(path)
+    return Journal(place.with_name(f"{place.name.removesuffix(SUFFIX)}.bench.sqlite"))
+
+
+def save_bench(bench: Storable, path: str | os.PathLike[str]) -> Path:
+    """Write a bench and the journal beside it; from now on each run goes to the journal.
+
+    Returns:
+        The path.
+
+    Raises:
+        SettingsError: the path does not end in ``.bench.json``.
+        StorageError: a file cannot be written; older ones are still there.
+        ArtifactError: what lies at the place of the journal is none.
+    """
+    check_path("path", path)
+    if not str(path).endswith(SUFFIX):
+        raise SettingsError(
+            f"path must end in {SUFFIX!r}, by which JupyterLab knows the file, got {str(path)!r}. "
+            f"Write bench.save({str(path) + SUFFIX!r})."
+        )
+    journal = journal_beside(path)
+    writer = JournalWriter(journal, bench.model)
+    runs = tuple(map(writer.marked, bench.runs))
+    text = bench_to_json(_document(bench, runs))
+    journal.write(*runs)
+    written = write_file(path, text)
+    bench.mark_runs({run.id: run.model for run in runs}, writer)
+    return written
+
+
+def load_bench(kind: Callable[..., B], path: str | os.PathLike[str], model: nn.Module, **given: Any) -> B:
+    """Read what :func:`save_bench` wrote.
+
+    Args:
+        kind: the class of the bench.
+        path: the file.
+        model: the model that the bench was made for; its values may be others by now.
+        given: samples, data and metric, as for a new bench.
+
+    Raises:
+        DocumentError: the file is damaged, of a newer version, or no saved bench.
+        InputError: it is of another model, whose names are listed, or the samples have other inputs.
+        SettingsError: choices that this version does not know.
+        ArtifactError: the journal beside it is damaged.
+    """
+    check_path("path", path)
+    document = read_bench(path)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be the torch.nn.Module that the bench was made for, got {type(model).__name__}.")
+    check_same_model(document.modules, model, document.model_type)
+    journal = journal_beside(path)
+    runs = _joined(document, journal)
+    bench = kind(model, **given)
+    for state in document.states:
+        _check_inputs(state, bench.inferred_axes)
+    states = tuple(BenchState.from_json(state, bench.inferred_axes) for state in document.states)
+    bench.take_over(states, document.position)
+    bench.keep_runs(runs, JournalWriter(journal, model))
+    return bench
+
+
+def read_bench(path: str | os.PathLike[str]) -> BenchDocument:
+    """Read and check the file of a bench; nothing in it is executed.
+
+    Raises:
+        DocumentError: there is no such file, or it is no saved bench.
+    """
+    place = Path(path)
+    try:
+        status = place.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DocumentError(f"{place} is no regular file, so it is no saved bench. Bench.save writes one.")
+        if status.st_size > BENCH_LIMIT:
+            raise DocumentError(f"{place} has {status.st_size} bytes, more than any saved bench. Save it again.")
+        data = place.read_bytes()
+    except OSError as error:
+        raise DocumentError(f"{place} cannot be read: {sentence(error)} Bench.save(path) writes one.") from error
+    try:
+        return bench_from_json(data)
+    except DocumentError as error:
+        raise DocumentError(f"{place}: {error}") from error
+
+
+def report_bench(bench: Showable, path: str | os.PathLike[str]) -> Path:
+    """Write one HTML page with all of a bench, which needs no network.
+
+    Raises:
+        StorageError: it cannot be written; an older file is still there.
+    """
+    check_path("path", path)
+    made = f"Made on {time.strftime('%Y-%m-%d %H:%M')} with prepbench {version('prepbench')}."
+    return write_report(shown(bench), graph_of(bench), made, path)
+
+
+def _document(bench: Storable, runs: Sequence[Run]) -> BenchDocument:
+    states, position = bench.steps
+    first = max(0, min(position - _STEPS // 2, len(states) - _STEPS))
+    return BenchDocument(
+        model_type=type(bench.model).__name__,
+        modules=modules_of(bench.model),
+        states=tuple(state.to_json() for state in states[first : first + _STEPS]),
+        position=position - first,
+        runs=tuple(run.to_json() for run in runs),
+        shown=shown(bench),
+        graph=graph_of(bench),
+        made=time.time(),
+        prepbench=version("prepbench"),
+    )
+
+
+def _check_inputs(state: Mapping[str, Any], axes: DynamicAxes) -> None:
+    """Raise ``InputError`` where the samples have other inputs than those of the file."""
+    rows = state.get("axes")
+    listed = rows if isinstance(rows, list) else []
+    saved = {f"{row.get('path')} dim {row.get('dim')}" for row in listed if isinstance(row, dict)}
+    given = {f"{axis.path} dim {axis.dim}" for axis in axes.axes}
+    if saved == given:
+        return
+    differences = (("no", saved - given), ("also", given - saved))
+    said = [f"{word} {', '.join(sorted(names)[:4])}" for word, names in differences if names]
+    raise InputError(
+        f"The samples have other inputs than those of the file: they have {' and '.join(said)}. Give samples of the "
+        "kind that the bench was made with."
+    )
+
+
+def _joined(document: BenchDocument, journal: Journal) -> tuple[Run, ...]:
+    """The runs of the file and those that the journal got since; what was renamed or deleted there counts."""
+    runs = {run.id: run for run in (Run.from_json(data, f"runs[{i}]") for i, data in enumerate(document.runs))}
+    changes = journal.since(0)
+    structure = structure_of(document.modules)
+    known: Mapping[str, Run] = {run.id: run for run in changes.runs if run.model.partition("-")[0] == structure}
+    joined = {**runs, **known}
+    kept = [run for run in joined.values() if run.id not in changes.deleted]
+    return tuple(sorted(kept, key=lambda run: (run.made, run.id)))

@@ -1,0 +1,233 @@
+"""What a page shows of a bench where there is no Python: its summary as text, tables and a chart."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
+
+import torch
+
+from prepbench.bench.run import Run
+from prepbench.bench.run_summaries import result_texts
+from prepbench.bench.state import BenchState, display_name
+from prepbench.bench.summary import AxisSummary, BenchSummary, FailureSummary
+from prepbench.capture.modules.collection import GraphCollection
+from prepbench.document.bench import Chart, Fact, ShownBench, ShownFailure, Table
+from prepbench.document.model import DiagramDocument, Overlay
+from prepbench.errors import printable
+from prepbench.measure.comparison import number
+from prepbench.settings import CompileOptions, DeploymentSettings
+from prepbench.targets import target_for
+from prepbench.views.bench_chart import ChartRun, bench_chart
+from prepbench.views.overlays import make_overlay
+
+_CHART = 500  # runs in the chart; the newest
+
+
+class Showable(Protocol):
+    """What a page needs of a bench."""
+
+    @property
+    def state(self) -> BenchState:
+        """The current choices."""
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The history, oldest first."""
+
+    @property
+    def collection(self) -> GraphCollection:
+        """The graphs of the model."""
+
+    def summary(self) -> BenchSummary:
+        """What a front end shows."""
+
+
+def shown(bench: Showable) -> ShownBench:
+    """Everything that a page shows of the bench as it stands."""
+    summary = bench.summary()
+    found = ShownBench(
+        title=summary.title,
+        sentence=summary.sentence,
+        settings=_settings(bench.state, summary),
+        failures=tuple(map(_failure, summary.failures)),
+        assumptions=summary.assumptions,
+        tables=(_axes(summary.axes), _rules(summary), _layers(summary), _runs(summary)),
+        chart=_chart(bench.runs),
+        code=summary.code,
+        environment=_environment(bench.state.targets),
+    )
+    cleaned: ShownBench = _cleaned(found)
+    return cleaned
+
+
+def graph_of(bench: Showable) -> DiagramDocument:
+    """What the diagram draws: the module graph, coloured by what was done to layers, or by what is planned."""
+    document = bench.collection.document()
+    summary = bench.summary()
+    planned = {layer.fqn: summary.decisions[i].label for layer, i in zip(summary.layers, summary.planned, strict=True)}
+    applied = {layer.fqn: summary.outcomes[i].label for layer, i in zip(summary.layers, summary.applied, strict=False)}
+    known = {module.fqn for module in document.modules}
+    overlays: list[Overlay] = []
+    for name, values in (("applied", applied), ("planned", planned)):
+        present = {fqn: value for fqn, value in values.items() if fqn in known}
+        if present:
+            overlays.append(make_overlay(present, [document], name=name))
+    return DiagramDocument((document,), overlays=tuple(overlays), overlay=overlays[0].name if overlays else "")
+
+
+def _settings(state: BenchState, summary: BenchSummary) -> tuple[Fact, ...]:
+    facts = [Fact("Target", _target(settings)) for settings in state.targets]
+    facts.append(Fact("Precision", summary.base))
+    standard = CompileOptions()
+    changed = [(one.name, getattr(state.options, one.name)) for one in fields(CompileOptions)]
+    facts += [Fact(name, str(value)) for name, value in changed if value != getattr(standard, name)]
+    leaves = ", ".join(name or "the model itself" for name in state.leaves)
+    facts += [Fact("Leaf modules", leaves)] if leaves else []
+    facts += [Fact("What cannot be captured", "becomes a leaf module")] if state.leaf_wrap else []
+    fixes = ", ".join(name or "the model itself" for name in state.fixes)
+    facts += [Fact("Rewritten", fixes)] if fixes else []
+    facts += [Fact("Results", summary.stale)] if summary.stale else []
+    return tuple(facts)
+
+
+def _target(settings: DeploymentSettings) -> str:
+    options = [f"{name} {value}" for name, value in settings.to_dict().items() if value is not None]
+    return display_name(settings) + (f" ({', '.join(options)})" if options else "")
+
+
+def _failure(failure: FailureSummary) -> ShownFailure:
+    state = "fixed" if failure.fixed else "a leaf module" if failure.is_leaf else ""
+    name = failure.fqn + (f" and {failure.count - 1} more" if failure.count > 1 else "")
+    return ShownFailure(name, failure.type, failure.title, failure.place, failure.code, failure.remedy, state)
+
+
+def _axes(axes: Sequence[AxisSummary]) -> Table:
+    rows = [
+        (
+            axis.path + (f" ({axis.places})" if axis.places > 1 else ""),
+            str(axis.dim),
+            ", ".join(map(str, axis.sizes)),
+            (axis.name or axis.symbol) if axis.dynamic else "static",
+            " to ".join(str(end) if end >= 0 else "any" for end in (axis.min, axis.max)) if _is_limited(axis) else "",
+            axis.problem or axis.verified,
+        )
+        for axis in axes
+    ]
+    return Table("Inputs", ("input", "dim", "sizes in the samples", "size", "range", "verified"), tuple(rows), (1,))
+
+
+def _is_limited(axis: AxisSummary) -> bool:
+    return axis.min >= 0 or axis.max >= 0
+
+
+def _rules(summary: BenchSummary) -> Table:
+    rows = tuple((rule.pattern, rule.label, str(rule.layers)) for rule in summary.rules)
+    return Table("Rules", ("layers", "precision", "decides for"), rows, (2,))
+
+
+def _layers(summary: BenchSummary) -> Table:
+    titles = [f"{column.title} ({column.unit})" if column.unit else column.title for column in summary.columns]
+    head = ("layer", "type", "parameters", "planned", "rule", "applied", "why", *titles)
+    rows = []
+    for i, layer in enumerate(summary.layers):
+        plan = summary.decisions[summary.planned[i]]
+        done = summary.outcomes[summary.applied[i]] if summary.applied else None
+        results = (done.label, done.why) if done is not None else ("", "")
+        figures = [_figure(column.values[i] if column.values else None, column.unit) for column in summary.columns]
+        rows.append((layer.fqn, layer.type, f"{layer.parameters:,}", plan.label, plan.rule, *results, *figures))
+    return Table("Layers", head, tuple(rows), (2, *range(7, len(head))))
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return "–" if value is None else number(value, unit)
+
+
+def _runs(summary: BenchSummary) -> Table:
+    head = ("run", "target", "made", "score", "change", "p50 ms", "p90 ms", "speed", "size MB", "remarks")
+    rows = [
+        (
+            ("★ " if run.pinned else "") + run.name,
+            run.target,
+            run.made.replace("T", " "),
+            *(run.score, run.change, run.p50, run.p90, run.speed, run.size),
+            " ".join(filter(None, (run.error and f"✕ {run.error}", run.why, "; ".join(run.stale)))),
+        )
+        for run in summary.runs
+    ]
+    return Table("Runs", head, tuple(rows), (3, 4, 5, 6, 7, 8))
+
+
+def _chart(runs: Sequence[Run]) -> Chart:
+    """Times of different moments are not comparable: each is the newest one of the float model by the speed-up."""
+    scored = [run for run in runs if run.score is not None and run.p50_ms is not None and not run.error]
+    if not scored:
+        return Chart()
+    last = scored[-1]
+    alike = [run for run in scored if (run.metric, run.unit) == (last.metric, last.unit)][-_CHART:]
+    points = [_point(run, last) for run in alike]
+    reference = _reference(last)
+    return bench_chart([*([reference] if reference else []), *points], last.metric, last.unit, last.higher_is_better)
+
+
+def _point(run: Run, last: Run) -> ChartRun:
+    texts = result_texts(run)
+    here, now, then = run.machine == last.machine, _float_ms(last), _float_ms(run)
+    scale = now / then if here and now and then else 1.0
+    latency = (run.p50_ms or 0.0) * scale
+    return ChartRun(
+        name=run.name,
+        note=f"{texts['score']}, {texts['p50']} ms, {texts['speed']}, {texts['size']} MB, {run.target_name}",
+        kind="run" if here else "elsewhere",
+        score=math.nan if run.score is None else run.score,
+        p50_ms=latency,
+        p90_ms=max((run.p90_ms or 0.0) * scale, latency),
+        spread=run.spread,
+        size_bytes=run.size_bytes or 0,
+        pinned=run.pinned,
+    )
+
+
+def _float_ms(run: Run) -> float | None:
+    """The latency of the float model in the rounds of a run."""
+    return None if run.speedup is None or run.p50_ms is None else run.p50_ms * run.speedup
+
+
+def _reference(run: Run) -> ChartRun | None:
+    """The float model that a run was compared with; its size is not known."""
+    latency = _float_ms(run)
+    if latency is None or run.score is None:
+        return None
+    score = math.inf if run.unit == "dB" else run.score - run.change if run.change is not None else math.nan
+    return ChartRun("float32", "the original model", "float", score, latency, latency)
+
+
+def _environment(targets: Sequence[DeploymentSettings]) -> tuple[Fact, ...]:
+    packages = dict.fromkeys(["prepbench", "torch", "torchao", *(p for t in targets for p in target_for(t).packages)])
+    facts = [Fact("Python", platform.python_version())]
+    facts += [Fact(name, found) for name in packages if (found := _version(name))]
+    cores = f"{os.cpu_count() or '?'} cores, {torch.get_num_threads()} threads of PyTorch"
+    return (*facts, Fact("Machine", f"{platform.machine()} {platform.system()}, {cores}"))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _cleaned(value: Any) -> Any:
+    """The value with texts that a page may show: names of a user's model may hold anything."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(map(_cleaned, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{one.name: _cleaned(getattr(value, one.name)) for one in fields(value)})
+    return value
