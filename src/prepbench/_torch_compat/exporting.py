@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench._torch_compat.left_behind import strict_export_let_go
 from prepbench.patching import logs_dropped_here, patched, patched_here, undoing, warnings_ignored_here
 
 
@@ -30,7 +31,7 @@ def quiet_export() -> Iterator[None]:
     table = getattr(proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT", {})
     # the module prints through the builtin of this name
     silent = patched(trace, "print", lambda *args, **kwargs: None)
-    with undoing() as undo, silent, logs_dropped_here(*names), warnings_ignored_here():
+    with undoing() as undo, silent, logs_dropped_here(*names), warnings_ignored_here(), strict_export_let_go():
         undo.add(table.clear)
         yield
 

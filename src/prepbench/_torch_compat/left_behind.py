@@ -1,0 +1,92 @@
+"""What torch would keep of every export for as long as the process lives, let go when tracing ends."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import patched_here, undoing
+
+_SIZES = "torch.fx.experimental.symbolic_shapes"
+_STRICT = "torch._dynamo.functional_export"
+_CACHED_BY_MODEL = (
+    ("torchao.utils", "_assert_and_get_unique_device"),
+    ("torch.ao.quantization.fx.utils", "assert_and_get_unique_device"),
+)
+"""Functions that remember their answer for each model, and with it the model. Where a name is absent, nothing does."""
+
+_NAMES_OF_STRICT = ("__compiled_fn_", "__builtins_dict_", "___unnamed_scope")
+
+
+@contextmanager
+def graphs_let_go() -> Iterator[None]:
+    """After the block, nothing in torch keeps the graphs that were made inside it, or what was learned about sizes.
+
+    torch keeps environments of sizes, and with them graphs and stacks, in two ways: its caches hold them, and an
+    environment holds fake tensors whose sizes lead back to it through C++, where no collector of garbage looks.
+    """
+    sizes = sys.modules.get(_SIZES)
+    if sizes is None:  # loading it takes as long as a small trace, and whoever makes sizes has loaded it
+        yield
+        return
+
+    with needed_for("letting go of symbolic sizes"):
+        environments: Any = sizes.ShapeEnv  # type: ignore[attr-defined]
+    made: weakref.WeakSet[Any] = weakref.WeakSet()
+    start = environments.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        made.add(self)
+
+    def let_go() -> None:
+        for environment in list(made):
+            if getattr(environment, "tracked_fakes", None):
+                environment.tracked_fakes.clear()
+        by_model = [getattr(sys.modules.get(module), name, None) for module, name in _CACHED_BY_MODEL]
+        for cached in [*vars(sizes).values(), *vars(environments).values(), *by_model]:
+            if hasattr(cached, "cache_clear"):
+                cached.cache_clear()
+
+    with undoing() as undo, patched_here(environments, "__init__", init):
+        undo.add(let_go)
+        yield
+
+
+@contextmanager
+def strict_export_let_go() -> Iterator[None]:
+    """After the block, dynamo keeps nothing of the strict exports inside it.
+
+    It leaves what it has compiled among the names of its own module, and registers each guard with objects that live
+    as long as Python does. An export compares those guards once; nobody calls them later.
+    """
+    export = sys.modules.get(_STRICT)
+    guards = sys.modules.get("torch._dynamo.guards")
+    if export is None or guards is None:
+        yield
+        return
+
+    with needed_for("letting go of strict exports"):
+        manager: Any = guards.CheckFunctionManager  # type: ignore[attr-defined]
+        _ = manager.id_ref, manager.lookup_weakrefs
+    space = vars(export)
+    before = set(space)
+
+    def id_ref(self: Any, value: object, *args: Any, **kwargs: Any) -> int:
+        with contextlib.suppress(TypeError):  # of what cannot be referred to weakly, such as True
+            self._weakrefs.setdefault(id(value), weakref.ref(value))
+        return id(value)
+
+    def let_go() -> None:
+        for name in set(space) - before:
+            if name.startswith(_NAMES_OF_STRICT):
+                del space[name]
+
+    with undoing() as undo, patched_here(manager, "id_ref", id_ref):
+        undo.add(let_go)
+        yield

@@ -1,0 +1,124 @@
+"""What torch keeps of an export while Python lives, and that it does not keep it of ours."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch._dynamo.functional_export as functional_export
+import torch._dynamo.guards as guards
+import torch.fx.experimental.symbolic_shapes as symbolic_shapes
+from torch import nn
+
+import prepbench as pb
+from prepbench._torch_compat import exporting, left_behind
+from prepbench.errors import TorchVersionError
+from prepbench.running.tracing import tracing
+
+
+class Sized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return y.reshape(-1) * x.shape[0] if x.shape[0] > 1 else y
+
+
+def export(*, strict: bool) -> torch.export.ExportedProgram:
+    with exporting.quiet_export():
+        return torch.export.export(
+            Sized(), (torch.ones(3, 4),), dynamic_shapes={"x": {0: torch.export.Dim("batch", min=2)}}, strict=strict
+        )
+
+
+def environment(program: torch.export.ExportedProgram) -> symbolic_shapes.ShapeEnv:
+    sizes = [node.meta["val"].shape for node in program.graph.nodes if node.name == "x"]
+    found: symbolic_shapes.ShapeEnv = sizes[0][0].node.shape_env
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_logged() -> Iterator[None]:
+    """The records that pytest keeps would keep what they name."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_export_ends_with_its_program(strict: bool) -> None:
+    with tracing():
+        program = export(strict=strict)
+    kept = weakref.ref(environment(program))
+    assert program.module()(torch.ones(5, 4)).shape == (15,)
+    del program
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_program_can_be_exported_again_after_tracing() -> None:
+    with tracing():
+        program = export(strict=False)
+    with tracing():
+        decomposed = program.run_decompositions()
+    again = torch.export.export(
+        program.module(), (torch.ones(3, 4),), dynamic_shapes={"x": {0: torch.export.Dim("batch", min=2)}}
+    )
+    for each in (decomposed, again):
+        assert each.module()(torch.ones(6, 4)).shape == (18,)
+
+
+def test_a_strict_export_leaves_no_names_and_no_guards() -> None:
+    export(strict=True)
+    gc.collect()
+    names, living = set(vars(functional_export)), _managers()
+    export(strict=True)
+    gc.collect()
+    assert set(vars(functional_export)) == names
+    assert _managers() == living
+    assert "here" not in guards.CheckFunctionManager.id_ref.__qualname__
+
+
+def _managers() -> int:
+    return sum(isinstance(value, guards.CheckFunctionManager) for value in gc.get_objects())
+
+
+def test_sizes_that_others_made_are_left_alone() -> None:
+    mine = symbolic_shapes.ShapeEnv(tracked_fakes=[object()])
+    with left_behind.graphs_let_go():
+        ours = symbolic_shapes.ShapeEnv(tracked_fakes=[object()])
+    assert len(mine.tracked_fakes or []) == 1
+    assert not ours.tracked_fakes
+
+
+def test_captures_leave_few_objects() -> None:
+    def once() -> int:
+        pb.capture(Sized(), [torch.ones(size, 4) for size in (2, 5)])
+        gc.collect()
+        return len(gc.get_objects())
+
+    counts = [once() for _ in range(6)]
+    assert counts[-1] - counts[-3] < 2 * 300, counts
+
+
+def test_quantized_models_are_not_kept() -> None:
+    utils = pytest.importorskip("torchao.utils")
+    with tracing():
+        utils._assert_and_get_unique_device(nn.Linear(2, 2))
+        assert utils._assert_and_get_unique_device.cache_info().currsize
+    assert not utils._assert_and_get_unique_device.cache_info().currsize
+
+
+def test_a_torch_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(symbolic_shapes, "ShapeEnv")
+    with pytest.raises(TorchVersionError, match="letting go of symbolic sizes"), left_behind.graphs_let_go():
+        pass
+    monkeypatch.delattr(guards, "CheckFunctionManager")
+    with pytest.raises(TorchVersionError, match="letting go of strict exports"), left_behind.strict_export_let_go():
+        pass
