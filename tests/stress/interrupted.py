@@ -122,5 +122,7 @@ def main(seed: int, count: int, place: Path) -> None:
 
 
 if __name__ == "__main__":
+    # a shell that starts a job in the background has it ignore Ctrl-C, and then nothing would be interrupted
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
         main(int(sys.argv[1]), int(sys.argv[2]), Path(folder))
