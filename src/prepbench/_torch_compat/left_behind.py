@@ -36,7 +36,7 @@ def graphs_let_go() -> Iterator[None]:
         return
 
     with needed_for("letting go of symbolic sizes"):
-        environments: Any = sizes.ShapeEnv  # type: ignore[attr-defined]
+        environments: Any = sizes.ShapeEnv
     made: weakref.WeakSet[Any] = weakref.WeakSet()
     start = environments.__init__
 
@@ -72,7 +72,7 @@ def strict_export_let_go() -> Iterator[None]:
         return
 
     with needed_for("letting go of strict exports"):
-        manager: Any = guards.CheckFunctionManager  # type: ignore[attr-defined]
+        manager: Any = guards.CheckFunctionManager
         _ = manager.id_ref, manager.lookup_weakrefs
     space = vars(export)
     before = set(space)
