@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.bench import BenchSummary
+from prepbench.document.bench import ShownBench
 from prepbench.document.schema import definitions, schema
 from prepbench.views import palette
 from prepbench.widgets.actions import Action, Nothing
@@ -28,6 +29,8 @@ def files() -> dict[str, str]:
     """Name and content of every generated file."""
     return {
         "document.ts": _types(schema()["$defs"]),
+        "saved.ts": _types(definitions(ShownBench)),
+        "saved.json": json.dumps({"$defs": definitions(ShownBench)}, separators=(",", ":")) + "\n",
         "widgets.ts": _types(_widget_definitions())
         + _actions("BenchActions", BENCH_ACTIONS)
         + _actions("DiagramActions", DIAGRAM_ACTIONS),

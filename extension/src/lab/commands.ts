@@ -6,7 +6,7 @@ import type { ILauncher } from "@jupyterlab/launcher";
 import { modelIcon } from "./icons";
 import { PANEL_ID } from "./panel";
 import type { KernelSpec } from "./template";
-import { notebookTemplate } from "./template";
+import { notebookOf, notebookTemplate } from "./template";
 
 const CATEGORY = "prepbench";
 const NEW_NOTEBOOK = "prepbench:new-notebook";
@@ -43,10 +43,18 @@ export function addCommands(app: JupyterFrontEnd, { palette, launcher, browser }
   launcher?.add({ command: NEW_NOTEBOOK, category: CATEGORY });
 }
 
-async function newNotebook(app: JupyterFrontEnd, folder: string): Promise<unknown> {
+function newNotebook(app: JupyterFrontEnd, folder: string): Promise<unknown> {
+  return created(app, folder, notebookTemplate(pythonKernel(app)));
+}
+
+/** Opens a new notebook with these cells. */
+export function openNotebook(app: JupyterFrontEnd, folder: string, cells: readonly string[]): Promise<unknown> {
+  return created(app, folder, notebookOf(cells, pythonKernel(app)));
+}
+
+async function created(app: JupyterFrontEnd, folder: string, content: object): Promise<unknown> {
   const { contents } = app.serviceManager;
   const { path } = await contents.newUntitled({ path: folder, type: "notebook" });
-  const content = notebookTemplate(pythonKernel(app));
   await contents.save(path, { type: "notebook", format: "json", content });
   return app.commands.execute("docmanager:open", { path, factory: "Notebook" });
 }

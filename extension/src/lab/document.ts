@@ -10,23 +10,27 @@ import { modelIcon } from "./icons";
 import { shown } from "./mime";
 import type { Diagrams } from "./registry";
 
-const FILE_TYPE = "prepbench-graph";
-const FACTORY = "Model diagram";
 const LOOK_EVERY_MS = 2000;
 const SETTLED_MS = 200;
 
-/** The content of a tab: the diagram of a file, drawn again when the file changes. */
-export class GraphFile extends Widget {
+/** A kind of file that opens in a tab. */
+export interface FileKind {
+  readonly type: string;
+  readonly factory: string;
+  readonly displayName: string;
+  readonly extension: string;
+  create(context: FileTab.Context): FileTab;
+}
+
+/** The content of a tab: what a file holds, shown again when the file changes. */
+export abstract class FileTab extends Widget {
   constructor(
-    private readonly context: DocumentRegistry.Context,
+    private readonly context: FileTab.Context,
     private readonly contents: Contents.IManager,
-    diagrams: Diagrams,
   ) {
     super();
     this.addClass("pbl-document");
     this.node.tabIndex = -1;
-    this.view = diagrams.create(this);
-    this.node.append(this.view.element);
     void context.ready.then(() => {
       if (this.isDisposed) return;
       context.model.contentChanged.connect(this.changed, this);
@@ -41,8 +45,11 @@ export class GraphFile extends Widget {
     super.dispose();
   }
 
+  /** Shows the text of the file; what cannot be read is told in the tab. */
+  protected abstract display(text: string): Promise<void>;
+
   protected override onActivateRequest(_message: Message): void {
-    const inner = this.view.element.querySelector<HTMLElement>("[tabindex='0']");
+    const inner = this.node.querySelector<HTMLElement>("[tabindex='0']");
     (inner ?? this.node).focus({ preventScroll: true });
   }
 
@@ -52,7 +59,7 @@ export class GraphFile extends Widget {
   }
 
   private async reload(): Promise<void> {
-    await shown(this.view, this.context.model.toString());
+    await this.display(this.context.model.toString());
   }
 
   /** Takes over what another program wrote to the file. */
@@ -70,40 +77,66 @@ export class GraphFile extends Widget {
     }
   }
 
-  private readonly view: DiagramView;
   private readonly watch: number;
   private settling = 0;
   private looking = false;
 }
 
-class GraphFileFactory extends ABCWidgetFactory<DocumentWidget<GraphFile>> {
-  constructor(
-    private readonly contents: Contents.IManager,
-    private readonly diagrams: Diagrams,
-  ) {
-    super({ name: FACTORY, modelName: "text", fileTypes: [FILE_TYPE], defaultFor: [FILE_TYPE], readOnly: true });
+export namespace FileTab {
+  export type Context = DocumentRegistry.Context;
+}
+
+/** A tab with the diagram of a file. */
+class GraphFile extends FileTab {
+  constructor(context: FileTab.Context, contents: Contents.IManager, diagrams: Diagrams) {
+    super(context, contents);
+    this.view = diagrams.create(this);
+    this.node.append(this.view.element);
   }
 
-  protected createNewWidget(context: DocumentRegistry.Context): DocumentWidget<GraphFile> {
-    const widget = new DocumentWidget({ content: new GraphFile(context, this.contents, this.diagrams), context });
+  protected display(text: string): Promise<void> {
+    return shown(this.view, text);
+  }
+
+  private readonly view: DiagramView;
+}
+
+class FileFactory extends ABCWidgetFactory<DocumentWidget<FileTab>> {
+  constructor(private readonly kind: FileKind) {
+    super({ name: kind.factory, modelName: "text", fileTypes: [kind.type], defaultFor: [kind.type], readOnly: true });
+  }
+
+  protected createNewWidget(context: DocumentRegistry.Context): DocumentWidget<FileTab> {
+    const widget = new DocumentWidget({ content: this.kind.create(context), context });
     widget.title.icon = modelIcon;
     return widget;
   }
 }
 
-/** Makes `*.graph.json` files open as diagrams. */
-export function addFileType(app: JupyterFrontEnd, diagrams: Diagrams, restorer: ILayoutRestorer | null): void {
-  app.docRegistry.addFileType({
-    name: FILE_TYPE,
+/** `*.graph.json` files open as diagrams. */
+export function graphFiles(app: JupyterFrontEnd, diagrams: Diagrams): FileKind {
+  return {
+    type: "prepbench-graph",
+    factory: "Model diagram",
     displayName: "Model graph",
-    extensions: [".graph.json"],
+    extension: ".graph.json",
+    create: (context) => new GraphFile(context, app.serviceManager.contents, diagrams),
+  };
+}
+
+/** Makes a kind of file open in tabs, which come back with the page. */
+export function addFileType(app: JupyterFrontEnd, kind: FileKind, restorer: ILayoutRestorer | null): void {
+  app.docRegistry.addFileType({
+    name: kind.type,
+    displayName: kind.displayName,
+    extensions: [kind.extension],
     mimeTypes: ["application/json"],
     contentType: "file",
     fileFormat: "text",
     icon: modelIcon,
   });
-  const factory = new GraphFileFactory(app.serviceManager.contents, diagrams);
-  const tracker = new WidgetTracker<DocumentWidget<GraphFile>>({ namespace: "prepbench-graph" });
+  const factory = new FileFactory(kind);
+  const tracker = new WidgetTracker<DocumentWidget<FileTab>>({ namespace: kind.type });
   factory.widgetCreated.connect((_, widget) => {
     widget.context.pathChanged.connect(() => void tracker.save(widget));
     void tracker.add(widget);
@@ -111,7 +144,7 @@ export function addFileType(app: JupyterFrontEnd, diagrams: Diagrams, restorer: 
   app.docRegistry.addWidgetFactory(factory);
   void restorer?.restore(tracker, {
     command: "docmanager:open",
-    args: (widget) => ({ path: widget.context.path, factory: FACTORY }),
+    args: (widget) => ({ path: widget.context.path, factory: kind.factory }),
     name: (widget) => widget.context.path,
   });
 }

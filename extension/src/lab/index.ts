@@ -7,8 +7,10 @@ import { ISettingRegistry } from "@jupyterlab/settingregistry";
 
 import { PLACE, type Shared } from "../shared";
 import { assets } from "./assets";
+import { benchFiles } from "./benchfile";
+import { benchRendererFactory } from "./benchoutput";
 import { addCommands } from "./commands";
-import { addFileType } from "./document";
+import { addFileType, graphFiles } from "./document";
 import { rendererFactory } from "./mime";
 import { ModelPanel } from "./panel";
 import { Diagrams, type OpenSource } from "./registry";
@@ -19,7 +21,8 @@ const PLUGIN_ID = "prepbench-lab:plugin";
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: PLUGIN_ID,
-  description: "Shows captured models: in outputs, in tabs of *.graph.json files, and their modules in a side panel.",
+  description:
+    "Shows captured models: in outputs, in tabs of *.graph.json and *.bench.json files, and their modules in a side panel.",
   autoStart: true,
   requires: [IRenderMimeRegistry],
   optional: [ISettingRegistry, ICommandPalette, ILauncher, IDefaultFileBrowser, ILayoutRestorer],
@@ -36,7 +39,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const diagrams = new Diagrams(openSource);
     shareWithWidgets(diagrams, openSource);
     rendermime.addFactory(rendererFactory(diagrams), 0);
-    addFileType(app, diagrams, restorer);
+    rendermime.addFactory(benchRendererFactory(diagrams));
+    for (const kind of [graphFiles(app, diagrams), benchFiles(app, diagrams)]) addFileType(app, kind, restorer);
     addPanel(app, new ModelPanel(app.shell, diagrams, openSource), restorer);
     addCommands(app, { palette, launcher, browser });
     if (settings) {

@@ -69,13 +69,25 @@ export interface KernelSpec {
   readonly language: string;
 }
 
-/** The notebook in nbformat 4.5. */
+/** The notebook to start from, in nbformat 4.5. */
 export function notebookTemplate(kernel: KernelSpec | null): object {
+  return notebook(CELLS, kernel);
+}
+
+/** A notebook with these cells of code. */
+export function notebookOf(sources: readonly string[], kernel: KernelSpec | null): object {
+  return notebook(
+    sources.map((source, i) => ({ id: `cell-${i}`, cell_type: "code", source })),
+    kernel,
+  );
+}
+
+function notebook(cells: readonly TemplateCell[], kernel: KernelSpec | null): object {
   return {
     nbformat: 4,
     nbformat_minor: 5,
     metadata: kernel ? { kernelspec: { ...kernel } } : {},
-    cells: CELLS.map((cell) =>
+    cells: cells.map((cell) =>
       cell.cell_type === "code"
         ? { ...cell, metadata: {}, execution_count: null, outputs: [] }
         : { ...cell, metadata: {} },

@@ -9,7 +9,7 @@ export { checkHierarchy, DocumentError };
 
 export const VERSION = "1.2";
 
-interface Schema {
+export interface Schema {
   $ref?: string;
   anyOf?: Schema[];
   enum?: unknown[];
@@ -107,29 +107,30 @@ function checkVersion(version: unknown): void {
   );
 }
 
-function validate(value: unknown, kind: Schema, path: string): void {
-  if (kind.$ref) validate(value, DEFINITIONS[kind.$ref.slice(8)]!, path);
+/** Refuses a value that does not fit a schema; the message names the place. */
+export function validate(value: unknown, kind: Schema, path: string, known = DEFINITIONS): void {
+  if (kind.$ref) validate(value, known[kind.$ref.slice(8)]!, path, known);
   else if (kind.anyOf) {
-    if (value !== null) validate(value, kind.anyOf[0]!, path);
+    if (value !== null) validate(value, kind.anyOf[0]!, path, known);
   } else if (kind.enum) {
     if (!kind.enum.includes(value))
       throw new DocumentError(`${path} must be one of ${kind.enum.join(", ")}, got ${shown(value)}.`);
   } else if (kind.type === "array") {
     if (!Array.isArray(value)) throw new DocumentError(`${path} must be a list, got ${shown(value)}.`);
-    for (let i = 0; i < value.length; i++) validate(value[i], kind.items!, `${path}[${i}]`);
-  } else if (kind.type === "object") validateObject(value, kind, path);
+    for (let i = 0; i < value.length; i++) validate(value[i], kind.items!, `${path}[${i}]`, known);
+  } else if (kind.type === "object") validateObject(value, kind, path, known);
   else if (!(kind.type === "integer" ? Number.isInteger(value) : typeof value === kind.type))
     throw new DocumentError(`${path} must be of type ${kind.type}, got ${shown(value)}.`);
   else if (typeof value === "string") checkText(value, path);
   else if (typeof value === "number") checkNumber(value, path, kind.type === "integer");
 }
 
-function validateObject(value: unknown, kind: Schema, path: string): void {
+function validateObject(value: unknown, kind: Schema, path: string, known: Record<string, Schema>): void {
   if (typeof value !== "object" || value === null)
     throw new DocumentError(`${path} must be an object, got ${shown(value)}.`);
   for (const name in kind.properties) {
     if (!(name in value)) throw new DocumentError(`${path} lacks the field "${name}".`);
-    validate((value as Record<string, unknown>)[name], kind.properties[name]!, `${path}.${name}`);
+    validate((value as Record<string, unknown>)[name], kind.properties[name]!, `${path}.${name}`, known);
   }
 }
 

@@ -24,6 +24,7 @@ from prepbench.measure.comparison import number
 from prepbench.settings import CompileOptions, DeploymentSettings
 from prepbench.targets import target_for
 from prepbench.views.bench_chart import ChartRun, bench_chart
+from prepbench.views.bench_page import bench_bundle
 from prepbench.views.overlays import make_overlay
 
 _CHART = 500  # runs in the chart; the newest
@@ -64,6 +65,11 @@ def shown(bench: Showable) -> ShownBench:
     )
     cleaned: ShownBench = _cleaned(found)
     return cleaned
+
+
+def still(bench: Showable) -> dict[str, Any]:
+    """What an output keeps beside the widget for when there is no kernel; without versions, so that outputs compare."""
+    return bench_bundle(replace(shown(bench), environment=()), graph_of(bench))
 
 
 def graph_of(bench: Showable) -> DiagramDocument:

@@ -6,7 +6,6 @@ It computes nothing: the controls show what the bench says, and every click call
 from __future__ import annotations
 
 import functools
-import html
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from prepbench.bench import Bench, BenchSummary
 from prepbench.bench.bench import TARGET
 from prepbench.bench.cards import Card, error_card
 from prepbench.bench.progress import COMPARING, RunProgress
+from prepbench.bench.shown import still
 from prepbench.bench.state import display_name
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import CANCELLING, Cancelled, Progress, ProgressCallback
@@ -230,11 +230,11 @@ def bench_widget(bench: Bench) -> ipywidgets.VBox:
 
 
 def bench_bundle(bench: Bench) -> dict[str, Any]:
-    """What a cell shows: the live widget, and a static summary where there is no kernel or no trust."""
+    """What a cell shows: the live widget, and the bench as it stands where there is no kernel or no trust."""
     bench.refresh()  # the notebook may have named it since
     widget = bench_widget(bench)
     return {
         _WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},
-        "text/html": f"<pre>{html.escape(repr(bench))}</pre>",
+        **still(bench),
         "text/plain": repr(bench),
     }
