@@ -186,3 +186,27 @@ def test_bundle_has_a_static_twin(bench: pb.Bench) -> None:
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"]
     assert "dynamic axes" in bundle["text/plain"]
     assert "&lt;" not in bundle["text/plain"]
+
+
+def test_a_selection_is_one_for_all_views(bench: pb.Bench) -> None:
+    controls, picture, *_ = bench_widget(bench).children
+    _click(controls, action="select", fqn="2")
+    assert bench.selected == "2"
+    assert picture.selected == ["2"]
+    picture.selected = ["0"]
+    assert bench.selected == controls.selected == "0"
+    _click(controls, action="select", fqn="")
+    assert picture.selected == []
+
+
+def test_a_fix_changes_the_diagram_in_its_place() -> None:
+    samples = [torch.rand(2, 4), -torch.rand(3, 4)]
+    bench = pb.Bench(nn.Sequential(nn.Linear(4, 4), Gate()).eval(), tracing_inputs=samples)
+    box = bench_widget(bench)
+    before = box.children[1]
+    _click(box.children[0], action="apply_fix", fqn="1")
+    assert bench.state.fixes == ("1",), box.children[0].message
+    assert box.children[1] is not before
+    assert "pbb-picture" in box.children[1]._dom_classes
+    _click(box.children[0], action="undo")
+    assert not bench.state.fixes

@@ -136,6 +136,7 @@ def measured(run: Run, compiled: CompiledModel, comparison: Comparison, row: Can
         "unit": comparison.unit,
         "higher_is_better": comparison.higher_is_better,
         "change": row.change,
+        "spread": row.spread,
         "p50_ms": row.p50_ms,
         "p90_ms": row.p90_ms,
         "speedup": row.speedup,
@@ -186,4 +187,5 @@ def _row(run: Run, base: CandidateResult) -> CandidateResult:
         run.target_name,
         "own process",
         run.why,
+        spread=run.spread,
     )

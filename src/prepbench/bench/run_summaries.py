@@ -40,6 +40,7 @@ def _summary(run: Run, shown: bool, live: bool, stale: tuple[str, ...]) -> RunSu
         made=datetime.fromtimestamp(run.made).astimezone().isoformat(timespec="seconds"),
         pinned=run.pinned,
         score=texts["score"],
+        spread=texts["spread"],
         change=texts["change"],
         p50=texts["p50"],
         p90=texts["p90"],
@@ -59,6 +60,7 @@ def result_texts(run: Run) -> dict[str, str]:
     unit = f" {run.unit}" if run.unit else ""
     return {
         "score": "–" if run.score is None else number(run.score, run.unit) + unit,
+        "spread": "" if run.spread is None else " to ".join(number(value, run.unit) for value in run.spread),
         "change": "–" if run.change is None else number(run.change, run.unit, signed=True),
         "p50": milliseconds(run.p50_ms),
         "p90": milliseconds(run.p90_ms),
@@ -82,6 +84,7 @@ def outcome_of(run: Run, compiled: CompiledModel | None) -> str:
 
 _TITLES = {
     "score": "Score",
+    "spread": "95 % of other draws of the data",
     "change": "Change against float",
     "p50": "Median ms",
     "p90": "90th percentile ms",

@@ -210,6 +210,7 @@ class RunSummary:
     made: str
     pinned: bool
     score: str
+    spread: str
     change: str
     p50: str
     p90: str

@@ -34,6 +34,7 @@ class CandidateResult:
         timed_in: ``"own process"``, ``"this process"`` or ``"not timed"``.
         note: why the candidate could not be saved or timed on its own; else empty.
         times_ms: every timed call in milliseconds, in order.
+        spread: between which scores 95 % of other draws of as many batches would lie; None for fewer than 8 batches.
     """
 
     name: str
@@ -48,6 +49,7 @@ class CandidateResult:
     timed_in: str
     note: str = ""
     times_ms: tuple[float, ...] = field(default=(), repr=False)
+    spread: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,6 +122,8 @@ class Comparison:
         columns = {
             "candidate": [row.name for row in self.rows],
             self.metric_label: [row.metric for row in self.rows],
+            "low": [row.spread[0] if row.spread else None for row in self.rows],
+            "high": [row.spread[1] if row.spread else None for row in self.rows],
             "change": [row.change for row in self.rows],
             "p50 ms": [row.p50_ms for row in self.rows],
             "p90 ms": [row.p90_ms for row in self.rows],
@@ -130,7 +134,7 @@ class Comparison:
             "timed in": [row.timed_in for row in self.rows],
             "note": [row.note for row in self.rows],
         }
-        numeric = ("change", "p50 ms", "p90 ms", "speed-up", "size MB")
+        numeric = ("low", "high", "change", "p50 ms", "p90 ms", "speed-up", "size MB")
         return pandas.DataFrame(columns).astype(dict.fromkeys(numeric, float))
 
     def figure(self) -> plotly.graph_objects.Figure:

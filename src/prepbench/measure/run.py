@@ -85,7 +85,7 @@ def compare(
         for batch in batches:
             _score(scores, batch, total, progress)
     return Comparison(
-        rows=_rows(scores.values(), artifacts, latencies, rounds),
+        rows=_rows(scores, artifacts, latencies, rounds),
         metric=scores.name,
         unit="dB" if scores.is_sqnr else "",
         higher_is_better=higher_is_better,
@@ -123,8 +123,9 @@ def _sizes_and_latencies(
 
 
 def _rows(
-    scores: Mapping[str, float], artifacts: Mapping[str, Artifact], latencies: Mapping[str, Latency], rounds: int
+    scored: Scores, artifacts: Mapping[str, Artifact], latencies: Mapping[str, Latency], rounds: int
 ) -> tuple[CandidateResult, ...]:
+    scores, spreads = scored.values(), scored.spreads()
     first = next(iter(scores))
     base = latencies[first].times_ms
     return tuple(
@@ -132,6 +133,7 @@ def _rows(
             name,
             score,
             score - scores[first],
+            spreads[name],
             artifacts[name],
             latencies[name],
             speedup(base, latencies[name].times_ms, rounds),
@@ -141,7 +143,13 @@ def _rows(
 
 
 def _row(
-    name: str, score: float, change: float, artifact: Artifact, latency: Latency, faster: float | None
+    name: str,
+    score: float,
+    change: float,
+    spread: tuple[float, float] | None,
+    artifact: Artifact,
+    latency: Latency,
+    faster: float | None,
 ) -> CandidateResult:
     return CandidateResult(
         name=name,
@@ -156,6 +164,7 @@ def _row(
         timed_in=latency.timed_in,
         note="; ".join(filter(None, [artifact.note, latency.note])),
         times_ms=latency.times_ms,
+        spread=spread,
     )
 
 

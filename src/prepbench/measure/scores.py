@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +20,8 @@ from prepbench.running.sqnr import Powers
 from prepbench.running.unchanged import own_copy
 
 Candidate = Callable[..., Any]
+_BATCHES_FOR_SPREAD = 8  # fewer say too little about how batches differ
+_DRAWS = 1000
 
 
 class Score(Protocol):
@@ -27,6 +29,7 @@ class Score(Protocol):
 
     def add(self, output: Any, target: Any, size: int) -> None: ...
     def value(self) -> float: ...
+    def spread(self) -> tuple[float, float] | None: ...
 
 
 class MeanScore:
@@ -34,15 +37,16 @@ class MeanScore:
 
     def __init__(self, metric: metrics.Metric) -> None:
         self._metric = metric
-        self._sum = 0.0
-        self._count = 0
+        self._sums: list[tuple[float, float]] = []
 
     def add(self, output: Any, target: Any, size: int) -> None:
-        self._sum += finite_number(self._metric(output, target)) * size
-        self._count += size
+        self._sums.append((finite_number(self._metric(output, target)) * size, float(size)))
 
     def value(self) -> float:
-        return self._sum / self._count
+        return sum(total for total, _ in self._sums) / sum(count for _, count in self._sums)
+
+    def spread(self) -> tuple[float, float] | None:
+        return spread_of(self._sums, lambda sums: sums[:, 0] / sums[:, 1])
 
 
 class SqnrScore:
@@ -50,15 +54,43 @@ class SqnrScore:
 
     def __init__(self) -> None:
         self._powers = Powers()
+        self._batches: list[tuple[float, float]] = []
 
     def add(self, output: Any, target: Any, size: int) -> None:
         found = metrics.output_powers(output, target)
         if not math.isfinite(found.noise):
             raise ValueError("an output holds NaN or infinite values where the reference does not, or the reverse")
         self._powers += found
+        self._batches.append((found.signal, found.noise))
 
     def value(self) -> float:
         return self._powers.decibels
+
+    def spread(self) -> tuple[float, float] | None:
+        return spread_of(self._batches, lambda powers: 10 * torch.log10(powers[:, 0] / powers[:, 1]))
+
+
+def spread_of(
+    batches: Sequence[tuple[float, float]], score: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[float, float] | None:
+    """Between which scores 95 % of other draws of as many batches would lie; None for too few batches.
+
+    The batches are drawn again with replacement (the bootstrap percentile interval of B. Efron, 1979), always the same
+    draws, so that two candidates on the same data are compared fairly.
+
+    Args:
+        batches: two sums of each batch.
+        score: the scores of a tensor of shape (draws, 2), which holds both sums for each draw.
+    """
+    if len(batches) < _BATCHES_FOR_SPREAD:
+        return None
+    chance = torch.Generator().manual_seed(0)
+    picks = torch.randint(len(batches), (_DRAWS, len(batches)), generator=chance)
+    scores = score(torch.tensor(batches, dtype=torch.float64)[picks].sum(1))
+    if not bool(torch.isfinite(scores).all()):
+        return None
+    low, high = torch.quantile(scores, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return low, high
 
 
 class Scores:
@@ -89,6 +121,10 @@ class Scores:
     def values(self) -> dict[str, float]:
         """The scores so far, by candidate."""
         return {name: score.value() for name, score in self._scores.items()}
+
+    def spreads(self) -> dict[str, tuple[float, float] | None]:
+        """How far the scores could be off, by candidate."""
+        return {name: score.spread() for name, score in self._scores.items()}
 
     def add(self, batch: Batch) -> None:
         """Run every candidate on ``batch`` and score its output.

@@ -177,7 +177,8 @@ def _x_axis(rows: list[CandidateResult], timed: bool) -> Axis:
 
 def _y_axis(comparison: Comparison, rows: list[CandidateResult]) -> Axis:
     finite = [row.metric for row in rows if math.isfinite(row.metric)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    seen = [*finite, *(bound for row in rows for bound in row.spread or ())]
+    low, high = (min(seen), max(seen)) if finite else (0.0, 0.0)
     least = 3.0 if comparison.unit == "dB" else max(0.004, 0.01 * max(abs(low), abs(high)))
     span = max(high - low, least)
     above, below = high + 0.4 * span, low - 0.4 * span
@@ -232,9 +233,19 @@ def _marker(
             "opacity": 0.9,
             "line": {"width": 1, "color": RING},
         },
+        "error_y": _error_y(row, color),
         "error_x": {**whisker, "color": color, "thickness": 1.5, "width": 5} if timed else None,
         "hovertemplate": _hover(comparison, row) + "<extra></extra>",
     }
+
+
+def _error_y(row: CandidateResult, color: str) -> dict[str, Any] | None:
+    """A whisker over the scores that other draws of the data would give."""
+    if row.spread is None or not math.isfinite(row.metric):
+        return None
+    low, high = row.spread
+    up, down = max(high - row.metric, 0.0), max(row.metric - low, 0.0)
+    return {"type": "data", "symmetric": False, "array": [up], "arrayminus": [down], "color": color, "thickness": 1}
 
 
 def _hover(comparison: Comparison, row: CandidateResult) -> str:

@@ -20,14 +20,14 @@ from prepbench.bench.bench import TARGET
 from prepbench.bench.cards import Card, error_card
 from prepbench.bench.progress import COMPARING, RunProgress
 from prepbench.bench.shown import still
-from prepbench.bench.state import display_name
+from prepbench.bench.state import Precision, display_name
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import CANCELLING, Cancelled, Progress, ProgressCallback
 from prepbench.views.page import STATIC
 from prepbench.views.run_chart import runs_bundle
 from prepbench.widgets.actions import perform
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
-from prepbench.widgets.diagram import diagram
+from prepbench.widgets.diagram import DiagramWidget, diagram
 from prepbench.widgets.mirror import plain_fields, traits_of
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -186,7 +186,7 @@ class BenchControls(anywidget.AnyWidget):
 def bench_widget(bench: Bench) -> ipywidgets.VBox:
     """The workbench of ``bench``: the steps, the diagram, the chart of all runs, the code."""
     controls, code = BenchControls(bench), BenchCode()
-    picture = diagram(bench.collection.document())
+    picture = BenchPicture(bench)
     chart = ipywidgets.Output()
     drawn: list[tuple[Any, ...]] = []
 
@@ -202,31 +202,54 @@ def bench_widget(bench: Bench) -> ipywidgets.VBox:
     def show_code() -> None:
         code.code = bench.summary().code
 
-    coloured: dict[str, str] = {}
+    box = ipywidgets.VBox([controls, picture.widget, chart, code]).add_class("pbb-box")
 
-    def colour() -> None:
-        if bench.precisions and coloured != bench.precisions:  # else whoever chose another overlay would lose it
-            coloured.update(bench.precisions)
-            picture.add_overlay(coloured, name="precision")
+    def show_picture() -> None:
+        picture.refresh()
+        if picture.widget not in box.children:
+            box.children = (controls, picture.widget, chart, code)
 
-    def show_selection() -> None:
-        if bench.selected and bench.selected not in picture.selected:
-            picture.selected = [bench.selected]
-        elif not bench.selected and picture.selected:
-            picture.selected = []
-
-    def selected_in_diagram(change: Any) -> None:
-        fqn = change["new"][-1] if change["new"] else ""
-        if bench.has_module(fqn):  # operations can be selected there, too
-            bench.select(fqn)
-
-    for refresh in (show_chart, show_code, colour, show_selection):
+    for refresh in (show_chart, show_code, show_picture):
         bench.on_change(refresh)
         refresh()
-    picture.observe(selected_in_diagram, "selected")
-    picture.add_class("pbb-picture")
     chart.add_class("pbb-chart")
-    return ipywidgets.VBox([controls, picture, chart, code]).add_class("pbb-box")
+    return box
+
+
+class BenchPicture:
+    """The diagram of the bench: another widget once a fix changes the graph, with what was open and selected."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._coloured: dict[str, Precision] = {}
+        self.widget = self._made()
+
+    def refresh(self) -> None:
+        """Show the graphs, precisions and selection of now."""
+        if self._bench.collection is not self._collection:
+            before, self._coloured = self.widget, {}
+            self.widget = self._made()
+            self.widget.view = before.view
+            before.close()
+        precisions = dict(self._bench.precisions)
+        if precisions and self._coloured != precisions:  # else whoever chose another overlay would lose it
+            self._coloured = precisions
+            self.widget.add_overlay(precisions, name="precision")
+        selected = self._bench.selected
+        if (selected not in self.widget.selected) if selected else bool(self.widget.selected):
+            self.widget.selected = [selected] if selected else []
+
+    def _made(self) -> DiagramWidget:
+        self._collection = self._bench.collection
+        widget = diagram(self._collection.document())
+        widget.add_class("pbb-picture")
+        widget.observe(self._selected, "selected")
+        return widget
+
+    def _selected(self, change: Any) -> None:
+        fqn = change["new"][-1] if change["new"] else ""
+        if self._bench.has_module(fqn):  # operations can be selected there, too
+            self._bench.select(fqn)
 
 
 def bench_bundle(bench: Bench) -> dict[str, Any]:
