@@ -201,6 +201,7 @@ export interface RunSummary {
   made: string;
   pinned: boolean;
   score: string;
+  spread: string;
   change: string;
   p50: string;
   p90: string;
