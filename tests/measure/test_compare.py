@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import InputError, MetricError
+from prepbench.errors import InputError, MetricError, StorageError
 from prepbench.inputs import Sample
 from prepbench.measure.batches import batch_size, read_batches
 from prepbench.measure.run import Comparison, compare, percentile, speedup
@@ -274,3 +275,14 @@ def test_the_package_offers_its_public_names():
     assert measure.Comparison is pb.Comparison is Comparison
     assert measure.metrics is pb.metrics
     assert not callable(measure)
+
+
+def test_a_full_disk_is_no_note(monkeypatch):
+    compiled = pb.compile_model(nn.Linear(4, 2), tracing_inputs=[torch.ones(3, 4)])
+
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(type(compiled), "save", lambda self, folder: full(folder))
+    with pytest.raises(StorageError, match="no space left on device"):
+        compare({"compiled": compiled}, [torch.ones(3, 4)], rounds=1)

@@ -1,21 +1,29 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import InputError
+from prepbench.errors import InputError, StorageError
 from prepbench.inputs import Sample
 from prepbench.jobs import report_nothing
 from prepbench.measure.artifacts import PARAMETERS, Artifact
 from prepbench.measure.latency import interleaved, measure_latency
-from prepbench.measure.process import LatencyError, LatencyTimeoutError, environment, worker_command
+from prepbench.measure.process import (
+    LatencyError,
+    LatencyTimeoutError,
+    WorkerProcess,
+    environment,
+    worker_command,
+)
 from prepbench.measure.run import compare
 from prepbench.measure.transfer import load_sample, save_sample
 from prepbench.measure.worker import timed_calls
@@ -261,3 +269,12 @@ def test_workers_share_the_thread_setting_and_do_not_import_from_the_current_fol
     assert command[0] == sys.executable
     assert "-P" in command
     assert command[-1] == "3"
+
+
+def test_a_log_that_cannot_be_opened_is_a_storage_error(tmp_path, monkeypatch):
+    def full(self, *args):
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(StorageError, match="no space left on device"):
+        WorkerProcess("m", ["true"], tmp_path / "log", threads=1, timeout=1, heartbeat=lambda: None)

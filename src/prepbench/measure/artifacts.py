@@ -9,10 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from prepbench.errors import StorageError
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, ProgressCallback
 from prepbench.running.module_state import state_bytes
-from prepbench.storage import folder_bytes
+from prepbench.storage import folder_bytes, temporary_space
 
 SAVED = "saved artifact"
 PARAMETERS = "parameters and buffers"
@@ -57,14 +58,19 @@ def save_candidate(candidate: Callable[..., Any], sample: Sample, folder: Path, 
     """Save ``candidate`` to ``folder``; a float module is captured first, to be run operator by operator.
 
     It is not an error if a candidate cannot be captured or saved: it is timed in this process, and ``note`` says why.
+
+    Raises:
+        StorageError: the disk is full, or cannot be written to.
     """
-    folder.mkdir(parents=True)
     compiled: Any = candidate
     try:
+        with temporary_space():
+            folder.mkdir(parents=True)
         if not isinstance(candidate, Compiled):
             compiled = _captured(candidate, sample, progress)
-        compiled.save(folder)
-    except Cancelled:
+        with temporary_space():
+            compiled.save(folder)
+    except (Cancelled, StorageError):
         raise
     except Exception as error:
         target = _target_name(candidate.target) if isinstance(candidate, Compiled) else "eager"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.errors import PrepbenchError
+from prepbench.storage import temporary_space
 
 _HEARTBEAT_S = 0.2
 _TAIL_LINES = 15
@@ -56,7 +57,9 @@ class WorkerProcess:
         self._timeout = timeout
         self._heartbeat = heartbeat
         self._lines: queue.Queue[str | None] = queue.Queue()
-        with log.open("wb") as errors:
+        with temporary_space():
+            written = log.open("wb")
+        with written as errors:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

@@ -58,6 +58,7 @@ def compare(
     Raises:
         InputError: the candidates or an element of data do not have the form above, or a candidate fails on it.
         MetricError: the metric gave no finite number.
+        StorageError: there is no space for temporary files, or they cannot be written.
         LatencyError: a timing process failed; its error output is in the message.
 
     Example:

@@ -11,7 +11,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
-from prepbench.storage import write_file
+from prepbench.storage import temporary_space, write_file
 
 _TENSORS = "inputs.safetensors"
 _STRUCTURE = "inputs.json"
@@ -22,6 +22,7 @@ def save_sample(sample: Sample, folder: Path) -> None:
     """Write ``sample`` to ``folder``, with the device and memory format of each tensor, on which latency depends.
 
     Raises:
+        StorageError: the folder cannot be written to.
         InputError: a leaf is neither a tensor nor None, bool, int, float or str, or a container is unknown to pytree.
     """
     from safetensors.torch import save
@@ -41,7 +42,8 @@ def save_sample(sample: Sample, folder: Path) -> None:
         structure = pytree.treespec_dumps(spec)
     except NotImplementedError as error:
         raise InputError(f"the containers of the inputs cannot be written as JSON: {error}") from error
-    folder.mkdir(parents=True, exist_ok=True)
+    with temporary_space():
+        folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / _TENSORS, save(tensors))
     write_file(folder / _STRUCTURE, json.dumps({"structure": structure, "leaves": described}))
 
