@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import gc
 import os
 import resource
@@ -35,33 +37,44 @@ def _compile(target: str, **options: Any) -> Any:
     return pb.compile_model(Small(1).eval(), tracing_inputs=samples(), deployment_settings=TARGETS[target], **options)
 
 
-def _writers(place: Path, target: str = "onnxruntime") -> dict[str, Callable[[], Any]]:
-    """What writes, and to which place."""
-    compiled = _compile(target)
-    collection = pb.recursive_trace(Small(1).eval(), inputs=samples())
-    diagram = collection.diagram()
-    failing = pb.recursive_trace(Small(1).eval(), inputs=samples())
-    return {
-        "model": lambda: compiled.save(place / "model"),
-        "model.onnx": lambda: compiled.export(place / "model.onnx"),
-        "page.html": lambda: diagram.to_html(str(place / "page.html")),
-        "model.graph.json": lambda: failing.save(str(place / "model.graph.json")),
-        "logs": lambda: _compile(target, logs_dir=place / "logs"),
-    }
+@functools.cache
+def _compiled(target: str) -> Any:
+    return _compile(target)
+
+
+@functools.cache
+def _traced() -> pb.GraphCollection:
+    return pb.recursive_trace(Small(1).eval(), inputs=samples())
+
+
+def _writer(name: str, place: Path, target: str) -> Callable[[], Any]:
+    """What writes the file or folder of this name, and needs a model that is compiled once only."""
+    path = place / name
+    if name == "logs":
+        return lambda: _compile(target, logs_dir=path)
+    if name in ("model", "model.onnx"):
+        compiled = _compiled(target)
+        return lambda: compiled.save(path) if name == "model" else compiled.export(path)
+    if name == "page.html":
+        diagram = _traced().diagram()
+        return lambda: diagram.to_html(str(path))
+    return lambda: _traced().save(str(path))
 
 
 def _contents(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
 
 
-def _check_each_write(name: str, write: Callable[[], Any], place: Path, points: int | None) -> int:
+def _check_each_write(
+    name: str, write: Callable[[], Any], place: Path, points: int | None, number: int = errno.ENOSPC
+) -> int:
     """Fail the n-th write of a call for every n, or for some; returns how many are refused."""
     write()
     with Disk().used() as disk:
         write()
     before, refused = _contents(place), 0
     for failing in _chosen(disk.count, points):
-        refused += _is_refused(write, failing, errno.ENOSPC)
+        refused += _is_refused(write, failing, number)
         if name != "logs":  # a log is what was written until then
             assert _contents(place).keys() == before.keys(), f"{name}: write {failing} of {disk.count}"
             assert _is_whole(name, place), f"{name}: write {failing} of {disk.count}"
@@ -107,14 +120,22 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 NAMES = ("model", "model.onnx", "page.html", "model.graph.json", "logs")
+NUMBERS = (errno.ENOSPC, errno.EROFS, errno.EACCES)
 
 
-def _check_writer(name: str, tmp_path: Path, temporary: Path, points: int | None) -> None:
+def _check_writer(
+    name: str,
+    tmp_path: Path,
+    temporary: Path,
+    points: int | None,
+    target: str = "onnxruntime",
+    number: int = errno.ENOSPC,
+) -> None:
     place = tmp_path / "place"
-    place.mkdir()
-    write = _writers(place)[name]
+    place.mkdir(parents=True)
+    write = _writer(name, place, target)
     kept = set(os.listdir(temporary))
-    assert _check_each_write(name, write, place, points) > 0
+    assert _check_each_write(name, write, place, points, number) > 0
     gc.collect()
     assert set(os.listdir(temporary)) <= kept
 
@@ -126,13 +147,50 @@ def test_some_writes_may_fail(name: str, tmp_path: Path, temporary: Path) -> Non
 
 @pytest.mark.stress
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_write_may_fail(name: str, tmp_path: Path, temporary: Path) -> None:
-    _check_writer(name, tmp_path, temporary, points=None)
+def test_every_write_may_fail(name: str, number: int, tmp_path: Path, temporary: Path) -> None:
+    _check_writer(name, tmp_path, temporary, points=None, number=number)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("target", ["executorch", "inductor"])
+def test_every_write_of_what_other_libraries_save_may_fail(target: str, tmp_path: Path, temporary: Path) -> None:
+    _check_writer("model", tmp_path, temporary, None, target)
+    _check_writer("logs", tmp_path / "other", temporary, 12, target)
+
+
+def _check_comparisons(target: str, number: int, points: int | None, temporary: Path) -> None:
+    compiled = _compiled(target)
+
+    def compare() -> Any:
+        return pb.compare({"float32": Small(1).eval(), "compiled": compiled}, samples(), rounds=1)
+
+    with Disk().used() as disk:
+        expected = [(row.timed_in, row.size_of) for row in compare().rows]
+    kept = set(os.listdir(temporary))
+    for failing in _chosen(disk.count, points):
+        with Disk(failing, number).used(), contextlib.suppress(StorageError):
+            found = compare()
+            assert [(row.timed_in, row.size_of) for row in found.rows] == expected, failing
+        gc.collect()
+        assert {name for name in os.listdir(temporary) if name.startswith("prepbench")} <= kept
+
+
+def test_a_disk_that_fills_up_while_models_are_compared(temporary: Path) -> None:
+    _check_comparisons("onnxruntime", errno.ENOSPC, 3, temporary)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_write_of_a_comparison_may_fail(target: str, number: int, temporary: Path) -> None:
+    _check_comparisons(target, number, None, temporary)
 
 
 def _check_compiles(target: str, temporary: Path, number: int = errno.ENOSPC, points: int | None = None) -> None:
-    _compile(target)
     with Disk().used() as disk:
         _compile(target)
     gc.collect()
@@ -152,7 +210,7 @@ def test_some_writes_of_a_compile_may_fail(target: str, temporary: Path) -> None
 
 @pytest.mark.stress
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_write_of_every_compile_may_fail(target: str, number: int, temporary: Path) -> None:
     _check_compiles(target, temporary, number)
