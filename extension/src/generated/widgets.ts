@@ -216,7 +216,7 @@ export interface RunSummary {
 }
 
 export interface SendFile {
-  what: "onnx" | "code";
+  what: "onnx" | "code" | "report";
 }
 
 export interface SetAxis {
@@ -319,6 +319,8 @@ export interface BenchActions {
   show_run: OfRun;
   restore_run: OfRun;
   compare_runs: CompareRuns;
+  save: ToPath;
+  report: ToPath;
   export_onnx: ToPath;
   download: SendFile;
 }

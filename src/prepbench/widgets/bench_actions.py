@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from prepbench.errors import SettingsError
 from prepbench.storage import temporary_folder
 from prepbench.widgets.actions import Action, Nothing
 
-Download = Literal["onnx", "code"]
+Download = Literal["onnx", "code", "report"]
 
 
 class Controls(Protocol):
@@ -227,9 +229,19 @@ def _compare_runs(controls: Controls) -> Callable[..., object]:
     return lambda first, second: bench.compare_runs(first, second) if first or second else bench.end_comparison()
 
 
+def _writing(method: str) -> Callable[[Controls], Callable[..., object]]:
+    """An action that writes a file by a method of the bench, and tells the page where it is."""
+
+    def write(controls: Controls, path: str) -> None:
+        written = getattr(controls.bench, method)(path)
+        controls.send({"action": "written", "path": str(written)})
+
+    return lambda controls: functools.partial(write, controls)
+
+
 def _download(controls: Controls) -> Callable[..., object]:
     def send(what: Download) -> None:
-        name = type(controls.bench.model).__name__
+        name = re.sub(r"\W+", "_", type(controls.bench.model).__name__)
         try:
             with temporary_folder("download") as folder:
                 file = _written(controls.bench, what, folder, name)
@@ -244,6 +256,8 @@ def _download(controls: Controls) -> Callable[..., object]:
 def _written(bench: Bench, what: Download, folder: Path, name: str) -> Path:
     if what == "onnx":
         return bench.export_onnx(folder / f"{name}.onnx")
+    if what == "report":
+        return bench.report(folder / f"{name}.html")
     file = folder / f"{name}.py"
     file.write_text(bench.code(), encoding="utf-8")
     return file
@@ -274,6 +288,8 @@ BENCH_ACTIONS: Mapping[str, Action[Any]] = {
     "show_run": Action(OfRun, lambda controls: controls.bench.show_run),
     "restore_run": Action(OfRun, lambda controls: controls.bench.restore_run),
     "compare_runs": Action(CompareRuns, _compare_runs),
-    "export_onnx": Action(ToPath, lambda controls: controls.bench.export_onnx),
+    "save": Action(ToPath, _writing("save")),
+    "report": Action(ToPath, _writing("report")),
+    "export_onnx": Action(ToPath, _writing("export_onnx")),
     "download": Action(SendFile, _download),
 }

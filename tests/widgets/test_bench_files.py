@@ -1,0 +1,75 @@
+"""What the page asks Python to write, and what an output keeps for when there is no kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.document.bench import BENCH_MIME_TYPE
+from prepbench.views.display import LIMIT
+from prepbench.widgets.bench import BenchControls, bench_bundle
+
+
+@pytest.fixture
+def controls() -> BenchControls:
+    samples = [torch.randn(2, 4), torch.randn(3, 4)]
+    return BenchControls(pb.Bench(nn.Sequential(nn.Linear(4, 8), nn.ReLU()).eval(), calibration_inputs=samples))
+
+
+@pytest.fixture
+def sent(controls: BenchControls, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    messages: list[Any] = []
+    monkeypatch.setattr(controls, "send", lambda content, buffers=None: messages.append((content, buffers)))
+    return messages
+
+
+def click(controls: BenchControls, **content: Any) -> None:
+    controls._handle_custom_msg(content, [])
+
+
+def test_save_and_report_write_files_and_say_where(controls: BenchControls, sent: list[Any], tmp_path: Path) -> None:
+    files = {"save": tmp_path / "net.bench.json", "report": tmp_path / "net.html"}
+    for action, file in files.items():
+        click(controls, action=action, path=str(file))
+        assert file.exists()
+    assert [content for content, _ in sent] == [{"action": "written", "path": str(file)} for file in files.values()]
+    back = pb.Bench.load(
+        files["save"], model=controls.bench.model, calibration_inputs=controls.bench.calibration_inputs
+    )
+    assert back.state == controls.bench.state
+
+
+def test_what_cannot_be_written_is_a_message(controls: BenchControls, sent: list[Any], tmp_path: Path) -> None:
+    click(controls, action="save", path=str(tmp_path / "net.json"))
+    assert ".bench.json" in controls.message["text"]
+    click(controls, action="report", path=str(tmp_path / "none" / "net.html"))
+    assert "cannot be written" in controls.message["text"]
+    assert sent == []
+
+
+def test_a_report_can_be_downloaded(controls: BenchControls, sent: list[Any]) -> None:
+    click(controls, action="download", what="report")
+    ((content, buffers),) = sent
+    assert content == {"action": "download", "name": "Sequential.html"}
+    assert b"<!doctype html>" in buffers[0]
+
+
+def test_an_output_keeps_the_bench_for_when_there_is_no_kernel(controls: BenchControls) -> None:
+    bundle = bench_bundle(controls.bench)
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    shown = bundle[BENCH_MIME_TYPE]["shown"]
+    assert [table["title"] for table in shown["tables"]] == ["Inputs", "Rules", "Layers", "Runs"]
+    assert shown["environment"] == []
+    assert "pb.compile_model" in bundle["text/html"]
+
+
+def test_the_output_of_a_large_model_is_bounded() -> None:
+    deep = nn.Sequential(*(nn.Linear(4, 4) for _ in range(400))).eval()
+    bundle = bench_bundle(pb.Bench(deep, calibration_inputs=[torch.randn(2, 4), torch.randn(3, 4)]))
+    assert sum(len(str(value).encode()) for value in bundle.values()) < LIMIT * 1.2
+    assert "and 340 more" in bundle["text/html"]
