@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
+from prepbench.bench.report_columns import from_columns, to_columns
 from prepbench.document.codec import plain, read_object
-from prepbench.errors import SettingsError
+from prepbench.errors import DocumentError, SettingsError
 from prepbench.quantize.report import LayerReport
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.registry import TARGETS
@@ -84,9 +85,8 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         """The values as JSON-ready data; numbers that JSON does not have are written as text."""
-        rows = [plain(row) for row in self.report]
-        shorter = [{name: value for name, value in row.items() if value != _DEFAULTS.get(name, row)} for row in rows]
-        return {name: shorter if name == "report" else plain(value) for name, value in vars(self).items()}
+        others = {name: plain(value) for name, value in vars(self).items() if name != "report"}
+        return {**others, "report": to_columns(self.report)}
 
     @classmethod
     def from_json(cls, data: Any, path: str = "run") -> Self:
@@ -99,10 +99,10 @@ class Measurement:
         Raises:
             DocumentError: a missing, unknown or wrong field.
         """
-        return read_object(data, cls, path, lenient=True, measured=True)
-
-
-_DEFAULTS = {one.name: plain(one.default) for one in fields(LayerReport) if one.default is not MISSING}
+        if not isinstance(data, dict):
+            raise DocumentError(f"{path} must be an object, got {type(data).__name__}.")
+        report = from_columns(data.get("report", {}), f"{path}.report")
+        return replace(read_object({**data, "report": []}, cls, path, lenient=True, measured=True), report=report)
 
 
 @dataclass(frozen=True, kw_only=True)
