@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -278,3 +279,20 @@ def test_a_log_that_cannot_be_opened_is_a_storage_error(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", full)
     with pytest.raises(StorageError, match="no space left on device"):
         WorkerProcess("m", ["true"], tmp_path / "log", threads=1, timeout=1, heartbeat=lambda: None)
+
+
+def test_an_interrupt_while_a_worker_starts_leaves_no_process(fake_workers, tmp_path, monkeypatch):
+    start, started = WorkerProcess.__init__, []
+
+    def interrupted(self, *args, **kwargs):
+        start(self, *args, **kwargs)
+        started.append(self.pid)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fake_measure(fake_workers, tmp_path, {"float": str(MILLISECOND), "int8": str(MILLISECOND)})
+    assert started
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

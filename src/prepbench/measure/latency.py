@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from prepbench import interrupts
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
@@ -118,32 +119,39 @@ def started_workers(
     folders: Mapping[str, Path | None], folder: Path, timeout: float | None, steps: Steps
 ) -> Iterator[dict[str, WorkerProcess]]:
     """A worker for every candidate that has a folder, with the model loaded. All of them end after the block."""
-    threads = torch.get_num_threads()
     saved = {name: path for name, path in folders.items() if path is not None}
     workers: dict[str, WorkerProcess] = {}
-    try:
-        for position, (name, path) in enumerate(saved.items()):
-            workers[name] = WorkerProcess(
-                name,
-                worker_command(path, folder / "inputs", threads),
-                folder / f"{position}.log",
-                threads=threads,
-                timeout=timeout,
-                heartbeat=steps.again,
-            )
-        for position, (name, worker) in enumerate(workers.items()):
-            steps(Progress("start", position, len(saved), name))
-            worker.wait_until_ready()
-        yield workers
-    except BaseException:  # who cancels does not wait for a process that is still loading
-        for worker in workers.values():
-            worker.kill()
-        raise
-    finally:
-        for worker in workers.values():
-            worker.dismiss()
-        for worker in workers.values():
-            worker.close()
+    # an interrupt between a process and the note of it, or while they end, would leave one running
+    with interrupts.held():
+        try:
+            for position, (name, path) in enumerate(saved.items()):
+                workers[name] = _worker(name, path, folder, position, timeout, steps)
+            with interrupts.interruptible():
+                for position, (name, worker) in enumerate(workers.items()):
+                    steps(Progress("start", position, len(saved), name))
+                    worker.wait_until_ready()
+                yield workers
+        except BaseException:  # who cancels does not wait for a process that is still loading
+            for worker in workers.values():
+                worker.kill()
+            raise
+        finally:
+            for worker in workers.values():
+                worker.dismiss()
+            for worker in workers.values():
+                worker.close()
+
+
+def _worker(name: str, path: Path, folder: Path, position: int, timeout: float | None, steps: Steps) -> WorkerProcess:
+    threads = torch.get_num_threads()
+    return WorkerProcess(
+        name,
+        worker_command(path, folder / "inputs", threads),
+        folder / f"{position}.log",
+        threads=threads,
+        timeout=timeout,
+        heartbeat=steps.again,
+    )
 
 
 def interleaved(timers: Mapping[str, Timer], rounds: int, progress: ProgressCallback) -> dict[str, list[int]]:
