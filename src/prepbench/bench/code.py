@@ -28,7 +28,7 @@ def code_for(state: BenchState, inferred: DynamicAxes, explained: Sequence[Expla
     """
     names = given.expressions
     model = names["model"]
-    lines = ["import prepbench as pb", "", *given.definitions]
+    lines = [*(["import copy", ""] if state.fixes else []), "import prepbench as pb", "", *given.definitions]
     lines.append(f"axes = pb.DynamicAxes.infer({names['tracing_inputs']}, {model})")
     lines += [f"axes = axes.{change}" for change in _changes(state.axes, inferred)]
     fixed = _fixes(state, names)
@@ -44,7 +44,7 @@ def code_for(state: BenchState, inferred: DynamicAxes, explained: Sequence[Expla
         lines += [f"    {line}" for line in _call_lines(state, explained, called, "target")]
         lines += ["    )", "    for name, target in targets.items()", "}"]
         compiled = "**compiled"
-    return "\n".join([*lines, _comparison(compiled, names)]) + "\n"
+    return "\n".join([*lines, _comparison(compiled, called)]) + "\n"
 
 
 def _fixes(state: BenchState, names: Mapping[str, str]) -> list[str]:
@@ -53,8 +53,6 @@ def _fixes(state: BenchState, names: Mapping[str, str]) -> list[str]:
         return []
     model = names["model"]
     return [
-        "import copy",
-        "",
         f"fixed = copy.deepcopy({model})",
         f"for rewrite in pb.check_traceability({model}, {names['tracing_inputs']}).rewrites:",
         f"    if rewrite.fqn in {list(state.fixes)!r} and rewrite.verify({model}, {names['tracing_inputs']}).passed:",
