@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import ipywidgets
@@ -156,6 +157,26 @@ def test_a_contradiction_and_old_results_are_marked(bench: pb.Bench, controls: B
     assert "the target was ONNX Runtime" in controls.stale
     bench.undo()
     assert not controls.stale
+
+
+def test_files_are_written_where_the_page_says(bench: pb.Bench, controls: BenchControls, tmp_path: Path) -> None:
+    sent: list[tuple[dict[str, Any], Any]] = []
+    controls.send = lambda content, buffers=None: sent.append((content, buffers))
+    for action, name in (("save", "net.bench.json"), ("report", "net.html")):
+        _click(controls, action=action, path=str(tmp_path / name))
+        assert sent.pop()[0] == {"action": "written", "path": str(tmp_path / name)}
+        assert (tmp_path / name).exists()
+    _click(controls, action="download", what="report")
+    content, (page,) = sent.pop()
+    assert content == {"action": "download", "name": "Sequential.html"}
+    assert page.startswith(b"<!doctype html>")
+    _click(controls, action="save", path=str(tmp_path / "net.json"))
+    assert "must end in" in controls.message["text"]
+
+
+def test_limits_of_a_dim_are_counts(bench: pb.Bench, controls: BenchControls) -> None:
+    _click(controls, action="limit_axis", path="input", dim=0, min=0, max=64)
+    assert (controls.axes[0]["min"], controls.axes[0]["max"]) == (-1, 64)
 
 
 def test_a_click_sends_only_what_it_changed(bench: pb.Bench, controls: BenchControls) -> None:

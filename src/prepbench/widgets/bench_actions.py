@@ -51,7 +51,7 @@ class NameAxis:
 
 @dataclass(frozen=True)
 class LimitAxis:
-    """Limit the sizes of a dim; -1 is no limit."""
+    """Limit the sizes of a dim; 0 is no limit."""
 
     path: str
     dim: int
@@ -173,7 +173,7 @@ def _set_axis(controls: Controls) -> Callable[..., object]:
 
 def _limit_axis(controls: Controls) -> Callable[..., object]:
     def limit(path: str, dim: int, min: int, max: int) -> None:
-        bounds = [None if bound < 0 else bound for bound in (min, max)]
+        bounds = [bound or None for bound in (min, max)]
         controls.bench.limit_axis(path, dim, bounds[0], bounds[1], linked=True)
 
     return limit
