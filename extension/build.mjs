@@ -30,7 +30,8 @@ async function bundle(entry, format, engine = "") {
 }
 
 async function styles(name) {
-  const parts = ["generated/controls", ...(name === "diagram" ? ["generated/colours"] : []), `style/${name}`];
+  const more = { diagram: ["generated/colours", "style/diagram"], bench: ["style/bench", "style/bench-steps"] };
+  const parts = ["generated/controls", ...more[name]];
   const sheets = await Promise.all(parts.map((part) => readFile(here(`src/${part}.css`), "utf8")));
   const result = await build({
     ...common,

@@ -37,7 +37,7 @@ def files() -> dict[str, str]:
         "schema.json": json.dumps({"$defs": schema()["$defs"]}, separators=(",", ":")) + "\n",
         "palette.json": json.dumps(_marks(), indent=1, ensure_ascii=False) + "\n",
         "colours.css": _css(".pbd", palette.variables()),
-        "controls.css": _css(".pbd, .pbb, .pbl-panel", palette.controls()),
+        "controls.css": _css(".pbd, .pbb, .pbb-box, .pbl-panel", palette.controls()),
     }
 
 

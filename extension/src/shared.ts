@@ -7,6 +7,8 @@ export interface Shared {
   adopt?: (view: DiagramView) => () => void;
   /** Opens a line of the user's code; `from` is the element that asks. */
   openSource?: (file: string, line: number, code: string, from: HTMLElement) => void;
+  /** Puts code into a cell below the one that `from` is in. */
+  insertBelow?: (code: string, from: HTMLElement) => void;
   layout?: Promise<string>;
 }
 

@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.lab import Lab, running, watch
+from tests.browser.measures import broken_labels, contrast, covered_by_map, inside, smallest_text, turn_to
 from tests.browser.notebooks import looks, open_notebook, outputs_of, run_cell, set_source
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -118,72 +119,6 @@ def shot(page: Page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
-def inside(inner: Locator, outer: Locator) -> bool:
-    """Whether an element lies in the visible area of another."""
-    a, b = inner.bounding_box(), outer.bounding_box()
-    assert a
-    assert b
-    near = 1.0
-    return (
-        a["x"] >= b["x"] - near
-        and a["y"] >= b["y"] - near
-        and a["x"] + a["width"] <= b["x"] + b["width"] + near
-        and a["y"] + a["height"] <= b["y"] + b["height"] + near
-    )
-
-
-def covered_by_map(view: Locator) -> list[str]:
-    """Boxes that the small map lies over."""
-    names: list[str] = view.evaluate(
-        """e => {
-          const map = e.querySelector('.pbd-map').getBoundingClientRect();
-          if (!map.width) return [];
-          const canvas = e.querySelector('.pbd-canvas').getBoundingClientRect();
-          return [...e.querySelectorAll('g.node')].filter(node => {
-            const r = node.getBoundingClientRect();
-            const [right, bottom] = [Math.min(r.right, canvas.right), Math.min(r.bottom, canvas.bottom)];
-            return r.left < map.right && right > map.left && r.top < map.bottom && bottom > map.top;
-          }).map(node => node.getAttribute('aria-label'));
-        }"""
-    )
-    return names
-
-
-def smallest_text(view: Locator) -> float:
-    """Pixels of the smallest text in the picture."""
-    size: float = view.evaluate(
-        """e => Math.min(...[...e.querySelectorAll('.pb-diagram text')].map(
-            t => Number(t.getAttribute('font-size')) * t.getScreenCTM().a))"""
-    )
-    return size
-
-
-def contrast(element: Locator) -> float:
-    """Of an element's text with its own background, as WCAG 2 defines it."""
-    ratio: float = element.evaluate(
-        """e => {
-          const style = getComputedStyle(e);
-          const [text, ground] = [style.color, style.backgroundColor].map(colour => {
-            const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map(Number).map(part => part / 255)
-              .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-          });
-          return (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
-        }"""
-    )
-    return ratio
-
-
-def broken_labels(view: Locator) -> list[str]:
-    """Labels in the details that are broken into lines."""
-    broken: list[str] = view.evaluate(
-        """e => [...e.querySelectorAll('.pbd-side dt')].filter(
-            t => t.getBoundingClientRect().height > 1.6 * parseFloat(getComputedStyle(t).lineHeight)
-        ).map(t => t.textContent)"""
-    )
-    return broken
-
-
 def test_a_diagram_in_a_cell_can_be_read(page: Page, shared_lab: Lab) -> None:
     problems, _ = watch(page, shared_lab.url)
     open_notebook(page, shared_lab, "diagram", [MODEL, "pb.recursive_trace(net, inputs=batches)"])
@@ -228,11 +163,15 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     )
     run_cell(page, 0)
     run_cell(page, 1)
-    bench = page.locator(".pbb", has=page.locator(".pbb-layers"))
+    bench = page.locator(".pbb-box")
     expect(bench).to_be_visible(timeout=60_000)
 
+    failure = bench.locator(".pbb-capture .pbb-card")
+    expect(failure).to_contain_text("if x.sum() > 0:")  # known before anything is compiled
+    expect(failure.get_by_role("button", name="Apply fix")).to_be_visible()
+    turn_to(bench, "precision")
     filter_box = bench.get_by_role("searchbox")
-    rows = bench.locator("tbody tr:visible")
+    rows = bench.locator("tr[data-at]:visible")
     for query, count in (("blocks.*.conv1", 4), ("CONV1", 4), ("blocks.[01].conv?", 4), ("linear", 1), ("", 10)):
         filter_box.fill(query)
         expect(rows).to_have_count(count)
@@ -241,6 +180,7 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     bench.get_by_role("button", name="Show all layers").click()
     expect(rows).to_have_count(10)
 
+    turn_to(bench, "axes")
     axis = bench.locator("[aria-label='x dim 2 dynamic']")
     axis.click()
     expect(bench.locator(".pbb-problem")).to_contain_text("sample 2 has 40")
@@ -249,6 +189,7 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     bench.get_by_role("button", name="Undo").click()
     expect(bench.locator(".pbb-problem")).to_have_count(0)
 
+    turn_to(bench, "run")
     bench.get_by_role("button", name="Compile", exact=True).click()
     card = bench.locator(".pbb-error")
     expect(card.locator("strong")).to_have_text("gate cannot be captured: data-dependent branch", timeout=120_000)
@@ -273,13 +214,15 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
 
     for theme, width in looks(page):
         bench.scroll_into_view_if_needed()
+        turn_to(bench, "precision")
         shot(page, f"bench-{width}-{theme[-5:].strip()}")
-        area, first = bench.locator(".pbb-scroll"), bench.locator("tbody tr").first
+        area, first = bench.locator(".pbb-layers .pbb-scroll"), bench.locator("tr[data-at='0']")
         assert inside(first.locator(".pbb-note"), area), (theme, width)
         assert inside(first.locator("th"), area), (theme, width)
         area.evaluate("e => e.scrollTo(9999, 0)")
         assert inside(first.locator("th"), area), "names stay"
         area.evaluate("e => e.scrollTo(0, 0)")
+        turn_to(bench, "results")
         chart, code = page.locator(".js-plotly-plot").last, page.locator(".pbb-code")
         expect(chart).to_be_visible(timeout=30_000)
         assert chart.bounding_box()["y"] < code.bounding_box()["y"], "the code is below the chart"  # type: ignore[index]
@@ -294,13 +237,16 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     printed: Any = run_cell(page, 3)[0]
     assert "int8 ONNX Runtime" in printed["text"]
 
-    bench.locator("tbody tr").first.get_by_role("radio").last.click()
-    expect(bench.locator(".pbb-old")).to_contain_text("1 layer had another precision")
-    expect(bench.locator("thead")).to_contain_text("old result")
+    turn_to(bench, "precision")
+    bench.locator("tr[data-at='0']").click()
+    bench.get_by_role("radio", name="float32").click()
+    expect(bench.locator(".pbb-layers thead")).to_contain_text("Applied (old)")
+    turn_to(bench, "run")
+    expect(bench.locator(".pbb-run .pbb-old")).to_contain_text("1 layer had another precision")
     expect(page.locator(".pbb-stale")).to_have_count(1)
     shot(page, "stale")
     bench.get_by_role("button", name="Undo").click()
-    expect(bench.locator(".pbb-old")).to_have_count(0)
+    expect(bench.locator(".pbb-run .pbb-old")).to_have_count(0)
     expect(page.locator(".pbb-stale")).to_have_count(0)
     assert not problems
 
@@ -384,6 +330,7 @@ def test_long_models_and_caches_open_on_what_they_hold(page: Page, shared_lab: L
         assert inside(view.locator("g.node").first, view.locator(".pbd-canvas")), where
 
         run_cell(page, 4)
+        turn_to(page.locator(".pbb-box").last, "axes")
         rows = page.locator(".pbb-axes-row")
         expect(rows).to_have_count(2)
         expect(rows.last).to_contain_text("cache[*][*] × 12")

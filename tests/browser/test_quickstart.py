@@ -22,31 +22,36 @@ def test_quickstart_runs_and_the_bench_compiles(page: Page, lab: Any) -> None:
     page.wait_for_function(READY, timeout=90_000)
     _clear_and_run_all(page)
 
-    bench = page.locator(".pbb", has=page.locator(".pbb-layers")).last
+    bench = page.locator(".pbb-box").last
     expect(bench).to_be_visible(timeout=30_000)
     bench.scroll_into_view_if_needed()
 
+    bench.locator("[data-step='axes']").click()
     axis = bench.locator(".pbb-axis[aria-pressed='false']").first
     label = axis.get_attribute("aria-label")
     axis.click()
     toggled = bench.locator(f".pbb-axis[aria-label='{label}']")
     expect(toggled).to_have_attribute("aria-pressed", "true")
-    bench.get_by_role("button", name="Undo").click()  # the network takes images of one size only
+    bench.get_by_role("button", name="Undo", exact=True).click()  # the network takes images of one size only
     expect(toggled).to_have_attribute("aria-pressed", "false")
 
-    row = bench.locator("tbody tr").first
+    bench.locator("[data-step='precision']").click()
+    row = bench.locator("tr[data-at='0']")
     layer = row.get_attribute("data-fqn")
-    row.get_by_role("radio", name=f"{layer} float32").click()
-    expect(row).to_have_attribute("data-precision", "float32")
+    row.click()
+    bench.get_by_role("radio", name="float32").click()
+    expect(row).to_have_attribute("data-planned", "float")
     page.locator(".pbb-code summary", has_text="The same in Python").click()
     expect(page.locator(".pbb-code pre")).to_contain_text(
         f"'{layer}': pb.LayerQuantizationSettings(skip_quantization=True)"
     )
 
+    bench.locator("[data-step='run']").click()
     bench.get_by_role("button", name="Compile").click()
     expect(bench.locator(".pbb-run progress")).to_be_visible()
     expect(bench.locator(".pbb-message.pbb-info")).to_contain_text("mixed int8 ONNX Runtime", timeout=180_000)
     expect(page.locator(".pbb-message.pbb-error")).to_have_count(0)
+    bench.locator("[data-step='results']").click()
     chart = page.locator(".jp-Cell", has=page.locator(".pbb")).last.locator(".js-plotly-plot")
     expect(chart).to_be_visible(timeout=30_000)
     expect(chart).to_contain_text("mixed int8 ONNX Runtime")

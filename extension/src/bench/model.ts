@@ -2,13 +2,13 @@
 
 import type { BenchActions, BenchSummary, RunStatus } from "../generated/widgets";
 
-/** The controls have all but the code, the code's own widget has nothing else; `part` tells which it is. */
+/** The controls have all of it, the code's own widget has only the code; `part` tells which it is. */
 export type BenchTraits = BenchSummary & RunStatus & { part: "controls" | "code" };
 
 export interface BenchModel {
   get<K extends keyof BenchTraits>(name: K): BenchTraits[K];
-  on(event: string, callback: () => void): void;
-  off(event: string, callback: () => void): void;
+  on(event: string, callback: (...given: never[]) => void): void;
+  off(event: string, callback: (...given: never[]) => void): void;
   send(content: Record<string, unknown>): void;
 }
 

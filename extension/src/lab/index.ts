@@ -11,6 +11,7 @@ import { benchFiles } from "./benchfile";
 import { benchRendererFactory } from "./benchoutput";
 import { addCommands } from "./commands";
 import { addFileType, graphFiles } from "./document";
+import { cellInserter } from "./insert";
 import { rendererFactory } from "./mime";
 import { ModelPanel } from "./panel";
 import { Diagrams, type OpenSource } from "./registry";
@@ -37,7 +38,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   ): void => {
     const openSource = sourceOpener(app);
     const diagrams = new Diagrams(openSource);
-    shareWithWidgets(diagrams, openSource);
+    shareWithWidgets(app, diagrams, openSource);
     rendermime.addFactory(rendererFactory(diagrams), 0);
     rendermime.addFactory(benchRendererFactory(diagrams));
     for (const kind of [graphFiles(app, diagrams), benchFiles(app, diagrams)]) addFileType(app, kind, restorer);
@@ -52,11 +53,12 @@ const plugin: JupyterFrontEndPlugin<void> = {
 };
 
 /** Widgets of the same page use the scripts that are here already, and appear in the panel. */
-function shareWithWidgets(diagrams: Diagrams, openSource: OpenSource): void {
+function shareWithWidgets(app: JupyterFrontEnd, diagrams: Diagrams, openSource: OpenSource): void {
   const shared: Shared = {
     assets,
     adopt: (view) => diagrams.adopt(view),
     openSource: (file, line, code, from) => openSource(file, line, from, code),
+    insertBelow: cellInserter(app),
   };
   Object.assign(globalThis, { [PLACE]: shared });
 }

@@ -113,6 +113,7 @@ CATEGORIES = tuple(
 
 def controls() -> dict[str, Shade]:
     """The colours of the controls around diagrams, of the bench and of the panel, by CSS variable."""
+    fills = {f"precision-{name}": fill for name, fill in PRECISION.items()}
     return {
         "page": PAGE,
         "text": TEXT,
@@ -126,6 +127,11 @@ def controls() -> dict[str, Shade]:
         "error": ERROR,
         "shadow": SHADOW,
         "leaf": STATUS["leaf"].outline,
+        "failed": STATUS["failed"].outline,
+        "change": _CHANGE,
+        "hit": HIT,
+        **{name: fill.ground for name, fill in fills.items()},
+        **{f"{name}-text": fill.text for name, fill in fills.items()},
     }
 
 

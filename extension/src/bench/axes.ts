@@ -1,0 +1,159 @@
+/** The step of axes: chips by input; dims of one size that are linked are one chip. */
+
+import type { AxisSummary } from "../generated/widgets";
+import { make } from "../render/dom";
+import { type Cleanups, live, REBUILD } from "./live";
+import { act, type BenchModel } from "./model";
+
+/** The axes, each with whether an earlier one stands for it. */
+export function withLeaders(axes: readonly AxisSummary[]): { axis: AxisSummary; leader: AxisSummary | null }[] {
+  const leaders = new Map<string, AxisSummary>();
+  return axes.map((axis) => {
+    const leader = leaders.get(placeOf(axis)) ?? null;
+    if (!leader) for (const place of axis.linked) if (!leaders.has(place)) leaders.set(place, axis);
+    return { axis, leader };
+  });
+}
+
+export function placeOf({ path, dim }: Pick<AxisSummary, "path" | "dim">): string {
+  return `${path} dim ${dim}`;
+}
+
+export function axesStep(model: BenchModel, ends: Cleanups): HTMLElement {
+  let edited = "";
+  const edit = (place: string): void => {
+    edited = edited === place ? "" : place;
+    element.dispatchEvent(new Event(REBUILD));
+    const first = edited ? ".pbb-axis-editor input" : `[data-edit="${CSS.escape(place)}"]`;
+    element.querySelector<HTMLElement>(first)?.focus();
+  };
+  const element: HTMLElement = live(model, ["axes"], () => axesView(model, edited, edit), ends);
+  return element;
+}
+
+function axesView(model: BenchModel, edited: string, edit: (place: string) => void): HTMLElement {
+  const axes = model.get("axes");
+  if (!axes.length)
+    return make("p", { class: "pbb-dim" }, "The samples hold no tensors, so there are no sizes to choose.");
+  const rows = new Map<string, HTMLElement[]>();
+  const texts = new Map<string, string>();
+  const editors = new Map<string, HTMLElement>();
+  const problems: string[] = [];
+  for (const { axis, leader } of withLeaders(axes)) {
+    if (axis.problem && !leader?.problem) problems.push(axis.problem); // one chip has one problem
+    const chips = rows.get(axis.path) ?? [];
+    rows.set(axis.path, chips);
+    texts.set(axis.path, axis.places > 1 ? `${axis.path} × ${axis.places}` : axis.path);
+    chips.push(leader ? linkedChip(axis, leader) : chip(model, axis, edit, edited === placeOf(axis)));
+    if (!leader && edited === placeOf(axis)) editors.set(axis.path, axisEditor(model, axis));
+  }
+  const parts = [...rows].map(([path, chips]) =>
+    make(
+      "div",
+      { class: "pbb-axes-input" },
+      make("div", { class: "pbb-axes-row" }, make("code", { title: texts.get(path)! }, texts.get(path)!), ...chips),
+      ...(editors.has(path) ? [editors.get(path)!] : []),
+    ),
+  );
+  const notes = problems.map((problem) => make("p", { class: "pbb-problem", role: "alert" }, `⚠ ${problem}`));
+  const help = "A dynamic dim takes any size, also ones that the samples do not have. Click a dim to change it.";
+  return make("div", { class: "pbb-stack" }, make("p", { class: "pbb-dim" }, help), ...parts, ...notes);
+}
+
+function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => void, isOpen: boolean): HTMLElement {
+  const { path, dim, dynamic, sizes, problem, verified, linked } = axis;
+  const seen = sizes.length ? sizes.join(", ") : "?";
+  const wrong = verified !== "" && !verified.startsWith("✓");
+  const attributes = {
+    type: "button",
+    class: problem ? "pbb-axis pbb-wrong" : "pbb-axis",
+    "aria-pressed": String(dynamic),
+    "aria-label": `${path} dim ${dim} dynamic`,
+    title:
+      problem ||
+      `dim ${dim}: sizes in the samples ${seen}. ${dynamic ? "Any size" : "Only this size"} after compiling.`,
+    click: () => act(model, "set_axis", { path, dim, dynamic: !dynamic }),
+  };
+  const range = rangeText(axis);
+  const state = dynamic
+    ? `dynamic${range ? ` · ${range}` : ""} · seen ${seen}`
+    : problem
+      ? "⚠ static, but sizes differ"
+      : "static";
+  const toggle = make("button", attributes, make("b", {}, dynamic ? nameOf(axis) : seen), make("small", {}, state));
+  if (verified) toggle.append(make("small", { class: wrong ? "pbb-wrong-text" : "pbb-proven" }, verified));
+  if (linked.length)
+    toggle.append(
+      make(
+        "small",
+        {},
+        `also ${linked.slice(0, 2).join(", ")}${linked.length > 2 ? ` and ${linked.length - 2} more` : ""}`,
+      ),
+    );
+  const place = placeOf(axis);
+  const name = `Name and range of ${place}`;
+  const pencil = make(
+    "button",
+    {
+      type: "button",
+      class: "pbb-icon",
+      title: name,
+      "aria-label": name,
+      "aria-expanded": String(isOpen),
+      "data-edit": place,
+      disabled: !dynamic,
+      click: () => edit(place),
+    },
+    "✎",
+  );
+  return make("div", { class: "pbb-chip" }, toggle, pencil);
+}
+
+function linkedChip(axis: AxisSummary, leader: AxisSummary): HTMLElement {
+  const text = leader.dynamic ? nameOf(leader) : axis.sizes.join(", ");
+  const title = `The same size as ${placeOf(leader)}, and changed with it`;
+  return make("span", { class: "pbb-linked", title, "aria-label": `dim ${axis.dim}: ${text}, ${title}` }, `= ${text}`);
+}
+
+function nameOf({ name, symbol, dim }: AxisSummary): string {
+  return name || symbol || `d${dim}`;
+}
+
+function rangeText({ min, max }: AxisSummary): string {
+  if (min < 1 && max < 1) return "";
+  if (max < 1) return `≥ ${min}`;
+  return min < 1 ? `≤ ${max}` : `${min} … ${max}`;
+}
+
+function axisEditor(model: BenchModel, axis: AxisSummary): HTMLElement {
+  const { path, dim, min, max } = axis;
+  const place = placeOf(axis);
+  const rename = (): void => {
+    if (name.value.trim() !== nameOf(axis)) act(model, "name_axis", { path, dim, name: name.value.trim() });
+  };
+  const limit = (): void => {
+    const [from, to] = [numberIn(low), numberIn(high)];
+    if (from !== Math.max(0, min) || to !== Math.max(0, max))
+      act(model, "limit_axis", { path, dim, min: from, max: to });
+  };
+  const name = make("input", { type: "text", value: nameOf(axis), "aria-label": `Name of ${place}`, change: rename });
+  const low = limitBox(min, `Smallest size of ${place}`, limit);
+  const high = limitBox(max, `Largest size of ${place}`, limit);
+  return make(
+    "div",
+    { class: "pbb-axis-editor", role: "group", "aria-label": `Name and range of ${place}` },
+    make("label", {}, "Name ", name),
+    make("label", {}, "from ", low),
+    make("label", {}, "to ", high),
+    make("span", { class: "pbb-dim" }, "empty: no limit"),
+  );
+}
+
+function limitBox(value: number, label: string, change: () => void): HTMLInputElement {
+  return make("input", { type: "number", min: 1, step: 1, value: value < 1 ? "" : value, "aria-label": label, change });
+}
+
+/** What is typed; 0, which is no size to ask for, stands for no limit. */
+function numberIn(box: HTMLInputElement): number {
+  return Math.max(0, Math.trunc(Number(box.value)) || 0);
+}

@@ -1,0 +1,28 @@
+/** Buttons that several steps have. */
+
+import { copyIcon, copyText, make } from "../render/dom";
+import { act, type BenchModel } from "./model";
+
+const SAID_MS = 1600;
+
+export function copyButton(text: () => string, label: string): HTMLButtonElement {
+  const click = async (): Promise<void> => {
+    await copyText(text());
+    button.replaceChildren(copyIcon(), " Copied");
+    setTimeout(() => button.replaceChildren(copyIcon(), ` ${label}`), SAID_MS);
+  };
+  const button = make("button", { type: "button", click }, copyIcon(), ` ${label}`);
+  return button;
+}
+
+type Plain = "undo" | "redo" | "compile" | "cancel" | "capture";
+
+/** A button that asks Python for something that needs no more words. */
+export function actButton(model: BenchModel, action: Plain, label: string, more = {}): HTMLButtonElement {
+  return make("button", { type: "button", ...more, click: () => act(model, action, {}) }, label);
+}
+
+/** Text that is folded after some lines. */
+export function folded(title: string, text: string, name = title): HTMLElement {
+  return make("details", { "data-name": name }, make("summary", {}, title), make("pre", {}, text));
+}

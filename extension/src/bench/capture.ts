@@ -1,0 +1,166 @@
+/** The step in which failures of capture are seen and dealt with. */
+
+import type { FailureSummary } from "../generated/widgets";
+import { make } from "../render/dom";
+import { sharedNow } from "../shared";
+import { actButton, copyButton } from "./buttons";
+import { type Cleanups, live } from "./live";
+import { act, type BenchModel } from "./model";
+import { counted } from "./numbers";
+
+const AT_ONCE = 20; // cards
+
+export function captureStep(model: BenchModel, ends: Cleanups): HTMLElement {
+  return make(
+    "div",
+    { class: "pbb-capture" },
+    live(model, ["failures", "running"], failuresView, ends),
+    live(model, ["selected", "leaves", "leaf_wrap", "leaf_label", "failures"], leavesView, ends),
+    live(model, ["assumptions"], assumptionsView, ends),
+  );
+}
+
+function failuresView(model: BenchModel): HTMLElement {
+  const failures = model.get("failures");
+  const again = actButton(model, "capture", "Capture again", {
+    disabled: model.get("running"),
+    title: "After a change of the model or its code",
+  });
+  const open = failures.filter(({ fixed, is_leaf }) => !fixed && !is_leaf);
+  const modules = open.reduce((sum, { count }) => sum + Math.max(1, count), 0);
+  const words = !failures.length
+    ? "✓ Every module can be captured."
+    : modules
+      ? `✕ ${counted(modules, "module")} cannot be captured.`
+      : "✓ What could not be captured is dealt with.";
+  const head = make("div", { class: "pbb-line" }, make("b", { role: "status" }, words), again);
+  const cards = failures.slice(0, AT_ONCE).map((failure) => card(model, failure));
+  const rest = failures.length - cards.length;
+  const more = rest > 0 ? [make("p", { class: "pbb-dim" }, `and ${rest} more, listed in the report`)] : [];
+  return make("div", { class: "pbb-stack" }, head, ...cards, ...more);
+}
+
+function card(model: BenchModel, failure: FailureSummary): HTMLElement {
+  const { fqn, type, title, remedy, fixed, is_leaf, count } = failure;
+  const name = fqn || "the model itself";
+  const state = fixed ? "fixed" : is_leaf ? "leaf" : "failed";
+  const sign = { fixed: "✓ fixed", leaf: "▣ leaf module", failed: "✕ failed" }[state];
+  const head = make(
+    "div",
+    { class: "pbb-line" },
+    make("span", { class: "pbb-sign-text" }, sign),
+    make("strong", {}, title),
+  );
+  const select = (): void => act(model, "select", { fqn });
+  const where = make(
+    "div",
+    {},
+    make("button", { type: "button", class: "pbb-link", title: "Show in the diagram", click: select }, name),
+    make("span", { class: "pbb-dim" }, ` ${type}${count > 1 ? ` · ${count} modules fail alike` : ""}`),
+  );
+  const parts = [head, where, ...lineOf(failure)];
+  if (remedy && state === "failed") parts.push(make("p", { class: "pbb-remedy" }, remedy));
+  parts.push(...fixOf(failure), actions(model, failure, name));
+  return make(
+    "article",
+    { class: "pbb-card", "data-state": state, "aria-label": `${name}: ${title}, ${state}` },
+    ...parts,
+  );
+}
+
+function lineOf({ place, code }: FailureSummary): HTMLElement[] {
+  return place ? [make("code", { class: "pbb-place" }, make("span", { class: "pbb-dim" }, place), `   ${code}`)] : [];
+}
+
+/** The change that would make it work, and how it was checked. */
+function fixOf({ fqn, diff, proof, can_fix, fixed }: FailureSummary): HTMLElement[] {
+  if (!diff) return [];
+  const title = fixed ? "The change" : can_fix ? "A change that works" : "A draft of a change";
+  const lines = diff.split("\n").map((line) => {
+    const kind = /^[+](?![+]{2} )/.test(line) ? "pbb-added" : /^-(?!-- )/.test(line) ? "pbb-removed" : "";
+    return make("span", { class: kind }, `${line}\n`);
+  });
+  const details = make(
+    "details",
+    { "data-name": `fix ${fqn}`, open: !fixed },
+    make("summary", {}, title),
+    make("pre", { class: "pbb-diff" }, ...lines),
+    make("p", { class: "pbb-dim" }, proof),
+  );
+  return [details];
+}
+
+function actions(model: BenchModel, failure: FailureSummary, name: string): HTMLElement {
+  const { fqn, can_fix, fixed, is_leaf, file, line, code, place, report, count } = failure;
+  const row = make("div", { class: "pbb-actions" });
+  if (can_fix && !fixed) {
+    const click = (): void => act(model, "apply_fix", { fqn });
+    row.append(
+      make(
+        "button",
+        { type: "button", class: "pbb-primary", "aria-label": `Apply fix to ${name}`, click },
+        "Apply fix",
+      ),
+    );
+  }
+  if (fixed) {
+    const click = (): void => act(model, "remove_fix", { fqn });
+    row.append(make("button", { type: "button", "aria-label": `Take back the fix of ${name}`, click }, "Take back"));
+  }
+  if (fqn && !fixed) {
+    const click = (): void => act(model, "set_leaf", { fqn, leaf: !is_leaf });
+    const label = is_leaf ? "Not a leaf" : count > 1 ? "Make them leaf modules" : "Make it a leaf";
+    const title = "A leaf module stays in Python; not every target runs it";
+    row.append(make("button", { type: "button", title, "aria-label": `${label}: ${name}`, click }, label));
+  }
+  const open = sharedNow().openSource;
+  if (open && file) {
+    const click = (): void => open(file, line, code, row);
+    row.append(make("button", { type: "button", title: `Open ${place}`, click }, "Open line"));
+  }
+  if (report) row.append(copyButton(() => report, "Copy report"));
+  return row;
+}
+
+function leavesView(model: BenchModel): HTMLElement {
+  const leaves = model.get("leaves");
+  const failed = new Set(model.get("failures").map(({ fqn }) => fqn));
+  const selected = model.get("selected");
+  const shown = leaves.filter((fqn) => !failed.has(fqn));
+  if (selected && !shown.includes(selected) && !failed.has(selected)) shown.unshift(selected);
+  const change = (): void => act(model, "set_leaf_wrap", { leaf_wrap: all.checked });
+  const all = make("input", { type: "checkbox", change });
+  all.checked = model.get("leaf_wrap");
+  const title =
+    "Modules that cannot be captured become leaf modules, which stay in Python. Not every target runs them.";
+  const switches = shown.map((fqn) => leafSwitch(model, fqn, leaves.includes(fqn)));
+  const hint = selected ? [] : [make("p", { class: "pbb-dim" }, "Select a module in the diagram to make it a leaf.")];
+  return make(
+    "section",
+    { class: "pbb-stack", "aria-label": "Leaf modules" },
+    make("h4", {}, "Leaf modules"),
+    make("label", { class: "pbb-switch", title }, all, ` ${model.get("leaf_label")}`),
+    ...switches,
+    ...hint,
+  );
+}
+
+function leafSwitch(model: BenchModel, fqn: string, on: boolean): HTMLElement {
+  const change = (): void => act(model, "set_leaf", { fqn, leaf: box.checked });
+  const box = make("input", { type: "checkbox", "aria-label": `${fqn} is a leaf module`, change });
+  box.checked = on;
+  return make("label", { class: "pbb-switch" }, box, " ", make("code", {}, fqn), on ? " stays in Python" : "");
+}
+
+function assumptionsView(model: BenchModel): HTMLElement {
+  const assumptions = model.get("assumptions");
+  const items = assumptions.map((text) => make("li", {}, text));
+  return make(
+    "section",
+    { class: "pbb-stack", "aria-label": "What the graph takes for granted" },
+    make("h4", {}, "What the graph takes for granted"),
+    items.length
+      ? make("ul", { class: "pbb-list" }, ...items)
+      : make("p", { class: "pbb-dim" }, "Nothing beyond the samples' types."),
+  );
+}

@@ -1,0 +1,40 @@
+/** In what two runs differ. */
+
+import type { DifferenceRow } from "../generated/widgets";
+import { make } from "../render/dom";
+import type { BenchModel } from "./model";
+import { counted } from "./numbers";
+
+const LAYERS = 200; // that are listed
+
+export function differenceView(model: BenchModel): HTMLElement {
+  const { first, second, results, settings, layers, note } = model.get("difference");
+  const place = make("div", { class: "pbb-compare" });
+  if (!first || !second) return place;
+  place.append(make("h4", {}, `${first} against ${second}`));
+  if (note) place.append(make("p", { class: "pbb-remedy" }, note));
+  if (!results.length && !settings.length && !layers.length) place.append(make("p", {}, "They do not differ."));
+  const parts: [string, readonly DifferenceRow[]][] = [
+    ["Results", results],
+    ["Settings", settings],
+    [`Layers (${layers.length})`, layers.slice(0, LAYERS)],
+  ];
+  for (const [title, rows] of parts) if (rows.length) place.append(table(title, rows, first, second));
+  const rest = layers.length - LAYERS;
+  if (rest > 0) place.append(make("p", { class: "pbb-dim" }, `and ${counted(rest, "more layer")}`));
+  return place;
+}
+
+function table(title: string, rows: readonly DifferenceRow[], first: string, second: string): HTMLElement {
+  const head = [title, first, second].map((text) => make("th", { scope: "col", title: text }, text));
+  const body = rows.map(({ what, first: one, second: other }) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row", title: what }, what),
+      make("td", {}, one || "–"),
+      make("td", {}, other || "–"),
+    ),
+  );
+  return make("table", { "aria-label": title }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+}

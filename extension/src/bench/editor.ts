@@ -1,0 +1,168 @@
+/** What the marked layers are to be; without marks, what applies where no rule does. */
+
+import type { Decision, PrecisionChoice, SettingField } from "../generated/widgets";
+import { make } from "../render/dom";
+import { counted } from "./numbers";
+
+export interface EditorEvents {
+  precision(name: PrecisionChoice["name"]): void;
+  setting(field: string, value: string): void;
+  reset(): void;
+}
+
+export interface Edited {
+  /** Decisions of the marked layers, each kind once; empty where the default is edited. */
+  decisions: readonly Decision[];
+  layers: number;
+  pattern: string;
+  base: string;
+  precisions: readonly PrecisionChoice[];
+  settings: readonly SettingField[];
+}
+
+/** The value that all have; "" if they differ or it is not known. */
+function present(decisions: readonly Decision[], field: string): string {
+  const values = new Set(
+    decisions.map((decision) => String((decision as unknown as Record<string, unknown>)[field] ?? "")),
+  );
+  return values.size === 1 ? [...values][0]! : "";
+}
+
+const WORDS: Record<string, Record<string, string>> = {
+  weights: { "32": "float" },
+  activations: { "32": "float" },
+  block: { "0": "per channel" },
+};
+
+export class Editor {
+  readonly element = make("div", { class: "pbb-editor", role: "group", "aria-label": "Settings of the marked layers" });
+  private more = false;
+
+  constructor(private readonly events: EditorEvents) {}
+
+  focus(): void {
+    this.element.querySelector<HTMLElement>("button:not(:disabled)[tabindex='0'], button:not(:disabled)")?.focus();
+  }
+
+  show(edited: Edited): void {
+    const { layers, decisions } = edited;
+    const inside = this.element.contains(document.activeElement);
+    const label = inside ? document.activeElement?.getAttribute("aria-label") : null;
+    const isDefault = layers === 0;
+    const named = edited.pattern === "*" ? "All layers" : edited.pattern;
+    const title = isDefault ? "Default" : named || counted(layers, "layer");
+    const words = isDefault ? `every layer without a rule: ${edited.base}` : counted(layers, "layer");
+    const head = make(
+      "div",
+      { class: "pbb-editor-head", "aria-live": "polite" },
+      make("b", { title }, title),
+      make("span", { class: "pbb-dim" }, title === words ? "" : words),
+    );
+    const rows: HTMLElement[] = [
+      head,
+      make("div", { class: "pbb-editor-row" }, this.precisions(edited), ...this.buttons(edited)),
+    ];
+    if (this.more) rows.push(this.fields(edited.settings, decisions));
+    this.element.replaceChildren(...rows);
+    if (label) this.element.querySelector<HTMLElement>(`[aria-label="${CSS.escape(label)}"]`)?.focus();
+  }
+
+  private buttons(edited: Edited): HTMLElement[] {
+    const toggle = (): void => {
+      this.more = !this.more;
+      this.show(edited);
+    };
+    const attributes = { type: "button", "aria-expanded": String(this.more), "aria-label": "More settings" };
+    const more = make("button", { ...attributes, class: "pbb-quiet", click: toggle }, this.more ? "Less ▴" : "More ▾");
+    if (!edited.layers) return [more];
+    const hasRule = edited.decisions.some(({ rule }) => rule !== "global");
+    const title = "Remove what was set for these layers: the default applies again";
+    const click = (): void => this.events.reset();
+    const reset = make(
+      "button",
+      { type: "button", class: "pbb-quiet", title, disabled: !hasRule, click },
+      "Use default",
+    );
+    return [more, reset];
+  }
+
+  private precisions({ precisions, decisions, base, layers }: Edited): HTMLElement {
+    const shown = new Set(layers ? decisions.map(({ label }) => label) : [base]);
+    const group = make("div", { class: "pbb-choice", role: "radiogroup", "aria-label": "Precision" });
+    for (const { name, label, explanation, enabled } of precisions) {
+      const on = shown.size === 1 && (shown.has(label) || shown.has(name));
+      const attributes = { type: "button", role: "radio", "aria-checked": String(on), "aria-label": name };
+      const why = enabled ? explanation : `${explanation}; needs calibration inputs`;
+      const click = (): void => {
+        group.dataset["pending"] = name;
+        for (const each of group.children) each.setAttribute("aria-checked", String(each === button));
+        this.events.precision(name);
+      };
+      const button = make("button", { ...attributes, title: why, disabled: !enabled, click }, label);
+      group.append(button);
+    }
+    return steppedByArrows(group);
+  }
+
+  private fields(settings: readonly SettingField[], decisions: readonly Decision[]): HTMLElement {
+    const fields = settings.map((field) => {
+      const value = present(decisions, field.name);
+      const set = (chosen: string): void => this.events.setting(field.name, chosen);
+      const words = WORDS[field.name] ?? {};
+      return settingField(field, value, set, (choice) => words[choice] ?? choice);
+    });
+    return make("div", { class: "pbb-fields" }, ...fields);
+  }
+}
+
+/** A control for a setting or an option: buttons for few choices, a list for many, a box, or a number. */
+export function settingField(
+  { title, help, kind, choices }: Pick<SettingField, "title" | "help" | "kind" | "choices">,
+  value: string,
+  set: (value: string) => void,
+  wordOf: (choice: string) => string = (choice) => choice,
+): HTMLElement {
+  if (kind === "switch") {
+    const box = make("input", { type: "checkbox", "aria-label": title, change: () => set(String(box.checked)) });
+    box.checked = value === "true" || value === "True";
+    box.indeterminate = value === "";
+    return make("label", { class: "pbb-field pbb-switch", title: help }, box, ` ${title}`);
+  }
+  const name = make("span", { class: "pbb-field-name" }, title);
+  if (kind === "number") {
+    const number = make("input", { type: "number", value, "aria-label": title, change: () => set(number.value) });
+    return make("label", { class: "pbb-field", title: help }, name, number);
+  }
+  if (choices.length <= 4) {
+    const group = make("div", { class: "pbb-choice", role: "radiogroup", "aria-label": title });
+    for (const choice of choices) {
+      const attributes = { type: "button", role: "radio", "aria-checked": String(choice === value) };
+      const more = { "aria-label": `${title} ${wordOf(choice)}`, click: () => set(choice) };
+      group.append(make("button", { ...attributes, ...more }, wordOf(choice) || "auto"));
+    }
+    return make("div", { class: "pbb-field", title: help }, name, steppedByArrows(group));
+  }
+  const select = make("select", { "aria-label": title, change: () => set(select.value) });
+  if (!choices.includes(value)) select.append(make("option", { value, disabled: true }, value || "–"));
+  for (const choice of choices) select.append(make("option", { value: choice }, wordOf(choice) || "auto"));
+  select.value = value;
+  return make("label", { class: "pbb-field", title: help }, name, select);
+}
+
+/** One stop for Tab; arrows go on to the next choice and take it. */
+function steppedByArrows(group: HTMLElement): HTMLElement {
+  const all = (): HTMLButtonElement[] => [...group.querySelectorAll<HTMLButtonElement>("button:not(:disabled)")];
+  const checked = all().find((button) => button.getAttribute("aria-checked") === "true") ?? all()[0];
+  for (const button of group.querySelectorAll("button")) button.tabIndex = button === checked ? 0 : -1;
+  group.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    const buttons = all();
+    const at = buttons.indexOf(document.activeElement as HTMLButtonElement);
+    const next = buttons[(at + step + buttons.length) % buttons.length];
+    next?.focus();
+    next?.click();
+  });
+  return group;
+}

@@ -1,0 +1,109 @@
+/** The frame: header, rail, the step that is shown, and a line that says what goes on. */
+
+import { make } from "../render/dom";
+import { axesStep } from "./axes";
+import { captureStep } from "./capture";
+import { headerView } from "./header";
+import { type Cleanups, live } from "./live";
+import { act, type BenchModel } from "./model";
+import { Place } from "./place";
+import { PrecisionStep } from "./precision";
+import { Rail, type StepName } from "./rail";
+import { ResultsStep } from "./results";
+import { runStep } from "./run";
+
+let frames = 0;
+
+export class Frame {
+  readonly element = make("div", { class: "pbb" });
+  private readonly id = `pbb-${++frames}`;
+  private readonly panel = make("div", { class: "pbb-step", role: "tabpanel", id: `${this.id}-step`, tabindex: "-1" });
+  private readonly steps = new Map<StepName, HTMLElement>();
+  private readonly rail: Rail;
+  private readonly place: Place;
+  private precision: PrecisionStep | null = null;
+
+  constructor(
+    private readonly model: BenchModel,
+    private readonly ends: Cleanups,
+  ) {
+    const events = { code: () => this.openCode(), report: () => this.turnTo("results") };
+    const traits = ["title", "sentence", "can_undo", "can_redo"] as const;
+    const head = live(model, traits, () => headerView(model, events), ends);
+    head.classList.add("pbb-head");
+    this.rail = new Rail(model, this.id, (name) => this.turnTo(name), ends);
+    const foot = live(model, ["running", "stage", "message"], () => this.footer(), ends);
+    foot.classList.add("pbb-foot");
+    this.element.append(head);
+    this.place = new Place(this.element, (id) => act(model, "restore_run", { id }));
+    this.element.append(this.rail.element, this.place.strip, this.place.splitter, this.panel, foot);
+    this.element.addEventListener("keydown", (event) => this.key(event));
+    ends.push(() => this.place.dispose());
+    this.turnTo(this.firstStep());
+  }
+
+  private turnTo(name: StepName): void {
+    let shown = this.steps.get(name);
+    if (!shown) {
+      shown = this.make(name);
+      this.steps.set(name, shown);
+      this.panel.append(shown);
+    }
+    for (const step of this.steps.values()) step.hidden = step !== shown;
+    this.panel.dataset["shows"] = name;
+    this.panel.setAttribute("aria-labelledby", `${this.id}-${name}`);
+    this.rail.turnTo(name);
+    this.place.showStep(name);
+    if (name === "precision") this.precision?.shown();
+  }
+
+  private make(name: StepName): HTMLElement {
+    const { model, ends } = this;
+    if (name === "capture") return captureStep(model, ends);
+    if (name === "axes") return axesStep(model, ends);
+    if (name === "run") return runStep(model, ends);
+    if (name === "results") return new ResultsStep(model, ends).element;
+    this.precision = new PrecisionStep(model, ends);
+    return this.precision.element;
+  }
+
+  /** Where something is wrong, or else the layers. */
+  private firstStep(): StepName {
+    return this.model.get("steps").find(({ kind }) => kind === "bad")?.name ?? "precision";
+  }
+
+  private openCode(): void {
+    const code = this.place.find<HTMLDetailsElement>(".pbb-code");
+    if (!code) return;
+    code.open = !code.open;
+    if (!code.open) return;
+    code.scrollIntoView({ block: "nearest" });
+    code.querySelector("summary")?.focus();
+  }
+
+  /** The newest sentence, wherever one is. */
+  private footer(): HTMLElement {
+    const { model } = this;
+    const line = make("div", { class: "pbb-foot-line" });
+    const running = model.get("running");
+    const card = model.get("message");
+    const text = running ? model.get("stage") || "starting" : card.text;
+    if (!text) return line;
+    const isError = !running && card.kind === "error";
+    const click = (): void => this.turnTo("run");
+    line.append(make("span", { class: isError ? "pbb-foot-error" : "", title: text }, isError ? `✕ ${text}` : text));
+    line.append(make("button", { type: "button", class: "pbb-link", click }, running ? "Show the run" : "Details"));
+    return line;
+  }
+
+  private key(event: KeyboardEvent): void {
+    event.stopPropagation(); // the notebook's shortcuts must not run while somebody types or moves here
+    const typing = event.target instanceof HTMLInputElement && /text|search|number/.test(event.target.type);
+    if (typing || !(event.ctrlKey || event.metaKey)) return;
+    const key = event.key.toLowerCase();
+    const redo = key === "y" || (key === "z" && event.shiftKey);
+    if (!redo && key !== "z") return;
+    event.preventDefault();
+    act(this.model, redo ? "redo" : "undo", {});
+  }
+}

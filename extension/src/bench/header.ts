@@ -1,0 +1,31 @@
+/** The top of the bench: the model, one sentence of state, and what is always at hand. */
+
+import { make } from "../render/dom";
+import { actButton } from "./buttons";
+import type { BenchModel } from "./model";
+
+export interface HeaderEvents {
+  code(): void;
+  report(): void;
+}
+
+export function headerView(model: BenchModel, events: HeaderEvents): HTMLElement {
+  const step = (action: "undo" | "redo", label: string, sign: string, enabled: boolean): HTMLElement =>
+    actButton(model, action, sign, { class: "pbb-icon", "aria-label": label, title: label, disabled: !enabled });
+  const click = { code: () => events.code(), report: () => events.report() };
+  const title = { code: "The same in Python", report: "Results, and what can be taken away" };
+  return make(
+    "header",
+    {},
+    make("strong", {}, model.get("title")),
+    make("span", { class: "pbb-sentence", title: model.get("sentence") }, model.get("sentence")),
+    make(
+      "div",
+      { class: "pbb-tools" },
+      step("undo", "Undo", "↶", model.get("can_undo")),
+      step("redo", "Redo", "↷", model.get("can_redo")),
+      make("button", { type: "button", title: title.code, click: click.code }, "Code"),
+      make("button", { type: "button", title: title.report, click: click.report }, "Report"),
+    ),
+  );
+}

@@ -1,0 +1,237 @@
+/** The step in which layers get their precision: filters, an editor of the marked rows, the table, the rules. */
+
+import { make } from "../render/dom";
+import { Editor } from "./editor";
+import { readQuery, STATUSES, type Status, widen } from "./filters";
+import { type Cleanups, listen, live } from "./live";
+import { act, type BenchModel } from "./model";
+import { counted } from "./numbers";
+import { type Asked, Rows, type TableData } from "./rows";
+import { rulesView } from "./rules";
+import { LayerTable } from "./table";
+
+const MANY = 30; // layers, from which alike ones are folded at first
+
+export class PrecisionStep {
+  readonly element: HTMLElement;
+  private rows: Rows;
+  private readonly asked: Asked & { open: Set<string> };
+  private readonly table: LayerTable;
+  private readonly editor: Editor;
+  private readonly counts = make("span", { class: "pbb-counts", role: "status" });
+  private readonly nothing = make("div", { class: "pbb-nothing", role: "status" });
+  private readonly search: HTMLInputElement;
+  private readonly types = make("select", { "aria-label": "Type", change: () => this.ask({ type: this.types.value }) });
+  private readonly statuses: HTMLSelectElement;
+  private readonly group: HTMLButtonElement;
+  private sent = "";
+
+  constructor(
+    private readonly model: BenchModel,
+    ends: Cleanups,
+  ) {
+    this.rows = new Rows(this.data());
+    const many = this.rows.data.layers.length >= MANY && this.rows.groupCount * 2 <= this.rows.data.layers.length;
+    this.asked = { text: "", type: "", status: "all", sort: "", down: false, grouped: many, open: new Set() };
+    this.table = new LayerTable({
+      mark: (active) => this.tell(active ? this.nameOf(active.members) : ""),
+      sort: (order) => this.ask(order),
+      open: (group) => this.toggleGroup(group),
+      edit: () => this.editor.focus(),
+    });
+    this.editor = new Editor({
+      precision: (precision) => act(model, "set_precision", { pattern: this.patterns(), precision }),
+      setting: (field, value) => act(model, "set_layers", { pattern: this.patterns(), field, value }),
+      reset: () => act(model, "clear_rules", { pattern: this.deciding() }),
+    });
+    this.search = this.searchBox();
+    this.statuses = this.statusBox();
+    this.group = this.groupButton();
+    const rules = live(model, ["rules", "base"], rulesView, ends);
+    this.element = make(
+      "div",
+      { class: "pbb-layers" },
+      make("div", { class: "pbb-toolbar" }, this.search, this.statuses, this.types, this.group, this.counts),
+      this.editor.element,
+      this.table.element,
+      this.nothing,
+      rules,
+    );
+    this.follow(ends);
+    this.fillTypes();
+    this.ask({});
+    this.select();
+  }
+
+  /** What only exists once the step is seen. */
+  shown(): void {
+    this.table.refresh();
+    this.table.revealMarked();
+  }
+
+  private follow(ends: Cleanups): void {
+    const data = ["decisions", "planned", "outcomes", "applied", "columns", "stale", "settings", "precisions"] as const;
+    listen(this.model, [...data, "base"], () => this.update(), ends);
+    listen(this.model, ["layers"], () => this.replace(), ends);
+    listen(this.model, ["selected"], () => this.select(), ends);
+  }
+
+  private data(): TableData {
+    const { model } = this;
+    return {
+      layers: model.get("layers"),
+      decisions: model.get("decisions"),
+      planned: model.get("planned"),
+      outcomes: model.get("outcomes"),
+      applied: model.get("applied"),
+      columns: model.get("columns"),
+    };
+  }
+
+  private replace(): void {
+    this.rows = new Rows(this.data());
+    this.table.marked.layers.clear();
+    this.fillTypes();
+    this.ask({});
+  }
+
+  private update(): void {
+    this.rows.data = this.data();
+    this.ask({});
+  }
+
+  private ask(change: Partial<Asked>): void {
+    Object.assign(this.asked, change);
+    const list = this.rows.rows(this.asked);
+    const order = { sort: this.asked.sort, down: this.asked.down };
+    this.table.show(this.rows, list, this.asked.open, order, this.model.get("stale"));
+    const total = this.rows.data.layers.length;
+    const found = new Set(list.flatMap(({ members }) => members)).size;
+    this.counts.textContent = found === total ? counted(total, "layer") : `${found} of ${counted(total, "layer")}`;
+    this.group.setAttribute("aria-pressed", String(this.asked.grouped));
+    this.sayNothing(found, total);
+    this.edit();
+  }
+
+  private edit(): void {
+    const { layers } = this.table.marked;
+    const decisions = [...new Set([...layers].map((layer) => this.rows.decision(layer)))];
+    const patterns = layers.size > 1 ? this.patterns() : [];
+    this.editor.show({
+      decisions: decisions.filter((decision) => decision !== null),
+      layers: layers.size,
+      pattern: layers.size === 1 ? this.nameOf([...layers]) : patterns.length <= 2 ? patterns.join(", ") : "",
+      base: this.model.get("base"),
+      precisions: this.model.get("precisions"),
+      settings: this.model.get("settings"),
+    });
+  }
+
+  /** What is marked, in few words; nothing marked stands for every layer. */
+  private patterns(): string[] {
+    const { layers } = this.table.marked;
+    return layers.size ? this.rows.patternsFor(layers) : ["*"];
+  }
+
+  /** The rules that decide for what is marked. */
+  private deciding(): string[] {
+    const rules = [...this.table.marked.layers].map((layer) => this.rows.decision(layer)?.rule ?? "");
+    const known = new Set(this.model.get("rules").map(({ pattern }) => pattern));
+    return [...new Set(rules)].filter((rule) => known.has(rule));
+  }
+
+  private nameOf(layers: readonly number[]): string {
+    return layers.length ? (this.rows.data.layers[layers[0]!]?.fqn ?? "") : "";
+  }
+
+  /** Tells Python what is selected, and shows the editor of what is marked at once. */
+  private tell(fqn: string): void {
+    this.edit();
+    if (fqn === this.sent && fqn === this.model.get("selected")) return;
+    this.sent = fqn;
+    act(this.model, "select", { fqn });
+  }
+
+  /** Marks what was selected elsewhere: a layer, or all layers of a module. */
+  private select(): void {
+    const fqn = this.model.get("selected");
+    if (fqn === this.sent) return;
+    this.sent = fqn;
+    const { marked } = this.table;
+    marked.layers.clear();
+    if (fqn) {
+      this.rows.data.layers.forEach((layer, at) => {
+        if (layer.fqn === fqn || layer.fqn.startsWith(`${fqn}.`)) marked.layers.add(at);
+      });
+    }
+    if (marked.layers.size === 1) this.asked.open.add(this.rows.groupOf([...marked.layers][0]!));
+    this.ask({});
+    this.table.revealMarked();
+  }
+
+  private toggleGroup(group: string): void {
+    if (!this.asked.open.delete(group)) this.asked.open.add(group);
+    this.ask({});
+  }
+
+  private searchBox(): HTMLInputElement {
+    const box = make("input", {
+      type: "search",
+      placeholder: "Filter: conv, blocks.*.conv1, re:q|k",
+      title: "Part of a name or type; a pattern over whole names with * and ?; or re: and a regular expression",
+      "aria-label": "Filter layers",
+      input: () => this.ask({ text: box.value }),
+      keydown: (event: KeyboardEvent) => {
+        if (event.key !== "ArrowDown") return;
+        event.preventDefault();
+        this.table.focus();
+      },
+    });
+    return box;
+  }
+
+  private statusBox(): HTMLSelectElement {
+    const change = (): void => this.ask({ status: select.value as Status });
+    const select = make("select", { "aria-label": "Status", change });
+    for (const { name, title } of STATUSES) select.append(make("option", { value: name }, title));
+    return select;
+  }
+
+  private groupButton(): HTMLButtonElement {
+    const click = (): void => this.ask({ grouped: !this.asked.grouped });
+    const title = "Layers whose names differ in indices only become one row";
+    return make("button", { type: "button", class: "pbb-quiet", "aria-pressed": "false", title, click }, "Group alike");
+  }
+
+  private fillTypes(): void {
+    const types = [...new Set(this.rows.data.layers.map(({ type }) => type))].sort();
+    const options = types.map((type) => make("option", { value: type }, type));
+    this.types.replaceChildren(make("option", { value: "" }, "Any type"), ...options);
+    this.types.hidden = types.length < 2;
+  }
+
+  private sayNothing(found: number, total: number): void {
+    this.nothing.hidden = found > 0;
+    this.table.element.hidden = found === 0;
+    if (found > 0) return;
+    if (total === 0) {
+      this.nothing.replaceChildren("No layer of this model can be quantized. It can still be compiled: go to Run.");
+      return;
+    }
+    const { text, type, status } = this.asked;
+    const limits = [type, status === "all" ? "" : STATUSES.find(({ name }) => name === status)!.title.toLowerCase()];
+    const also = limits.filter(Boolean).join(", ");
+    const what = text.trim() ? `fits “${text.trim()}”${also ? ` (${also})` : ""}` : `is ${also}`;
+    const said = text.trim() ? "No name or type among" : "None of";
+    const click = (): void => this.clear();
+    const clear = make("button", { type: "button", click }, "Show all layers");
+    this.nothing.replaceChildren(`${said} ${total} layers ${what}. ${widen(text, readQuery(text))} `, clear);
+  }
+
+  private clear(): void {
+    this.search.value = this.types.value = "";
+    this.statuses.value = "all";
+    this.ask({ text: "", type: "", status: "all" });
+    this.search.focus();
+  }
+}

@@ -1,0 +1,169 @@
+/** The step of results: the history of runs, one of them in detail, two compared, and what can be taken away. */
+
+import type { RunSummary } from "../generated/widgets";
+import { make } from "../render/dom";
+import { differenceView } from "./compare";
+import { type Cleanups, listen, live } from "./live";
+import { act, type BenchModel } from "./model";
+import { detailsOf } from "./rundetails";
+import { takeAway } from "./takeaway";
+
+const TITLES = ["Compare", "Run", "Score", "Against float", "Median (ms)", "Speed-up", "Size", "Made"];
+
+export class ResultsStep {
+  readonly element: HTMLElement;
+  private readonly body = make("tbody");
+  private readonly details = make("div", { class: "pbb-run-details" });
+  private readonly table: HTMLElement;
+  private readonly empty = make("div", { class: "pbb-empty" });
+  private readonly rows = new Map<string, { element: HTMLElement; key: string }>();
+  private compared: string[] = [];
+  private known: Set<string> | null = null;
+
+  constructor(
+    private readonly model: BenchModel,
+    ends: Cleanups,
+  ) {
+    const head = make(
+      "tr",
+      {},
+      ...TITLES.map((title, at) => make("th", { scope: "col", class: at > 1 && at < 7 ? "pbb-number" : "" }, title)),
+    );
+    const table = make("table", { class: "pbb-runs", "aria-label": "Runs" }, make("thead", {}, head), this.body);
+    this.table = make(
+      "div",
+      { class: "pbb-scroll pbb-history", tabindex: "0", role: "region", "aria-label": "Runs" },
+      table,
+    );
+    this.empty.append(
+      make("b", {}, "No results yet."),
+      make("span", { class: "pbb-dim" }, " Choose targets in Run and press Compile; every run stays here."),
+    );
+    const difference = live(model, ["difference"], differenceView, ends);
+    this.element = make(
+      "div",
+      { class: "pbb-results" },
+      this.empty,
+      this.table,
+      this.details,
+      difference,
+      takeAway(model, ends),
+    );
+    listen(model, ["runs"], () => this.update(), ends);
+    this.update();
+  }
+
+  private update(): void {
+    const runs = this.model.get("runs");
+    this.empty.hidden = runs.length > 0;
+    this.table.hidden = runs.length === 0;
+    const ids = new Set(runs.map(({ id }) => id));
+    for (const [id, { element }] of this.rows) {
+      if (ids.has(id)) continue;
+      element.remove();
+      this.rows.delete(id);
+    }
+    this.compared = this.compared.filter((id) => ids.has(id));
+    for (const [at, run] of runs.entries()) this.place(run, at);
+    this.known = ids;
+    this.detail();
+  }
+
+  /** Makes a row only where its run changed, so that a long history costs nothing. */
+  private place(run: RunSummary, at: number): void {
+    const key = JSON.stringify(run);
+    const old = this.rows.get(run.id);
+    let element = old?.element;
+    if (!old || old.key !== key) {
+      element = this.rowOf(run);
+      if (!old && this.known !== null) element.classList.add("pbb-new");
+      const focused = old?.element.contains(document.activeElement);
+      old?.element.replaceWith(element);
+      this.rows.set(run.id, { element, key });
+      if (focused) element.querySelector<HTMLElement>("button")?.focus();
+    }
+    if (this.body.children[at] !== element) this.body.insertBefore(element!, this.body.children[at] ?? null);
+  }
+
+  private rowOf(run: RunSummary): HTMLElement {
+    const {
+      id,
+      name,
+      target,
+      score,
+      spread,
+      change,
+      p50,
+      p90,
+      speed,
+      size,
+      slower,
+      error,
+      stale,
+      shown,
+      pinned,
+      made,
+    } = run;
+    const show = (): void => act(this.model, "show_run", { id });
+    const open = make(
+      "button",
+      { type: "button", class: "pbb-link", "aria-pressed": String(shown), click: show },
+      name,
+    );
+    const marks = `${pinned ? " · pinned" : ""}${stale.length ? " · old" : ""}${error ? " · ✕ failed" : ""}`;
+    const old = stale.length ? `Its choices differ: ${stale.join("; ")}` : target;
+    const row = make(
+      "tr",
+      { "data-run": id, "data-shown": String(shown), "data-stale": String(stale.length > 0) },
+      make("td", {}, this.compareBox(run)),
+      make("th", { scope: "row", class: "pbb-name", title: old }, open, make("span", { class: "pbb-dim" }, marks)),
+      number(score, spread && `${spread} in 95 % of other draws of the data`),
+      number(change),
+      number(p50, p90 ? `90 % within ${p90}` : ""),
+      number(`${slower ? "⚠ " : ""}${speed}`, run.why, slower ? "pbb-slower" : ""),
+      number(size),
+      make("td", { class: "pbb-dim", title: made }, timeText(made)),
+    );
+    row.addEventListener("click", (event) => {
+      if (!(event.target as Element).closest("button, input, a")) show();
+    });
+    return row;
+  }
+
+  private compareBox({ id, name }: RunSummary): HTMLElement {
+    const change = (): void => {
+      const others = this.compared.filter((other) => other !== id);
+      this.compared = box.checked ? [...others, id].slice(-2) : others;
+      for (const each of this.body.querySelectorAll<HTMLInputElement>("input[data-id]")) {
+        each.checked = this.compared.includes(each.dataset["id"]!);
+      }
+      const [first, second] = this.compared;
+      act(this.model, "compare_runs", { first: second ? first! : "", second: second ?? "" });
+    };
+    const box = make("input", { type: "checkbox", "aria-label": `Compare ${name}`, "data-id": id, change });
+    box.checked = this.compared.includes(id);
+    return box;
+  }
+
+  private detail(): void {
+    const typing = document.activeElement instanceof HTMLInputElement && this.details.contains(document.activeElement);
+    if (typing) return;
+    const shown = this.model.get("runs").find((run) => run.shown);
+    this.details.hidden = !shown;
+    this.details.replaceChildren(...(shown ? [detailsOf(this.model, shown)] : []));
+  }
+}
+
+function number(text: string, title = "", kind = ""): HTMLElement {
+  return make("td", { class: `pbb-number ${kind}`, title: title || (text === "–" ? "not known" : "") }, text || "–");
+}
+
+/** A time of today as a time, others as a date. */
+function timeText(iso: string): string {
+  const made = new Date(iso);
+  if (Number.isNaN(made.getTime())) return iso;
+  const isToday = made.toDateString() === new Date().toDateString();
+  return isToday
+    ? made.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })
+    : made.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+}

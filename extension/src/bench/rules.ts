@@ -1,0 +1,21 @@
+/** The rules that decide for layers, in their order. */
+
+import { make } from "../render/dom";
+import { act, type BenchModel } from "./model";
+import { counted } from "./numbers";
+
+export function rulesView(model: BenchModel): HTMLElement {
+  const rules = model.get("rules");
+  const title = make("h4", {}, "Rules");
+  const base = make("li", {}, make("code", {}, "every layer"), ` ${model.get("base")}`);
+  base.className = "pbb-rule-chip pbb-dim";
+  const chips = rules.map(({ pattern, label, layers }) => {
+    const click = (): void => act(model, "clear_rules", { pattern: [pattern] });
+    const name = `Remove the rule ${pattern}`;
+    const remove = make("button", { type: "button", class: "pbb-icon", title: name, "aria-label": name, click }, "✕");
+    const count = make("span", { class: "pbb-dim" }, counted(layers, "layer"));
+    const code = make("code", { title: pattern }, pattern);
+    return make("li", { class: "pbb-rule-chip" }, code, make("b", {}, label), count, remove);
+  });
+  return make("section", { class: "pbb-rules", "aria-label": "Rules" }, title, make("ul", {}, base, ...chips));
+}

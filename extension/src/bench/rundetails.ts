@@ -1,0 +1,39 @@
+/** One run of the history: its name, why it is as it is, and what can be done with it. */
+
+import type { RunSummary } from "../generated/widgets";
+import { make } from "../render/dom";
+import { copyButton } from "./buttons";
+import { act, type BenchModel } from "./model";
+
+export function detailsOf(model: BenchModel, run: RunSummary): HTMLElement {
+  const { id, name, score, spread, why, error, stale, slower } = run;
+  const rename = (): void => {
+    if (box.value.trim() && box.value.trim() !== name) act(model, "rename_run", { id, name: box.value.trim() });
+  };
+  const box = make("input", { type: "text", value: name, "aria-label": "Name of the run", change: rename });
+  const parts = [make("div", { class: "pbb-line" }, box, ...buttons(model, run))];
+  if (spread)
+    parts.push(make("p", { class: "pbb-dim" }, `Score ${score}; ${spread} in 95 % of other draws of the data.`));
+  if (stale.length) {
+    parts.push(make("p", { class: "pbb-old" }, `These results are old: ${stale.join("; ")}.`));
+  }
+  if (why) parts.push(make("p", { class: slower ? "pbb-remedy pbb-slower" : "pbb-remedy" }, why));
+  if (error) {
+    const report = copyButton(() => error, "Copy report");
+    const text = make("pre", {}, error);
+    parts.push(make("div", { class: "pbb-message pbb-error" }, make("strong", {}, "This run failed"), text, report));
+  }
+  return make("section", { class: "pbb-stack", "aria-label": `Run ${name}` }, ...parts);
+}
+
+function buttons(model: BenchModel, { id, name, pinned, stale }: RunSummary): HTMLElement[] {
+  const pin = (): void => act(model, "pin_run", { id, pinned: !pinned });
+  const restore = (): void => act(model, "restore_run", { id });
+  const remove = (): void => act(model, "delete_run", { id });
+  const again = stale.length ? "Make its choices the current ones" : "Its choices are the current ones";
+  return [
+    make("button", { type: "button", "aria-pressed": String(pinned), title: "Keep it at the top", click: pin }, "Pin"),
+    make("button", { type: "button", title: again, disabled: !stale.length, click: restore }, "Restore"),
+    make("button", { type: "button", "aria-label": `Delete ${name}`, click: remove }, "Delete"),
+  ];
+}

@@ -1,0 +1,197 @@
+"""The page of a bench without a kernel: its script and styles around a model object that holds traits.
+
+What it sends is kept in ``window.sent``; ``window.bench.set({...})`` sets traits as a message of Python does.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from playwright.sync_api import Page
+
+from prepbench.views.page import STATIC
+
+_PAGE = """<!doctype html><html><head><style>%(css)s</style><style>
+body {margin: 12px; background: %(ground)s; color-scheme: %(scheme)s; --jp-layout-color1: %(ground)s;
+  --jp-layout-color2: %(soft)s; --jp-border-color2: %(line)s; --jp-ui-font-color1: %(text)s;
+  --jp-ui-font-color2: %(dim)s}
+.picture {height: 620px; background: repeating-linear-gradient(45deg, #8882 0 8px, transparent 8px 16px)}
+</style></head><body data-jp-theme-light="%(light)s">
+<div class="pbb-box"><div id="controls"></div><div class="pbb-picture"><div class="picture"></div></div>
+<div class="pbb-chart"><div style="height: 300px">chart</div></div><div id="code"></div></div></body></html>"""
+_START = """async ([code, traits]) => {
+  const handlers = {};
+  window.sent = [];
+  const make = (part) => ({
+    get: (name) => name === 'part' ? part : traits[name],
+    on: (event, call) => (handlers[event] ??= []).push(call),
+    off: (event, call) => { handlers[event] = (handlers[event] ?? []).filter(each => each !== call); },
+    send: (content) => window.sent.push(content),
+  });
+  window.bench = {set: (changes) => {
+    Object.assign(traits, changes);
+    for (const name of Object.keys(changes)) for (const call of handlers['change:' + name] ?? []) call();
+  }};
+  const url = URL.createObjectURL(new Blob([code], {type: 'text/javascript'}));
+  const {default: widget} = await import(url);
+  widget.render({model: make('controls'), el: document.getElementById('controls')});
+  widget.render({model: make('code'), el: document.getElementById('code')});
+}"""
+_LIGHT = {"scheme": "light", "light": "true", "ground": "#ffffff", "soft": "#eeeeee", "line": "#e0e0e0",
+          "text": "rgba(0,0,0,.87)", "dim": "rgba(0,0,0,.6)"}  # fmt: skip
+_DARK = {"scheme": "dark", "light": "false", "ground": "#111111", "soft": "#424242", "line": "#616161",
+         "text": "rgba(255,255,255,1)", "dim": "rgba(255,255,255,.7)"}  # fmt: skip
+
+
+def open_bench(page: Page, traits: dict[str, Any], *, dark: bool = False) -> None:
+    """Show a bench with these traits."""
+    css = (STATIC / "bench.css").read_text()
+    page.set_content(_PAGE % {"css": css, **(_DARK if dark else _LIGHT)})
+    page.evaluate(_START, [(STATIC / "bench.js").read_text(), json.loads(json.dumps(traits))])
+    page.wait_for_timeout(50)
+
+
+def traits(blocks: int = 24) -> dict[str, Any]:
+    """A language model of some blocks, with a failure, two inputs, targets and no run yet."""
+    parts = ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "gate_proj", "down_proj"]
+    names = [f"layers.{block}.{part}" for block in range(blocks) for part in parts] + ["lm_head"]
+    layers = [{"fqn": fqn, "type": "Linear", "parameters": (at * 7919) % 65536 + 64} for at, fqn in enumerate(names)]
+    shared = {"weights_only": "false", "block": "0", "observer": "minmax", "activations": "8"}
+    return {
+        "title": "LanguageModel",
+        "sentence": f"2 modules cannot be captured · batch dynamic · {len(names)} layers int8 · ONNX Runtime",
+        "steps": [
+            {"name": "capture", "title": "Capture", "status": "2 fail", "kind": "bad"},
+            {"name": "axes", "title": "Axes", "status": "B, seq", "kind": "good"},
+            {"name": "precision", "title": "Precision", "status": f"{len(names)} int8", "kind": ""},
+            {"name": "run", "title": "Run", "status": "ready", "kind": ""},
+            {"name": "results", "title": "Results", "status": "", "kind": ""},
+        ],
+        "selected": "",
+        "failures": [failure("layers.3.gate"), failure("router", diff=DIFF, can_fix=True, count=3)],
+        "assumptions": ["seq ≤ 512: positions.weight has 512 rows", "B is the same in ids and mask"],
+        "leaf_wrap": False,
+        "leaf_label": "What fails runs in PyTorch (leaf modules)",
+        "leaves": [],
+        "axes": [
+            axis("ids", 0, [2, 3], True, "B", linked=["mask dim 0"], verified="✓ 1, 2, 7"),
+            axis("ids", 1, [16, 24], True, "seq", linked=["mask dim 1"], min=1, max=512),
+            axis("mask", 0, [2, 3], True, "B"),
+            axis("mask", 1, [16, 24], True, "seq"),
+            axis("past[*]", 0, [2, 3], True, "B2", verified="✕ line 12 of model.py fixes it to 2", places=48),
+            axis("past[*]", 2, [5, 9], False, "past", problem="past dim 2 is static; sample 2 has 9.", places=48),
+        ],
+        "layers": layers,
+        "decisions": [
+            {**shared, "label": "int8", "rule": "global", "weights": "8", "quantized": True},
+            {**shared, "label": "int4 weights, 32", "rule": "layers.*.up_proj", "weights": "4", "activations": "32",
+             "weights_only": "true", "block": "32", "quantized": True},
+            {**shared, "label": "float", "rule": "lm_head", "weights": "32", "activations": "32", "quantized": False},
+        ],
+        "planned": [2 if fqn == "lm_head" else int(fqn.endswith("up_proj")) for fqn in names],
+        "outcomes": [],
+        "applied": [],
+        "columns": [],
+        "rules": [
+            {"pattern": "layers.*.up_proj", "label": "int4 weights, 32", "layers": blocks},
+            {"pattern": "lm_head", "label": "float", "layers": 1},
+        ],
+        "base": "int8",
+        "settings": [
+            field("weights", "Weights (bits)", ["32", "8", "4"]),
+            field("activations", "Activations (bits)", ["32", "16", "8"]),
+            field("weights_only", "Weights only", [], kind="switch"),
+            field("block", "Block size", ["0", "16", "32", "64", "128", "256"]),
+            field("observer", "Observer", ["minmax", "percentile", "mse"]),
+        ],
+        "precisions": [
+            {"name": name, "label": label, "explanation": f"{label} …", "enabled": True}
+            for name, label in (("int8", "int8"), ("int8 weights", "weights"), ("int4 weights", "int4"),
+                                ("float32", "float"))
+        ],
+        "targets": [
+            target("ONNX Runtime", chosen=True, options=[
+                {**field("opset", "Opset", ["", "20", "21"]), "value": ""},
+                {**field("threads", "Threads", [], kind="number"), "value": "4"},
+            ]),
+            target("OpenVINO", problem="3 layers in 4 bits stay in float here"),
+            target("Inductor"),
+            target("ExecuTorch", unavailable="executorch is not installed"),
+        ],
+        "runs": [],
+        "difference": {"first": "", "second": "", "results": [], "settings": [], "layers": [], "note": ""},
+        "code": "bench = pb.compile_model(\n    model,\n    pb.OnnxRuntimeSettings(),\n)",
+        "stale": "",
+        "can_undo": True,
+        "can_redo": False,
+        "running": False, "cancelling": False, "stage": "", "done": 0, "total": 0, "fraction": 0.0,
+        "elapsed_s": 0.0, "remaining_s": -1.0, "queue": [], "log": [],
+        "message": {"kind": "", "text": "", "troubles": [], "details": "", "can_be_leaf": False},
+    }  # fmt: skip
+
+
+def after_run(given: dict[str, Any], runs: int = 6) -> dict[str, Any]:
+    """What a finished run changes."""
+    count = len(given["layers"])
+    return {
+        "outcomes": [{"label": "int8", "why": ""}, {"label": "float", "why": "SQNR 8 dB is below the floor of 10 dB"},
+                     {"label": "int4 weights, 32", "why": ""}],
+        "applied": [1 if at % 11 == 5 else 2 if at % 7 == 4 else 0 for at in range(count)],
+        "columns": [{"key": "sqnr", "title": "SQNR", "unit": "dB", "help": "of the layer's output",
+                     "values": [None if at % 13 == 0 else 20 + (at * 37 % 300) / 10 for at in range(count)]}],
+        "runs": [run(at) for at in range(runs)],
+        "message": {"kind": "info", "text": "mixed int8 ONNX Runtime: 2.4 ms, 97.3 %, 4.1 MB.", "troubles": [],
+                    "details": "", "can_be_leaf": False},
+    }  # fmt: skip
+
+
+def run(at: int) -> dict[str, Any]:
+    """A run of the history."""
+    slower = at % 3 == 1
+    return {
+        "id": f"r{at}", "name": f"int8 ONNX Runtime {at}", "target": "ONNX Runtime",
+        "made": "2026-11-22T18:00:00", "pinned": at == 0, "score": "97.3 %", "spread": "96.9 to 97.8",
+        "change": "−0.2 %", "p50": "2.41",
+        "p90": "2.60 ms", "speed": "0.81 ×" if slower else "2.31 ×", "size": "4.1 MB", "slower": slower,
+        "why": "Slower: 20 of 41 layers run in PyTorch." if slower else "",
+        "error": "ValueError: no" if at == 4 else "",
+        "stale": ["2 layers had another precision"] if at % 2 else [], "shown": at == 1, "is_live": at < 3,
+    }  # fmt: skip
+
+
+def failure(fqn: str, **more: Any) -> dict[str, Any]:
+    """A module that cannot be captured."""
+    return {
+        "fqn": fqn, "type": "Gate", "title": "branch on a tensor value", "place": "model.py:88",
+        "code": "if x.sum() > 0:", "remedy": "Write the branch with torch.where, or keep the module as a leaf.",
+        "file": "/tmp/model.py", "line": 88, "diff": "", "proof": "", "can_fix": False, "fixed": False,
+        "is_leaf": False, "count": 1, "report": "all of it", **more,
+    }  # fmt: skip
+
+
+def axis(path: str, dim: int, sizes: list[int], dynamic: bool, symbol: str, **more: Any) -> dict[str, Any]:
+    """A dim of an input."""
+    return {
+        "path": path, "dim": dim, "sizes": sizes, "dynamic": dynamic, "symbol": symbol, "name": symbol, "min": -1,
+        "max": -1, "linked": [], "problem": "", "verified": "", "places": 1, **more,
+    }  # fmt: skip
+
+
+def field(name: str, title: str, choices: list[str], kind: str = "choice") -> dict[str, Any]:
+    """A setting that can be chosen."""
+    return {"name": name, "title": title, "help": f"What {title} does", "kind": kind, "choices": choices}
+
+
+def target(name: str, **more: Any) -> dict[str, Any]:
+    """A target."""
+    return {"name": name, "chosen": False, "unavailable": "", "problem": "", "options": [], **more}
+
+
+DIFF = """--- a/model.py
++++ b/model.py
+@@ -87,3 +87,2 @@
+-        if x.sum() > 0:
+-            return x
+-        return -x
++        return torch.where(x.sum() > 0, x, -x)"""
