@@ -89,16 +89,15 @@ def _looked_into(value: Any) -> tuple[PutBack | None, list[Any]]:
     if isinstance(value, functools.partial):
         return None, [value.func, value.args, value.keywords]
     if isinstance(value, types.FunctionType):
-        return _function(value) if _is_own(value.__code__) else (None, [])
+        return _function(value) if is_own_function(value) else (None, [])
     if isinstance(value, type):
-        return _class(value) if _is_own_class(value) else (None, [])
+        return _class(value) if is_own_class(value) else (None, [])
     return _object(value)
 
 
 def _object(value: Any) -> tuple[PutBack | None, list[Any]]:
     kind = type(value)
-    home = kind.__module__.partition(".")[0]
-    if kind not in _PLAIN and (home in _LIBRARIES or home in sys.stdlib_module_names):
+    if not is_own_object(kind):
         return None, []
     own = getattr(value, "__dict__", None)
     slots = {name: part for name in slots_of(kind) if (part := getattr(value, name, _ABSENT)) is not _ABSENT}
@@ -201,7 +200,7 @@ def _class(kind: type) -> tuple[PutBack | None, list[Any]]:
 
 def _function(function: types.FunctionType) -> tuple[PutBack | None, list[Any]]:
     space, cells = function.__globals__, list(function.__closure__ or ())
-    read, written = _names(function.__code__)
+    written = _names(function.__code__)[1]
     contents = [_content(cell) for cell in cells]
     attributes = attributes_kept(vars(function))
     globals_before = {name: space.get(name, _ABSENT) for name in written}
@@ -217,12 +216,21 @@ def _function(function: types.FunctionType) -> tuple[PutBack | None, list[Any]]:
             elif space.get(name, _ABSENT) is not value:
                 space[name] = value
 
-    parts = [value for name in read if (value := space.get(name)) is not None]
+    parts = [value for _, value in named_globals(function)]
     parts += [content for content in contents if content is not _ABSENT]
-    for module in [part for part in parts if isinstance(part, types.ModuleType) and _is_own_module(part)]:
-        # metrics.LOG.append(...) names the global of another module
-        parts += [value for name in read if (value := vars(module).get(name)) is not None]
     return put_back, [*parts, *vars(function).values(), function.__defaults__, function.__kwdefaults__]
+
+
+def named_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """The globals that a function's code names, those of a user's modules that it names included."""
+    names, space = sorted(_names(function.__code__)[0]), function.__globals__
+    found = [(name, value) for name in names if (value := space.get(name)) is not None]
+    # metrics.LOG.append(...) names the global of another module
+    parts = [*(value for _, value in found), *map(_content, function.__closure__ or ())]
+    modules = [part for part in parts if isinstance(part, types.ModuleType) and _is_own_module(part)]
+    return found + [
+        (name, value) for module in modules for name in names if (value := vars(module).get(name)) is not None
+    ]
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -245,11 +253,19 @@ def _content(cell: types.CellType) -> Any:
         return _ABSENT
 
 
-def _is_own(code: types.CodeType) -> bool:
-    return is_user_code(code) and not _is_installed(code.co_filename)
+def is_own_function(function: types.FunctionType) -> bool:
+    """Whether it is a user's, and so may keep something in globals."""
+    return is_user_code(function.__code__) and not _is_installed(function.__code__.co_filename)
 
 
-def _is_own_class(kind: type) -> bool:
+def is_own_object(kind: type) -> bool:
+    """Whether objects of this class are told apart by their attributes; those of torch, NumPy and Python are not."""
+    home = kind.__module__.partition(".")[0]
+    return kind in _PLAIN or not (home in _LIBRARIES or home in sys.stdlib_module_names)
+
+
+def is_own_class(kind: type) -> bool:
+    """Whether it is a user's, and so may keep something in its attributes."""
     home = kind.__module__.partition(".")[0]
     if home in _LIBRARIES or home in sys.stdlib_module_names:
         return False
