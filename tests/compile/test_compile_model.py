@@ -35,6 +35,13 @@ def test_the_model_is_not_changed(net: nn.Module) -> None:
         int8(net)
 
 
+def test_weights_that_stay_in_float_keep_their_gradients() -> None:
+    model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.LayerNorm(8)).eval()
+    samples = [torch.arange(n) for n in (3, 5)]
+    int8(model, tracing_inputs=samples, calibration_inputs=samples)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
 def test_the_model_is_not_changed_when_a_stage_fails(net: nn.Module) -> None:
     def fail(progress: pb.Progress) -> None:
         if (progress.stage, progress.done) == ("calibrate", 1):

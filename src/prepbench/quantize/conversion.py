@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from prepbench.quantize._torchao import pt2e
 from prepbench.quantize.blocks import OPERATOR
@@ -23,7 +23,8 @@ def convert(observed: Observed) -> fx.GraphModule:
     converted = pt2e().convert_pt2e(observed.graph)
     assert isinstance(converted, fx.GraphModule)
     _forget_unused(converted)
-    return converted.requires_grad_(False)
+    _without_gradients(converted)
+    return converted
 
 
 def _forget_unused(graph: fx.GraphModule) -> None:
@@ -34,6 +35,16 @@ def _forget_unused(graph: fx.GraphModule) -> None:
         for name in [*module._parameters, *module._buffers]:
             if prefix + name not in used:
                 delattr(module, name)
+
+
+def _without_gradients(graph: fx.GraphModule) -> None:
+    """Put parameters without gradients around the same memory; those that stay in float are the user's own."""
+    made: dict[int, nn.Parameter] = {}
+    for module in graph.modules():
+        for name, value in module._parameters.items():
+            if value is not None and value.requires_grad:
+                made.setdefault(id(value), nn.Parameter(value.detach(), requires_grad=False))
+                module._parameters[name] = made[id(value)]
 
 
 def _convert_blocks(observer: Any, graph: fx.GraphModule, node: fx.Node) -> None:
