@@ -9,11 +9,13 @@ from prepbench.quantize.observed import Observed as Observed
 from prepbench.quantize.placement import Placement as Placement
 from prepbench.quantize.placement import spare_bit_here as spare_bit_here
 from prepbench.quantize.report import LayerReport as LayerReport
+from prepbench.quantize.statistics import Statistics as Statistics
 
 __all__ = [
     "LayerReport",
     "Observed",
     "Placement",
+    "Statistics",
     "calibrate",
     "check_calibration",
     "choose_weight_schemes",

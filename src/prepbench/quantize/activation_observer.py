@@ -44,6 +44,15 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
         self._kept: list[torch.Tensor] = []
         self._qparams: tuple[torch.Tensor, torch.Tensor] | None = None
 
+    def learned(self) -> tuple[float, float, tuple[torch.Tensor, ...]]:
+        """What was learned, for :meth:`recall`."""
+        return self.low, self.high, tuple(self._kept)
+
+    def recall(self, learned: tuple[float, float, tuple[torch.Tensor, ...]]) -> None:
+        """Take over what another observer learned from the same values."""
+        self.forget()
+        self.low, self.high, self._kept = learned[0], learned[1], list(learned[2])
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         check_cancelled()
         if self.mode == "simulate":

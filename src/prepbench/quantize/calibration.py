@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,33 +17,69 @@ from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.quantize.biases import fit_biases
 from prepbench.quantize.observed import Observed
-from prepbench.quantize.observed_graph import all_observers, set_mode
+from prepbench.quantize.observed_graph import all_observers, observed_value, observer_of, set_mode
+from prepbench.quantize.statistics import Statistics, range_keys
 
 
-def calibrate(observed: Observed, samples: Sequence[Sample], progress: ProgressCallback = report_nothing) -> Observed:
+def calibrate(
+    observed: Observed,
+    samples: Sequence[Sample],
+    progress: ProgressCallback = report_nothing,
+    statistics: Statistics | None = None,
+) -> Observed:
     """Run the samples through the observers; each learns the range of what passes it.
 
     Args:
         observed: from :func:`insert_observers`; its observers start afresh, so a cancelled call can be repeated.
         samples: the calibration inputs, as calls of the captured program.
         progress: called after each sample; may raise to cancel.
+        statistics: what was learned before on the same float graph and samples; observers that find their values there
+            need no samples. What is learned now is added.
 
     Raises:
         CalibrationError: a sample on which the graph cannot run, or on which values are NaN or infinite.
     """
-    learning = [observer for observer in all_observers(observed.graph) if hasattr(observer, "forget")]
-    for observer in learning:
+    graph, statistics = observed.graph, Statistics() if statistics is None else statistics
+    keys = range_keys(graph)
+    set_mode(graph, "pass")
+    learning = []
+    for observer in all_observers(graph):
+        known = statistics.ranges.get(keys.get(id(observer), ()))
+        if not hasattr(observer, "forget"):
+            continue
+        if known is not None:
+            observer.recall(known)
+            continue
         observer.forget()
-    set_mode(observed.graph, "observe")
-    progress(Progress("calibrate", 0, len(samples)))
-    for done, sample in enumerate(samples, start=1):
-        _observe(observed.graph, sample)
-        if not all(observer.finite or observer.low > observer.high for observer in learning):
-            raise _not_finite(observed.graph, sample)
-        progress(Progress("calibrate", done, len(samples)))
-    set_mode(observed.graph, "pass")
-    fit_biases(observed.graph)
+        observer.mode = "observe"
+        learning.append(observer)
+    if learning:
+        _learn(graph, learning, samples, progress)
+        set_mode(graph, "pass")
+        statistics.ranges.update({keys[id(one)]: one.learned() for one in learning if id(one) in keys})
+    else:
+        progress(Progress("calibrate", len(samples), len(samples)))
+        observed = replace(observed, reused=(*observed.reused, "calibrate"))
+    _read_weights(graph)
+    fit_biases(graph)
     return observed
+
+
+def _learn(graph: fx.GraphModule, learning: Sequence[Any], samples: Sequence[Sample], report: ProgressCallback) -> None:
+    report(Progress("calibrate", 0, len(samples)))
+    for done, sample in enumerate(samples, start=1):
+        _observe(graph, sample)
+        if not all(observer.finite or observer.low > observer.high for observer in learning):
+            raise _not_finite(graph, sample)
+        report(Progress("calibrate", done, len(samples)))
+
+
+def _read_weights(graph: fx.GraphModule) -> None:
+    """Let the observers of weights read them, which they do by themselves only where a sample passes."""
+    for node in graph.graph.nodes:
+        observer = observer_of(graph, node)
+        if observer is not None and not hasattr(observer, "forget"):
+            observer(operator.attrgetter(str(observed_value(graph, node).target))(graph))
 
 
 def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -> None:

@@ -11,10 +11,14 @@ from prepbench.quantize.biases import fit_biases
 from prepbench.quantize.decide import decide
 from prepbench.quantize.layer_reports import decided_report
 from prepbench.quantize.observed import Observed
+from prepbench.quantize.statistics import Statistics
 
 
 def choose_weight_schemes(
-    observed: Observed, samples: Sequence[Sample], progress: ProgressCallback = report_nothing
+    observed: Observed,
+    samples: Sequence[Sample],
+    progress: ProgressCallback = report_nothing,
+    statistics: Statistics | None = None,
 ) -> Observed:
     """Measure each layer on a few samples and choose its weight scheme among the candidates of the settings.
 
@@ -24,12 +28,14 @@ def choose_weight_schemes(
         observed: calibrated; its graph is changed.
         samples: the calibration inputs, as calls of the captured program.
         progress: called after each sample; may raise to cancel.
+        statistics: what was measured before on the same float graph and samples; what is measured now is added.
     """
-    decisions = decide(observed.graph, observed.plan, observed.options, samples, progress)
+    decisions = decide(observed.graph, observed.plan, observed.options, samples, progress, statistics)
     fit_biases(observed.graph)
     return replace(
         observed,
         layers=tuple(decided_report(row, observed, decisions) for row in observed.layers),
         plan=observed.plan.without(decisions.left_in_float.keys()),
         model_sqnr=decisions.model_sqnr,
+        reused=(*observed.reused, *decisions.reused),
     )

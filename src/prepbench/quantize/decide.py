@@ -13,6 +13,7 @@ from prepbench.quantize.floor_search import MARGIN, FloorSearch
 from prepbench.quantize.layer_noise import bounded_decibels, chosen_samples, measure_layers
 from prepbench.quantize.observed_graph import remove_observers, set_mode
 from prepbench.quantize.plan import Plan
+from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers
 from prepbench.settings import CompileOptions, QuantizationSettings
@@ -32,6 +33,7 @@ class Decisions:
         left_in_float: why a layer stays in float that could be quantized.
         notes: remarks on layers that are quantized.
         model_sqnr: SQNR of the model's outputs as quantized, in dB.
+        reused: what was not measured again, in words.
     """
 
     schemes: dict[str, WeightScheme] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Decisions:
     left_in_float: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     model_sqnr: float = float("inf")
+    reused: tuple[str, ...] = ()
 
 
 def decide(
@@ -47,6 +50,7 @@ def decide(
     options: CompileOptions,
     samples: Sequence[Sample],
     progress: ProgressCallback,
+    statistics: Statistics | None = None,
 ) -> Decisions:
     """Measure each layer of a calibrated graph on a few samples, decide, and change the graph accordingly, in place.
 
@@ -56,11 +60,14 @@ def decide(
         options: floors, and whether biases are corrected.
         samples: the calibration inputs.
         progress: called after each sample; may raise to cancel.
+        statistics: what was measured before, see :func:`measure_layers`.
     """
     chosen, decisions = chosen_samples(samples), Decisions()
     candidates = {fqn: _fitting_schemes(plan, fqn, decisions) for fqn in plan.nodes}
     set_mode(graph, "pass")
-    measured = measure_layers(graph, plan, candidates, chosen, progress)
+    measured = measure_layers(graph, plan, candidates, chosen, progress, statistics)
+    if known := len(candidates) - measured.measured:
+        decisions.reused = ("measure" if not measured.measured else f"measure: {known} of {len(candidates)} layers",)
     noise = {
         fqn: {scheme: measured.powers_of(plan.nodes[fqn], scheme) for scheme in schemes}
         for fqn, schemes in candidates.items()

@@ -14,6 +14,7 @@ from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.observed_graph import observer_of
 from prepbench.quantize.plan import Plan
+from prepbench.quantize.statistics import Statistics, noise_key
 from prepbench.quantize.weights import WeightScheme, rounded, weight_qparams
 from prepbench.running.sqnr import Powers, powers
 
@@ -65,11 +66,13 @@ class MeasuredLayers:
         noise: by name of a layer's node, for each scheme of its weight.
         outputs: the results of the whole model in float, for each sample.
         multiplications: by name of a layer's node, how many it needs on all samples.
+        measured: how many layers were measured now, and not taken from statistics.
     """
 
     noise: dict[str, dict[WeightScheme, LayerNoise]] = field(default_factory=dict)
     outputs: list[tuple[Any, ...]] = field(default_factory=list)
     multiplications: dict[str, int] = field(default_factory=dict)
+    measured: int = 0
 
     def powers_of(self, nodes: Iterable[LayerNode], scheme: WeightScheme) -> Powers:
         """The noise of a layer with one scheme, over all its nodes; none where a node never ran."""
@@ -103,6 +106,7 @@ def measure_layers(
     schemes: Mapping[str, Sequence[WeightScheme]],
     samples: Sequence[Sample],
     progress: ProgressCallback,
+    statistics: Statistics | None = None,
 ) -> MeasuredLayers:
     """Run samples through a graph with calibrated observers, and each quantized layer a second time with integers.
 
@@ -112,16 +116,54 @@ def measure_layers(
         schemes: the candidates for each layer's weight, by FQN.
         samples: calls of the graph.
         progress: called after each sample; may raise to cancel.
+        statistics: what was measured before on the same float graph and samples, which is not measured again. What is
+            measured now is added.
     """
-    candidates = {layer.node.name: (layer, schemes[fqn]) for fqn, nodes in plan.nodes.items() for layer in nodes}
+    statistics = Statistics() if statistics is None else statistics
+    nodes = {node.name: node for node in graph.graph.nodes}
+    layers = {layer.node.name: (layer, schemes[fqn]) for fqn, found in plan.nodes.items() for layer in found}
+    keys = {
+        (name, scheme): noise_key(graph, layer, nodes[name], scheme)
+        for name, (layer, wanted) in layers.items()
+        for scheme in wanted
+    }
     result = MeasuredLayers()
+    for (name, scheme), key in keys.items():
+        if key in statistics.noise:
+            result.noise.setdefault(name, {})[scheme] = statistics.noise[key]
+    missing = {
+        name: (layer, left)
+        for name, (layer, wanted) in layers.items()
+        if (left := [scheme for scheme in wanted if keys[name, scheme] not in statistics.noise])
+    }
+    result.measured = len({layer.fqn for layer, _ in missing.values()})
+    if missing or statistics.outputs is None:
+        _run(graph, missing, result, samples, progress)
+        statistics.outputs = tuple(result.outputs)
+        for name, (_, left) in missing.items():
+            found = result.noise.get(name, {})
+            statistics.noise.update({keys[name, scheme]: found[scheme] for scheme in left if scheme in found})
+        statistics.multiplications.update(result.multiplications)
+    else:
+        progress(Progress("measure", len(samples), len(samples)))
+    result.outputs = list(statistics.outputs)
+    result.multiplications = {name: statistics.multiplications.get(name, 0) for name in layers}
+    return result
+
+
+def _run(
+    graph: fx.GraphModule,
+    candidates: Mapping[str, tuple[LayerNode, Sequence[WeightScheme]]],
+    result: MeasuredLayers,
+    samples: Sequence[Sample],
+    progress: ProgressCallback,
+) -> None:
     progress(Progress("measure", 0, len(samples)))
     with torch.no_grad():
         runner = _Runner(graph, candidates, result)
         for done, sample in enumerate(samples, start=1):
             result.outputs.append(as_tuple(runner.run(*sample.args)))
             progress(Progress("measure", done, len(samples)))
-    return result
 
 
 class _Runner(fx.Interpreter):

@@ -21,6 +21,7 @@ class Observed:
         plan: which values the observers stand for.
         options: algorithms and floors.
         model_sqnr: SQNR of the outputs on calibration samples in dB, once it has been measured.
+        reused: the stages that found all or some of what they needed in :class:`Statistics`, in words.
     """
 
     graph: fx.GraphModule
@@ -28,3 +29,4 @@ class Observed:
     plan: Plan = field(default_factory=Plan)
     options: CompileOptions = field(default_factory=CompileOptions)
     model_sqnr: float | None = None
+    reused: tuple[str, ...] = ()
