@@ -64,6 +64,16 @@ def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModul
     return _changed(program, _graph_module=graph, _graph_signature=signature)
 
 
+def with_contents(
+    program: torch.export.ExportedProgram,
+    graph: torch.fx.GraphModule,
+    state: Mapping[str, torch.Tensor],
+    constants: Mapping[str, torch.Tensor],
+) -> torch.export.ExportedProgram:
+    """The same program with another graph, whose nodes have the same names, and other tensors."""
+    return _changed(program, _graph_module=graph, _state_dict=dict(state), _constants=dict(constants))
+
+
 def _specs_of(specs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     """The descriptions of inputs or outputs with the names of their nodes."""
     return [

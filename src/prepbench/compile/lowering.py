@@ -17,12 +17,19 @@ from prepbench.errors import TargetError
 from prepbench.jobs import ProgressCallback
 from prepbench.storage import temporary_space
 from prepbench.targets import Lowering, Runtime, Target
+from prepbench.targets.kept_programs import KeptPrograms
 from prepbench.targets.partition import lower_partitioned
 
 Program = torch.export.ExportedProgram
 
 
-def lowering_of(program: Program, captured: Captured, call_spec: CallSpec, progress: ProgressCallback) -> Lowering:
+def lowering_of(
+    program: Program,
+    captured: Captured,
+    call_spec: CallSpec,
+    progress: ProgressCallback,
+    programs: KeptPrograms | None = None,
+) -> Lowering:
     """What the target is given: the program, and readable names for its inputs, outputs and dynamic sizes."""
     return Lowering(
         program,
@@ -32,6 +39,7 @@ def lowering_of(program: Program, captured: Captured, call_spec: CallSpec, progr
         captured.leaves,
         keep_alive=captured,
         progress=progress,
+        programs=programs,
     )
 
 

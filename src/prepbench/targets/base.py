@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,9 @@ from prepbench.errors import MissingPackageError, TargetError
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings
+from prepbench.targets.kept_programs import KeptPrograms
+
+Derive = Callable[[], torch.export.ExportedProgram]
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Lowering:
         leaves: the leaf modules in it, each of which is one operator.
         keep_alive: what the operators of leaf modules call; held as long as the program runs.
         progress: called with the progress of long stages.
+        programs: what was derived from graphs of the same form before; None where nothing is kept.
     """
 
     program: torch.export.ExportedProgram
@@ -40,6 +44,15 @@ class Lowering:
     leaves: tuple[Failure, ...] = ()
     keep_alive: object = None
     progress: ProgressCallback = report_nothing
+    programs: KeptPrograms | None = None
+
+    def derived(self, purpose: str, program: torch.export.ExportedProgram, make: Derive) -> Any:
+        """What ``make`` makes of a program, or made of one of the same form."""
+        if self.programs is None:
+            return make()
+        tensors = {**program.state_dict, **program.constants}
+        purpose = f"{purpose} {program.graph_signature}"
+        return self.programs.derive(purpose, program.graph_module, tensors, make)[0]
 
 
 class Runtime(ABC):

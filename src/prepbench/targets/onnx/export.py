@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import json
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat.onnx_exporter import decomposing
 from prepbench._torch_compat.programs import without_guards
 from prepbench.errors import TargetError, sentence
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
@@ -45,7 +47,10 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change]) -> 
     Raises:
         TargetError: an operator, which the message names, cannot be written as ONNX.
     """
-    lowering = replace(lowering, program=decompose_for_onnx(lowering.program))
+    program = lowering.program
+    lowering = replace(
+        lowering, program=lowering.derived("attention for ONNX", program, lambda: decompose_for_onnx(program))
+    )
     onnx_program = _convert(lowering)
     model = onnx_program.model
     _keep_free(model, {*lowering.input_names, *lowering.output_names})
@@ -69,12 +74,12 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change]) -> 
 def _convert(lowering: Lowering) -> Any:
     try:
         try:
-            return _export(lowering.program)
+            return _export(lowering)
         except Exception as error:
             # an earlier trace left sizes behind that depend on data; now they are gone
             if "Pending unbacked symbols" not in str(_first_cause(error)):
                 raise
-            return _export(lowering.program)
+            return _export(lowering)
     except Exception as error:
         cause = _first_cause(error)
         raise TargetError(
@@ -83,11 +88,11 @@ def _convert(lowering: Lowering) -> Any:
         ) from error
 
 
-def _export(program: torch.export.ExportedProgram) -> Any:
+def _export(lowering: Lowering) -> Any:
     # without gradients, because their rules refuse some operators on complex numbers
-    with _quiet(), torch.no_grad():
+    with _quiet(), torch.no_grad(), decomposing(functools.partial(lowering.derived, "operators of ONNX")):
         return torch.onnx.export(
-            without_guards(program),
+            without_guards(lowering.program),
             dynamo=True,
             verbose=False,
             opset_version=OPSET,
