@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from prepbench.capture.sizes.axis import Axis as Axis
     from prepbench.capture.sizes.dynamic_axes import DynamicAxes as DynamicAxes
     from prepbench.compile import CompiledModel as CompiledModel
+    from prepbench.compile import KeptStages as KeptStages
     from prepbench.compile import check_traceability as check_traceability
     from prepbench.compile import compile_model as compile_model
     from prepbench.compile import load_compiled as load_compiled
@@ -69,6 +70,7 @@ _HOME = {
     "GraphCollection": "prepbench.capture.modules.collection",
     "InductorDeployment": "prepbench.settings",
     "Job": "prepbench.jobs",
+    "KeptStages": "prepbench.compile",
     "LayerQuantizationSettings": "prepbench.settings",
     "OnnxRuntimeDeployment": "prepbench.settings",
     "OpenVinoDeployment": "prepbench.settings",

@@ -41,7 +41,7 @@ def check_report(data: Any) -> None:
     seconds = data["seconds"]
     if not isinstance(seconds, dict) or not all(_is_number(value) for value in seconds.values()):
         raise ValueError("report.seconds must hold a number for each stage")
-    for name in ("leaves", "fallbacks", "unsupported", "remarks"):
+    for name in ("leaves", "fallbacks", "unsupported", "remarks", "reused"):
         _check_list(data, name, str, "report")
     if not isinstance(data["layers"], list):
         raise ValueError("report.layers must be a list")

@@ -5,26 +5,33 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from prepbench.capture.aten.attempts import NoGraphError
-from prepbench.capture.aten.capture import capture
-from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
-from prepbench.checks import check_function, check_path, check_progress, check_switch, check_switches, check_text
+from prepbench.checks import (
+    check_function,
+    check_path,
+    check_progress,
+    check_switch,
+    check_switches,
+    check_text,
+    check_type,
+)
 from prepbench.compile.arguments import check_arguments, check_weights, with_extra_options
+from prepbench.compile.capture_stage import Wanted, captured_or_reused
 from prepbench.compile.check_lowered import check_lowered
 from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.compiled import CompiledModel, Origin, measured_size
 from prepbench.compile.dry_run import planned
+from prepbench.compile.kept_stages import KeptCapture, KeptStages
 from prepbench.compile.lowering import lower, lowering_of
 from prepbench.compile.quantize_program import Quantized, quantize
 from prepbench.compile.report import CompileReport
@@ -40,6 +47,7 @@ from prepbench.progress_bar import shows_progress
 from prepbench.quantize import check_calibration
 from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.running.check_inputs import check_traced
+from prepbench.running.fingerprint import fingerprint
 from prepbench.running.module_state import state_bytes
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
@@ -81,6 +89,7 @@ def compile_model(
     dynamic: bool = True,
     disable: bool = False,
     progress: ProgressCallback = report_nothing,
+    reuse: KeptStages | None = None,
     **extra_options: Any,
 ) -> Any:
     """Capture, quantize and lower a model. The model itself is never changed, nor are the Python objects that it keeps.
@@ -118,6 +127,8 @@ def compile_model(
         dynamic: if False, every dim is static.
         disable: return ``module_or_func`` as it is.
         progress: receives a :class:`prepbench.Progress` for each step; may raise :class:`prepbench.Cancelled` to stop.
+        reuse: what earlier compiles found. Stages that nothing has changed for are taken from it, and what this compile
+            finds is added. The result is that of a compile without it.
         extra_options: fields of the deployment settings or of :class:`CompileOptions`, to set them one by one.
 
     Returns:
@@ -163,6 +174,7 @@ def compile_model(
     check_text("graph_name", graph_name, "encoder", optional=True)
     check_axes(dynamic_axes)
     check_progress(progress)
+    check_type("reuse", reuse, KeptStages, "Write reuse=pb.KeptStages().", optional=True)
     check_arguments(
         tracing_inputs,
         calibration_inputs,
@@ -184,6 +196,7 @@ def compile_model(
     leaves = chosen_leaves(as_module(called), leaf_modules)
     if fullgraph and not is_dry_run:
         target.check_leaves(tuple(leaves.values()))
+    state = None if reuse is None else fingerprint(module_or_func, forward_fn)
     twin = Twin(called)  # for other threads the model stays in its mode
     function, model = twin.model, as_module(twin.model)
     layers = _layer_settings(model, target, settings, quantization_settings, layer_quantization_settings)
@@ -200,48 +213,40 @@ def compile_model(
                 model.eval()
         with timer("capture"), tracing(timer.progress):
             axes = _axes(function, samples, dynamic_axes, dynamic)
-            samples = with_static_sizes_of_first(samples, axes, function)
-            captured = _captured(function, samples, axes, tuple(leaves), fullgraph=fullgraph, is_dry_run=is_dry_run)
-            if isinstance(captured, Captured):
-                twin.give_back(captured.program)
-                task = CompileTask.of(
-                    function, captured, target, settings, options, name, own_weights=not discard_input_model
-                )
-        if isinstance(captured, Failure):
-            result: Any = _uncompiled(model, samples[0], settings, layers, captured, timer, name)
+            wanted = Wanted(
+                called=(module_or_func, forward_fn),
+                state=state,
+                twin=twin,
+                samples=with_static_sizes_of_first(samples, axes, function),
+                axes=axes,
+                leaves=tuple(leaves),
+                fullgraph=fullgraph,
+                is_plan=is_dry_run,
+                own_weights=not discard_input_model,
+                keeps_mode=skip_eval_set_mode,
+            )
+            first_task = functools.partial(CompileTask.of, target, settings, options, name)
+            stage = captured_or_reused(wanted, reuse, first_task)
+            timer.reuse(*(["capture"] if stage.is_reused else []))
+        if isinstance(stage.task, Failure):
+            result: Any = _uncompiled(model, samples[0], settings, layers, stage.task, timer, name)
         else:
             task = replace(
-                task,
+                stage.task,
+                target=target,
+                settings=settings,
+                options=options,
+                name=name,
                 layer_settings=layers,
                 calibration=tuple(calibration),
                 is_pretrained=is_model_pretrained,
                 fullgraph=fullgraph,
                 data_transform_fn=data_transform_fn,
             )
-            result = planned(task, timer) if is_dry_run else _compile(task, timer)
+            with stage.checked([*wanted.samples, *calibration]):
+                result = planned(task, timer) if is_dry_run else _compile(task, timer, stage.kept)
     log.done(result if is_dry_run else result.report)
     return result
-
-
-def _captured(
-    function: Callable[..., Any],
-    samples: list[Sample],
-    axes: DynamicAxes,
-    leaves: Sequence[str],
-    *,
-    fullgraph: bool,
-    is_dry_run: bool,
-) -> Captured | Failure:
-    """The graph; or why the whole model would be one leaf module, where leaf modules are allowed."""
-    one_graph = fullgraph and not is_dry_run
-    try:
-        captured = capture(function, samples, dynamic_axes=axes, leaf_modules=leaves, fullgraph=one_graph)
-    except NoGraphError as error:
-        if fullgraph or is_dry_run:
-            raise
-        return error.failure
-    whole = next((leaf for leaf in captured.leaves if not leaf.fqn), None)
-    return captured if whole is None or fullgraph or is_dry_run else whole
 
 
 def _uncompiled(
@@ -283,17 +288,19 @@ def _layer_settings(
 
 
 @numbers_kept()
-def _compile(task: CompileTask, timer: StageTimer) -> CompiledModel:
+def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> CompiledModel:
     """Quantize if there are settings for it, lower, check, report."""
     target, captured, call_spec = task.target, task.captured, task.call_spec
     if task.fullgraph:
         target.check_leaves(captured.leaves)
     task = task.in_types_of_target()
-    quantized = None if task.layer_settings is None else quantize(task, timer)
+    quantized = None if task.layer_settings is None else quantize(task, timer, kept)
     program = task.program if quantized is None else quantized.program
     with timer("lower"), tracing(timer.progress):
-        lowering = lowering_of(program, captured, call_spec, timer.progress)
+        lowering = lowering_of(program, captured, call_spec, timer.progress, None if kept is None else kept.programs)
+        before = 0 if kept is None else kept.programs.taken
         runtime, fallbacks = lower(task, lowering)
+        timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
         check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec))
     report = CompileReport(
         target.name,
@@ -306,6 +313,7 @@ def _compile(task: CompileTask, timer: StageTimer) -> CompiledModel:
         model_sqnr=quantized.model_sqnr if quantized else None,
         fallbacks=fallbacks,
         remarks=_remarks(target, quantized),
+        reused=tuple(timer.reused),
     )
     document = document_of_program(
         program,

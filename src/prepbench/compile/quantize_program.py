@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from prepbench.capture.aten.export_again import dynamic_sizes, export_again
+from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.samples import flat_samples
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import CaptureError
-from prepbench.quantize import LayerReport, calibrate, choose_weight_schemes, convert, insert_observers
+from prepbench.inputs import Sample
+from prepbench.quantize import (
+    LayerReport,
+    Observed,
+    Statistics,
+    calibrate,
+    choose_weight_schemes,
+    convert,
+    insert_observers,
+)
 from prepbench.running.tracing import tracing
+from prepbench.targets.kept_programs import tensors_of
+from prepbench.targets.programs import is_repeatable
 
 
 @dataclass(frozen=True)
@@ -30,15 +43,39 @@ class Quantized:
     model_sqnr: float | None
 
 
-def quantize(task: CompileTask, timer: StageTimer) -> Quantized:
-    """Insert observers, calibrate, choose weight schemes, convert, and export again with the same dynamic sizes."""
-    program, captured, progress = task.program, task.captured, timer.progress
-    assert task.layer_settings is not None
-    assert program.example_inputs is not None
+def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> Quantized:
+    """Insert observers, calibrate, choose weight schemes, convert, and export again with the same dynamic sizes.
+
+    Args:
+        task: the program in float, in the types of the target.
+        timer: of the stages.
+        kept: what earlier compiles of the same capture learned; what this one learns is added.
+    """
+    known: Quantized | None = None if kept is None else kept.quantized(task)
+    if known is not None:
+        for stage in ("insert observers", "calibrate", *(("measure",) if task.is_pretrained else ()), "convert"):
+            with timer(stage):
+                timer.reuse(stage)
+        return known
     samples = flat_samples(task.calibration, task.call_spec)
+    observed = _measured(task, samples, timer, None if kept is None else kept.statistics(task))
+    with timer("convert"), tracing(timer.progress):
+        program = _converted(task, observed, timer, kept)
+    quantized = Quantized(program, observed.layers, observed.model_sqnr)
+    if kept is not None and is_repeatable(program):
+        kept.keep_quantized(task, quantized)
+    return quantized
+
+
+def _measured(
+    task: CompileTask, samples: Sequence[Sample], timer: StageTimer, statistics: Statistics | None
+) -> Observed:
+    """Observed, calibrated and, where weights are trained, measured."""
+    captured, progress = task.captured, timer.progress
+    assert task.layer_settings is not None
     with timer("insert observers"), tracing(progress):
         observed = insert_observers(
-            program,
+            task.program,
             captured.model,
             task.layer_settings,
             task.target.placement,
@@ -48,14 +85,29 @@ def quantize(task: CompileTask, timer: StageTimer) -> Quantized:
             progress=progress,
         )
     with timer("calibrate", reports_progress=True):
-        observed = calibrate(observed, samples, progress)
+        observed = calibrate(observed, samples, progress, statistics)
     if task.is_pretrained:
         with timer("measure", reports_progress=True):
-            observed = choose_weight_schemes(observed, samples, progress)
-    with timer("convert"), tracing(progress):
-        inputs, dynamic = program.example_inputs[0], dynamic_sizes(program)
-        converted = export_again(convert(observed), inputs, dynamic, _not_dynamic)
-    return Quantized(converted, observed.layers, observed.model_sqnr)
+            observed = choose_weight_schemes(observed, samples, progress, statistics)
+    timer.reuse(*observed.reused)
+    return observed
+
+
+def _converted(
+    task: CompileTask, observed: Observed, timer: StageTimer, kept: KeptCapture | None
+) -> torch.export.ExportedProgram:
+    program, module = task.program, convert(observed)
+    assert program.example_inputs is not None
+    inputs, dynamic = program.example_inputs[0], dynamic_sizes(program)
+
+    def exported() -> torch.export.ExportedProgram:
+        return export_again(module, inputs, dynamic, _not_dynamic)
+
+    if kept is None:
+        return exported()
+    derived, is_known = kept.programs.derive("exported again", module, tensors_of(module), exported)
+    timer.reuse(*(["convert: graph"] if is_known else []))
+    return derived
 
 
 def _not_dynamic(name: str) -> CaptureError:

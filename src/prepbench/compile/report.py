@@ -30,6 +30,7 @@ class CompileReport:
         unsupported: for a plan, what the target does not support, with the module that it is in.
         problem: for a plan, why nothing can be quantized with these settings.
         remarks: what holds for all quantized layers, such as a bit that is left unused because of the CPU.
+        reused: what was taken from an earlier compile, stage by stage; see :class:`prepbench.KeptStages`.
     """
 
     target: str
@@ -46,6 +47,7 @@ class CompileReport:
     unsupported: tuple[str, ...] = ()
     problem: str = ""
     remarks: tuple[str, ...] = ()
+    reused: tuple[str, ...] = ()
 
     def table(self) -> Any:
         """A pandas ``DataFrame`` with a row for each layer."""
@@ -59,7 +61,9 @@ class CompileReport:
     def from_dict(cls, data: Mapping[str, Any]) -> CompileReport:
         """Read what :meth:`to_dict` wrote."""
         layers = tuple(_layer(row) for row in data["layers"])
-        lists = {name: tuple(data.get(name, ())) for name in ("leaves", "fallbacks", "unsupported", "remarks")}
+        lists = {
+            name: tuple(data.get(name, ())) for name in ("leaves", "fallbacks", "unsupported", "remarks", "reused")
+        }
         return cls(**{**data, **lists, "layers": layers})
 
     def _repr_html_(self) -> str:
@@ -94,6 +98,7 @@ class CompileReport:
         if self.model_sqnr is not None:
             lines.append(f"  outputs at {self.model_sqnr:.1f} dB from float on calibration samples")
         lines.append("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.seconds.items()))
+        lines += [f"  reused from an earlier compile: {', '.join(self.reused)}"] if self.reused else []
         return "\n".join(lines)
 
 

@@ -19,12 +19,20 @@ class StageTimer:
 
     Attributes:
         seconds: the seconds of each stage so far.
+        reused: what was taken from an earlier compile, in words.
     """
 
     def __init__(self, progress: ProgressCallback, log: CompileLog) -> None:
         self.progress = progress
         self._log = log
         self.seconds: dict[str, float] = {}
+        self.reused: list[str] = []
+
+    def reuse(self, *what: str) -> None:
+        """Note what is not done again: a stage, or a part of one."""
+        for text in what:
+            self.reused.append(text)
+            self._log.write("reused", f"reused from an earlier compile: {text}", what=text)
 
     @contextlib.contextmanager
     def __call__(self, name: str, reports_progress: bool = False) -> Iterator[None]:

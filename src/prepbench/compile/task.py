@@ -52,12 +52,12 @@ class CompileTask:
     @classmethod
     def of(
         cls,
-        function: Callable[..., Any],
-        captured: Captured,
         target: Target,
         settings: DeploymentSettings,
         options: CompileOptions,
         name: str,
+        function: Callable[..., Any],
+        captured: Captured,
         *,
         own_weights: bool,
     ) -> CompileTask:

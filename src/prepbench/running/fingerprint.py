@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from prepbench.jobs import check_cancelled
 from prepbench.running.plain_state import (
     is_own_class,
     is_own_function,
@@ -114,10 +113,9 @@ class _Reader:
         self._tell("object", id(value))
 
     def _tensor(self, value: torch.Tensor) -> None:
-        check_cancelled()
         self._identity(value)
         self._tell(tuple(value.shape), value.dtype, value.device, value.layout, value.requires_grad)
-        if value.device.type == "meta" or isinstance(value, nn.parameter.UninitializedTensorMixin):
+        if value.device.type == "meta" or nn.parameter.is_lazy(value):
             return
         if value.layout is torch.strided:
             self._tell(value.stride())

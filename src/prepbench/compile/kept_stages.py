@@ -1,0 +1,190 @@
+"""What compiles of the same model have in common, kept from one to the next."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prepbench.checks import check_count
+from prepbench.compile.task import CompileTask
+from prepbench.inputs import Sample
+from prepbench.quantize import Statistics
+from prepbench.running.fingerprint import Fingerprint, fingerprint
+from prepbench.targets.kept_programs import KeptPrograms
+from prepbench.targets.programs import is_repeatable
+
+_STATISTICS = 4
+_QUANTIZED = 2
+
+
+@dataclass(frozen=True)
+class CaptureKey:
+    """What a capture depends on.
+
+    Attributes:
+        model: the model, and what calls it.
+        samples: the samples that are traced.
+        choices: axes, leaf modules and so on.
+    """
+
+    model: Fingerprint
+    samples: Fingerprint
+    choices: tuple[Any, ...]
+
+
+class KeptCapture:
+    """A captured model, and what was made of it.
+
+    Attributes:
+        task: the capture, to compile in float.
+        programs: programs that were derived from graphs of one form; used by one thread at a time, which traces.
+    """
+
+    def __init__(self, task: CompileTask) -> None:
+        self.task = task
+        self.programs = KeptPrograms()
+        self._statistics: OrderedDict[Any, Statistics] = OrderedDict()
+        self._quantized: OrderedDict[Any, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def statistics(self, task: CompileTask) -> Statistics:
+        """What was learned from the float graph of this task on its calibration samples."""
+        options, rows = task.options, task.layer_settings or ()
+        changed: tuple[Any, ...] = ()
+        if options.smooth_quant or options.cross_layer_equalization:  # they change weights of what is quantized
+            layers = tuple((row.fqn, row.settings is None, row.until, row.downstream) for row in rows)
+            strength = options.smooth_quant_strength if options.smooth_quant else None
+            changed = (layers, options.cross_layer_equalization, strength)
+        key = (samples_digest(task.calibration), options.fold_batch_norm, changed)
+        with self._lock:
+            found = self._statistics.setdefault(key, Statistics())
+            _use(self._statistics, key, _STATISTICS)
+            return found
+
+    def quantized(self, task: CompileTask) -> Any:
+        """The quantized program of a task of which only the target's own options differ; None if there is none."""
+        with self._lock:
+            return self._quantized.get(_quantized_key(task))
+
+    def keep_quantized(self, task: CompileTask, quantized: Any) -> None:
+        """Keep a quantized program."""
+        key = _quantized_key(task)
+        with self._lock:
+            self._quantized[key] = quantized
+            _use(self._quantized, key, _QUANTIZED)
+
+
+def _quantized_key(task: CompileTask) -> tuple[Any, ...]:
+    samples = samples_digest(task.calibration)
+    return samples, repr(task.layer_settings), task.target.placement, repr(task.options), task.is_pretrained
+
+
+def _use(table: OrderedDict[Any, Any], key: Any, limit: int) -> None:
+    """Note that an entry was used, and drop those that were not used for longest."""
+    table.move_to_end(key)
+    while len(table) > limit:
+        table.popitem(last=False)
+
+
+def samples_digest(samples: Sequence[Sample]) -> Fingerprint:
+    """What the samples hold."""
+    return fingerprint([(sample.args, sample.kwargs) for sample in samples], by_value=True)
+
+
+def capture_key(model: Fingerprint, samples: Sequence[Sample], *choices: Any) -> CaptureKey:
+    """What the capture of a model depends on.
+
+    Args:
+        model: the model or function, and ``forward_fn``.
+        samples: the samples that are traced.
+        choices: other values that decide, told apart by their text.
+    """
+    modes = (
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_inference_mode_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+    return CaptureKey(model, samples_digest(samples), tuple(map(repr, (*choices, *modes))))
+
+
+class KeptStages:
+    """What was captured, calibrated, measured and exported, for the next ``compile_model(..., reuse=kept)``.
+
+    A stage is done again if anything that it depends on has changed; so results are those of a compile that reuses
+    nothing. The model is read as a whole at the beginning and the end of each compile: the values of its tensors,
+    flags, hooks, attributes, closures and the globals that its code names. Samples are read by value. A model with leaf
+    modules, with state that a call changes, or that draws random numbers is captured each time.
+
+    It may be given to compiles in several threads, and stays usable when one fails or is cancelled.
+
+    Memory: the last captures are kept, each with its model and samples, with copies of the weights where
+    ``discard_input_model=False``, and with the integers of its last two quantized programs. :meth:`clear` releases all.
+
+    Args:
+        captures: how many captures are kept; the one that was not used for longest goes first.
+
+    Example:
+        >>> from prepbench import compile_model
+        >>> kept, layer = KeptStages(), torch.nn.Linear(4, 2)
+        >>> for _ in range(2):
+        ...     compiled = compile_model(layer, tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)], reuse=kept)
+        >>> compiled.report.reused
+        ('capture', 'lower: graph')
+    """
+
+    def __init__(self, captures: int = 3) -> None:
+        check_count("captures", captures, 1)
+        self._limit = captures
+        self._captures: OrderedDict[CaptureKey, KeptCapture] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def clear(self) -> None:
+        """Release everything."""
+        with self._lock:
+            self._captures.clear()
+
+    def __len__(self) -> int:
+        """How many captures are kept."""
+        return len(self._captures)
+
+    def find(self, key: CaptureKey) -> KeptCapture | None:
+        """What was kept for a capture."""
+        with self._lock:
+            found = self._captures.get(key)
+            if found is not None:
+                _use(self._captures, key, self._limit)
+            return found
+
+    def keep(self, key: CaptureKey, task: CompileTask) -> KeptCapture | None:
+        """Keep a capture; None where the next compile must capture again."""
+        if task.captured.leaves or not is_repeatable(task.program):
+            return None
+        with self._lock:
+            kept = self._captures[key] = KeptCapture(task)
+            _use(self._captures, key, self._limit)
+            return kept
+
+    @contextmanager
+    def checked(self, key: CaptureKey, roots: Sequence[Any], samples: Sequence[Sample]) -> Iterator[None]:
+        """Around the stages behind the capture: forget all if the model or a sample was changed meanwhile.
+
+        Other threads may train the model while it is compiled.
+        """
+        before = samples_digest(samples)
+        try:
+            yield
+        finally:
+            if fingerprint(*roots) != key.model or samples_digest(samples) != before:
+                with self._lock:
+                    self._captures.pop(key, None)
+
+    def __repr__(self) -> str:
+        return f"KeptStages({len(self)} of at most {self._limit} captures)"
