@@ -12,7 +12,7 @@ from prepbench.capture.aten.attempts import NoGraphError
 from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.compile.kept_stages import CaptureKey, KeptCapture, KeptStages, capture_key
+from prepbench.compile.kept_stages import CaptureKey, Captures, KeptCapture, capture_key
 from prepbench.compile.task import CompileTask
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
@@ -63,7 +63,7 @@ class CaptureStage:
         task: the capture, to compile in float; or why the whole model would be one leaf module.
         kept: what earlier compiles made of the same capture; None where nothing is kept.
         is_reused: whether the model was captured by an earlier compile.
-        checked: around the stages behind this one, see :meth:`KeptStages.checked`.
+        checked: around the stages behind this one, see :meth:`Captures.checked`.
     """
 
     task: CompileTask | Failure
@@ -73,17 +73,17 @@ class CaptureStage:
 
 
 def captured_or_reused(
-    wanted: Wanted, reuse: KeptStages | None, first_task: Callable[..., CompileTask]
+    wanted: Wanted, captures: Captures | None, first_task: Callable[..., CompileTask]
 ) -> CaptureStage:
     """Capture a model, or take the capture of an earlier compile, if all that it depends on is the same.
 
     Args:
         wanted: the model, and how it is to be captured.
-        reuse: what earlier compiles found.
+        captures: what earlier compiles found.
         first_task: makes a task of the model's twin, its capture, and ``own_weights``.
     """
     key = _key(wanted)
-    kept = None if reuse is None or key is None else reuse.find(key)
+    kept = None if captures is None or key is None else captures.find(key)
     is_reused = kept is not None
     if kept is not None:
         samples = tuple(on_device_of(kept.task.captured.model, wanted.samples))
@@ -94,11 +94,11 @@ def captured_or_reused(
             return CaptureStage(captured)
         wanted.twin.give_back(captured.program)
         task = first_task(wanted.twin.model, captured, own_weights=wanted.own_weights)
-        if reuse is not None and key is not None:
-            kept = reuse.keep(key, task)
-    if reuse is None or key is None or kept is None:
+        if captures is not None and key is not None:
+            kept = captures.keep(key, task)
+    if captures is None or key is None or kept is None:
         return CaptureStage(task)
-    return CaptureStage(task, kept, is_reused, lambda samples: reuse.checked(key, wanted.called, samples))
+    return CaptureStage(task, kept, is_reused, lambda samples: captures.checked(key, wanted.called, samples))
 
 
 def _key(wanted: Wanted) -> CaptureKey | None:

@@ -115,6 +115,58 @@ def capture_key(model: Fingerprint, samples: Sequence[Sample], *choices: Any) ->
     return CaptureKey(model, samples_digest(samples), tuple(map(repr, (*choices, *modes))))
 
 
+class Captures:
+    """The captures that were used last, for several threads.
+
+    Args:
+        limit: how many there are at most.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._captures: OrderedDict[CaptureKey, KeptCapture] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._captures)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._captures.clear()
+
+    def find(self, key: CaptureKey) -> KeptCapture | None:
+        """What was kept for a capture."""
+        with self._lock:
+            found = self._captures.get(key)
+            if found is not None:
+                _use(self._captures, key, self.limit)
+            return found
+
+    def keep(self, key: CaptureKey, task: CompileTask) -> KeptCapture | None:
+        """Keep a capture; None where the next compile must capture again."""
+        if task.captured.leaves or not is_repeatable(task.program):
+            return None
+        with self._lock:
+            kept = self._captures[key] = KeptCapture(task)
+            _use(self._captures, key, self.limit)
+            return kept
+
+    @contextmanager
+    def checked(self, key: CaptureKey, roots: Sequence[Any], samples: Sequence[Sample]) -> Iterator[None]:
+        """Around the stages behind the capture: forget it if the model or a sample was changed meanwhile.
+
+        Other threads may train the model while it is compiled.
+        """
+        before = samples_digest(samples)
+        try:
+            yield
+        finally:
+            if fingerprint(*roots) != key.model or samples_digest(samples) != before:
+                with self._lock:
+                    self._captures.pop(key, None)
+
+
 class KeptStages:
     """What was captured, calibrated, measured and exported, for the next ``compile_model(..., reuse=kept)``.
 
@@ -131,6 +183,9 @@ class KeptStages:
     Args:
         captures: how many captures are kept; the one that was not used for longest goes first.
 
+    Attributes:
+        table: what is kept, for ``compile_model``.
+
     Example:
         >>> from prepbench import compile_model
         >>> kept, layer = KeptStages(), torch.nn.Linear(4, 2)
@@ -142,49 +197,14 @@ class KeptStages:
 
     def __init__(self, captures: int = 3) -> None:
         check_count("captures", captures, 1)
-        self._limit = captures
-        self._captures: OrderedDict[CaptureKey, KeptCapture] = OrderedDict()
-        self._lock = threading.Lock()
+        self.table = Captures(captures)
 
     def clear(self) -> None:
         """Release everything."""
-        with self._lock:
-            self._captures.clear()
+        self.table.clear()
 
     def __len__(self) -> int:
-        """How many captures are kept."""
-        return len(self._captures)
-
-    def find(self, key: CaptureKey) -> KeptCapture | None:
-        """What was kept for a capture."""
-        with self._lock:
-            found = self._captures.get(key)
-            if found is not None:
-                _use(self._captures, key, self._limit)
-            return found
-
-    def keep(self, key: CaptureKey, task: CompileTask) -> KeptCapture | None:
-        """Keep a capture; None where the next compile must capture again."""
-        if task.captured.leaves or not is_repeatable(task.program):
-            return None
-        with self._lock:
-            kept = self._captures[key] = KeptCapture(task)
-            _use(self._captures, key, self._limit)
-            return kept
-
-    @contextmanager
-    def checked(self, key: CaptureKey, roots: Sequence[Any], samples: Sequence[Sample]) -> Iterator[None]:
-        """Around the stages behind the capture: forget all if the model or a sample was changed meanwhile.
-
-        Other threads may train the model while it is compiled.
-        """
-        before = samples_digest(samples)
-        try:
-            yield
-        finally:
-            if fingerprint(*roots) != key.model or samples_digest(samples) != before:
-                with self._lock:
-                    self._captures.pop(key, None)
+        return len(self.table)
 
     def __repr__(self) -> str:
-        return f"KeptStages({len(self)} of at most {self._limit} captures)"
+        return f"KeptStages({len(self)} of at most {self.table.limit} captures)"

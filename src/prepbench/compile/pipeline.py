@@ -226,7 +226,7 @@ def compile_model(
                 keeps_mode=skip_eval_set_mode,
             )
             first_task = functools.partial(CompileTask.of, target, settings, options, name)
-            stage = captured_or_reused(wanted, reuse, first_task)
+            stage = captured_or_reused(wanted, None if reuse is None else reuse.table, first_task)
             timer.reuse(*(["capture"] if stage.is_reused else []))
         if isinstance(stage.task, Failure):
             result: Any = _uncompiled(model, samples[0], settings, layers, stage.task, timer, name)
