@@ -42,6 +42,19 @@ def test_weights_that_stay_in_float_keep_their_gradients() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+def test_batch_norms_that_stay_cost_no_exports_of_training_patterns(
+    net: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchao.quantization.pt2e import qat_utils
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a pattern is exported")
+
+    monkeypatch.setattr(qat_utils, "_get_aten_graph_module_for_pattern", refuse)
+    compiled = int8(net, pb.EagerDeployment(), fold_batch_norm=False)
+    assert sqnr(net(images(7)), compiled(images(7))) > 20
+
+
 def test_the_model_is_not_changed_when_a_stage_fails(net: nn.Module) -> None:
     def fail(progress: pb.Progress) -> None:
         if (progress.stage, progress.done) == ("calibrate", 1):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from prepbench.patching import patched_here
 from prepbench.quantize._torchao import pt2e
 from prepbench.quantize.blocks import OPERATOR
 from prepbench.quantize.observed import Observed
@@ -20,7 +21,9 @@ def convert(observed: Observed) -> fx.GraphModule:
     for observer in all_observers(observed.graph):
         if getattr(observer, "scheme", None) is not None and observer.scheme.block_size:
             observer.convert = functools.partial(_convert_blocks, observer)
-    converted = pt2e().convert_pt2e(observed.graph)
+    # It looks for batch norms of quantization-aware training, which are never here, by exporting patterns for seconds.
+    with patched_here(pt2e().qat_utils, "_fold_conv_bn_qat_helper", lambda graph, *_, **__: graph):
+        converted = pt2e().convert_pt2e(observed.graph)
     assert isinstance(converted, fx.GraphModule)
     _forget_unused(converted)
     _without_gradients(converted)
