@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import linecache
 import logging
 import weakref
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ import torch._dynamo.functional_export as functional_export
 import torch._dynamo.guards as guards
 import torch.fx.experimental.symbolic_shapes as symbolic_shapes
 from torch import nn
+from torch.fx import graph_module
 
 import prepbench as pb
 from prepbench._torch_compat import exporting, left_behind
@@ -94,8 +97,10 @@ def test_sizes_that_others_made_are_left_alone() -> None:
     mine = symbolic_shapes.ShapeEnv(tracked_fakes=[object()])
     with left_behind.graphs_let_go():
         ours = symbolic_shapes.ShapeEnv(tracked_fakes=[object()])
-    assert len(mine.tracked_fakes or []) == 1
-    assert not ours.tracked_fakes
+        for each in (mine, ours):
+            each.fake_tensor_cache["a call"] = object()  # type: ignore[index, assignment]
+    assert (len(mine.tracked_fakes or []), len(mine.fake_tensor_cache)) == (1, 1)
+    assert (len(ours.tracked_fakes or []), len(ours.fake_tensor_cache)) == (0, 0)
 
 
 def test_captures_leave_few_objects() -> None:
@@ -116,9 +121,25 @@ def test_quantized_models_are_not_kept() -> None:
     assert not utils._assert_and_get_unique_device.cache_info().currsize
 
 
+def test_the_source_of_a_graph_lives_as_long_as_the_graph() -> None:
+    with tracing():
+        graph = torch.fx.symbolic_trace(nn.Linear(2, 2))
+    name = type(graph).forward.__code__.co_filename
+    assert "return" in inspect.getsource(type(graph).forward)
+    assert name in linecache.cache
+    assert name in graph_module._loader.eval_cache
+    del graph
+    gc.collect()
+    assert name not in linecache.cache
+    assert name not in graph_module._loader.eval_cache
+
+
 def test_a_torch_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(symbolic_shapes, "ShapeEnv")
     with pytest.raises(TorchVersionError, match="letting go of symbolic sizes"), left_behind.graphs_let_go():
+        pass
+    monkeypatch.delattr(graph_module, "_method_from_src")
+    with pytest.raises(TorchVersionError, match="letting go of the sources"), left_behind.sources_let_go():
         pass
     monkeypatch.delattr(guards, "CheckFunctionManager")
     with pytest.raises(TorchVersionError, match="letting go of strict exports"), left_behind.strict_export_let_go():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import sys
 import weakref
 from collections.abc import Iterator
@@ -14,11 +15,15 @@ from prepbench.patching import patched_here, undoing
 
 _SIZES = "torch.fx.experimental.symbolic_shapes"
 _STRICT = "torch._dynamo.functional_export"
-_CACHED_BY_MODEL = (
+_CACHED_BY_GRAPH = (
     ("torchao.utils", "_assert_and_get_unique_device"),
     ("torch.ao.quantization.fx.utils", "assert_and_get_unique_device"),
+    ("executorch.exir.backend.utils", "is_same_node"),
 )
-"""Functions that remember their answer for each model, and with it the model. Where a name is absent, nothing does."""
+"""Functions that remember their answer for each graph, and with it the graph. Where a name is absent, nothing does."""
+
+_LEADS_BACK = ("tracked_fakes", "fake_tensor_cache")
+"""What an environment of sizes holds that holds fake tensors: the inputs of the trace, and calls with whole graphs."""
 
 _NAMES_OF_STRICT = ("__compiled_fn_", "__builtins_dict_", "___unnamed_scope")
 
@@ -46,15 +51,42 @@ def graphs_let_go() -> Iterator[None]:
 
     def let_go() -> None:
         for environment in list(made):
-            if getattr(environment, "tracked_fakes", None):
-                environment.tracked_fakes.clear()
-        by_model = [getattr(sys.modules.get(module), name, None) for module, name in _CACHED_BY_MODEL]
-        for cached in [*vars(sizes).values(), *vars(environments).values(), *by_model]:
+            for name in _LEADS_BACK:
+                if getattr(environment, name, None):
+                    getattr(environment, name).clear()
+        by_graph = [getattr(sys.modules.get(module), name, None) for module, name in _CACHED_BY_GRAPH]
+        for cached in [*vars(sizes).values(), *vars(environments).values(), *by_graph]:
             if hasattr(cached, "cache_clear"):
                 cached.cache_clear()
 
     with undoing() as undo, patched_here(environments, "__init__", init):
         undo.add(let_go)
+        yield
+
+
+@contextmanager
+def sources_let_go() -> Iterator[None]:
+    """The source of a graph module that is made inside the block is forgotten with its code.
+
+    torch keeps the source of each graph that ever was, for tracebacks and ``inspect``. A compile makes dozens.
+    """
+    with needed_for("letting go of the sources of graphs"):
+        from torch.fx import graph_module
+
+        make, sources = graph_module._method_from_src, graph_module._loader.eval_cache
+
+    def method_from_src(*args: Any, **kwargs: Any) -> Any:
+        made = make(*args, **kwargs)
+        name = made.__code__.co_filename
+        if name.startswith("<eval_with_key>") and name in sources:  # other names may belong to several modules
+            weakref.finalize(made, forget, name).atexit = False
+        return made
+
+    def forget(name: str) -> None:
+        sources.pop(name, None)
+        linecache.cache.pop(name, None)
+
+    with patched_here(graph_module, "_method_from_src", method_from_src):
         yield
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from prepbench import interrupts
-from prepbench._torch_compat.left_behind import graphs_let_go
+from prepbench._torch_compat.left_behind import graphs_let_go, sources_let_go
 from prepbench._torch_compat.safe_points import safe_points
 from prepbench._torch_compat.threads import locks, torch_traces_here
 from prepbench.jobs import CANCELLING, Progress, ProgressCallback, check_cancelled, report_nothing
@@ -58,8 +58,9 @@ def tracing(progress: ProgressCallback = report_nothing, *, with_dynamo: bool = 
         def tell() -> None:
             progress(Progress(CANCELLING, message="Cancelling ..."))
 
-        with interrupts.told_of_interrupts(tell), torch_traces_here(), safe_points(check_cancelled), graphs_let_go():
-            yield
+        with interrupts.told_of_interrupts(tell), torch_traces_here(), safe_points(check_cancelled):
+            with graphs_let_go(), sources_let_go():
+                yield
 
 
 def _wait(lock: Any, progress: ProgressCallback) -> None:
