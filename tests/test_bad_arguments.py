@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import prepbench as pb
+from prepbench.bench.history import new_run
 from prepbench.errors import PrepbenchError, SettingsError
 
 REMEDY = re.compile(
@@ -57,12 +58,19 @@ def compiled() -> Any:
     return pb.compile_model(Model(), tracing_inputs=SAMPLES, deployment_settings=pb.EagerDeployment())
 
 
+def bench(model: torch.nn.Module) -> pb.Bench:
+    """A bench with a run in its history."""
+    made = pb.Bench(model, calibration_inputs=SAMPLES)
+    made._history.add(new_run(made.state, "int8", 0.0))
+    return made
+
+
 @cache
 def objects() -> dict[str, Any]:
     """One object of each public class, made once."""
     model = Model().eval()
     return {
-        "Bench": pb.Bench(model, calibration_inputs=SAMPLES),
+        "Bench": bench(model),
         "Captured": pb.capture(model, SAMPLES),
         "Comparison": pb.compare({"float32": model}, SAMPLES, rounds=0),
         "CompiledModel": compiled(),
@@ -86,6 +94,9 @@ GOOD: dict[str, Any] = {
     "pattern": lambda: "linear", "precision": lambda: "float32", "target": lambda: "ONNX Runtime", "axes": tuple,
     "leaf_wrap": lambda: False, "listener": lambda: print, "function": lambda: len, "m": lambda: torch.nn.GELU,
     "k": lambda: 1, "folder": lambda: Path("no/such/folder"), "captured": lambda: objects()["Captured"],
+    "work": lambda: print, **dict.fromkeys(("id", "first", "second"), lambda: objects()["Bench"].runs[0].id),
+     "pinned": lambda: True, "leaf": lambda: False,
+    "patterns": lambda: ["linear"], "field": lambda: "weights_num_bits", "rules": dict, "value": lambda: 8,
     "leaves": lambda: {"ids": SAMPLES[0]}, "output": lambda: torch.ones(2, 3),
 }  # fmt: skip
 """What to give for arguments without a default, by name."""
@@ -96,7 +107,7 @@ LEFT_OUT = {
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
     # what prepbench calls itself
-    "runs",
+    "runs", "take_over", "keep_runs", "mark_runs",
 }  # fmt: skip
 
 

@@ -83,3 +83,10 @@ def test_a_torch_with_other_programs(program: torch.export.ExportedProgram) -> N
     del program._guards_code
     with pytest.raises(TorchVersionError, match=r"changing exported programs.*_guards_code"):
         programs.without_guards(program)
+
+
+def test_a_copied_graph_keeps_its_names() -> None:
+    program = torch.export.export(torch.nn.Sequential(torch.nn.Linear(2, 2)), (torch.ones(1, 2),))
+    copied = programs.copied_graph(program.graph)
+    assert [node.name for node in copied.nodes] == [node.name for node in program.graph.nodes]
+    assert "input" in [node.name for node in copied.nodes]

@@ -46,7 +46,7 @@ def test_each_target_is_a_run(bench: pb.Bench) -> None:
     assert list(bench.results) == [run.name for run in bench.runs]
     summary = bench.summary()
     assert [run.target for run in summary.runs] == ["PyTorch eager", "ONNX Runtime"]
-    assert not any(run.stale for run in summary.runs)
+    assert [kind.texts for kind in summary.staleness] == [()]
 
 
 def test_one_target_that_fails_does_not_stop_the_others(bench: pb.Bench) -> None:
@@ -78,8 +78,10 @@ def test_runs_are_renamed_pinned_compared_restored_and_deleted(bench: pb.Bench) 
     assert [row.what for row in difference.layers] == ["0"]
     assert difference.layers[0].second.startswith("float")
     assert difference.settings[0].what == "1 layer had another precision"
-    stale = {run.id: run.stale for run in bench.summary().runs}
-    assert stale[first.id] == ("1 layer had another precision",)
+    summary = bench.summary()
+    stale = {run.id: summary.staleness[at].texts for run, at in zip(summary.runs, summary.stale_of, strict=True)}
+    assert stale == {first.id: ("1 layer had another precision",), second.id: ()}
+    assert summary.shown_run == second.id
     bench.restore_run(first.id)
     assert set(bench.precisions.values()) == {"int8"}
     bench.undo()
@@ -151,3 +153,21 @@ def test_capture_verifies_the_axes(bench: pb.Bench) -> None:
     assert not static.verified
     bench.set_axis("input", 0, False)
     assert not bench.summary().axes[0].verified
+
+
+def test_what_other_choices_leave_alone_is_used_again(bench: pb.Bench) -> None:
+    bench.compile()
+    bench.set_precision("0", "int4 weights")
+    again = bench.compile()
+    assert not bench.runs[0].reused
+    assert "capture" in bench.runs[1].reused
+    fresh = pb.compile_model(
+        bench.model,
+        tracing_inputs=bench.tracing_inputs,
+        calibration_inputs=bench.calibration_inputs,
+        deployment_settings=pb.OnnxRuntimeDeployment(),
+        quantization_settings=bench.state.quantization,
+        layer_quantization_settings=dict(bench.state.rules),
+    )
+    x = torch.randn(5, 4)
+    assert torch.equal(again(x), fresh(x))

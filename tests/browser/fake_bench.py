@@ -119,7 +119,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
             target("Inductor"),
             target("ExecuTorch", unavailable="executorch is not installed"),
         ],
-        "runs": [],
+        "runs": [], "shown_run": "", "staleness": [], "stale_of": [],
         "difference": {"first": "", "second": "", "results": [], "settings": [], "layers": [], "note": ""},
         "code": "bench = pb.compile_model(\n    model,\n    pb.OnnxRuntimeSettings(),\n)",
         "stale": "",
@@ -140,7 +140,9 @@ def after_run(given: dict[str, Any], runs: int = 6) -> dict[str, Any]:
         "applied": [1 if at % 11 == 5 else 2 if at % 7 == 4 else 0 for at in range(count)],
         "columns": [{"key": "sqnr", "title": "SQNR", "unit": "dB", "help": "of the layer's output",
                      "values": [None if at % 13 == 0 else 20 + (at * 37 % 300) / 10 for at in range(count)]}],
-        "runs": [run(at) for at in range(runs)],
+        "runs": [run(at) for at in range(runs)], "shown_run": "r1",
+        "staleness": [{"texts": []}, {"texts": ["2 layers had another precision"]}],
+        "stale_of": [at % 2 for at in range(runs)],
         "message": {"kind": "info", "text": "mixed int8 ONNX Runtime: 2.4 ms, 97.3 %, 4.1 MB.", "troubles": [],
                     "details": "", "can_be_leaf": False},
     }  # fmt: skip
@@ -156,7 +158,7 @@ def run(at: int) -> dict[str, Any]:
         "p90": "2.60 ms", "speed": "0.81 ×" if slower else "2.31 ×", "size": "4.1 MB", "slower": slower,
         "why": "Slower: 20 of 41 layers run in PyTorch." if slower else "",
         "error": "ValueError: no" if at == 4 else "",
-        "stale": ["2 layers had another precision"] if at % 2 else [], "shown": at == 1, "is_live": at < 3,
+        "is_live": at < 3,
     }  # fmt: skip
 
 

@@ -305,3 +305,16 @@ def test_graphs_that_write_in_place_equal_fresh_compiles() -> None:
         settings = {"tracing_inputs": samples, "calibration_inputs": samples, "layer_quantization_settings": layers}
         again, fresh = (int8(model, reuse=reuse, **settings) for reuse in (kept, None))
         assert_same(again, fresh, *samples)
+
+
+def test_an_argument_called_like_a_builtin_is_reused_too() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()  # its argument is called "input"
+    samples, kept = [torch.randn(2, 4), torch.randn(3, 4)], pb.KeptStages()
+    settings: dict[str, Any] = {"calibration_inputs": samples, "quantization_settings": pb.QuantizationSettings()}
+    pb.compile_model(net, deployment_settings=pb.OnnxRuntimeDeployment(), reuse=kept, **settings)
+    again = pb.compile_model(net, deployment_settings=pb.EagerDeployment(), reuse=kept, **settings)
+    fresh = pb.compile_model(net, deployment_settings=pb.EagerDeployment(), **settings)
+    assert again.report.reused
+    x = torch.randn(5, 4)
+    assert torch.equal(again(x), fresh(x))

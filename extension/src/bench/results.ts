@@ -1,10 +1,9 @@
 /** The step of results: the history of runs, one of them in detail, two compared, and what can be taken away. */
 
-import type { RunSummary } from "../generated/widgets";
 import { make } from "../render/dom";
 import { differenceView } from "./compare";
 import { type Cleanups, listen, live } from "./live";
-import { act, type BenchModel } from "./model";
+import { act, type BenchModel, RUN_TRAITS, type RunNow, runsNow } from "./model";
 import { detailsOf } from "./rundetails";
 import { takeAway } from "./takeaway";
 
@@ -49,12 +48,12 @@ export class ResultsStep {
       difference,
       takeAway(model, ends),
     );
-    listen(model, ["runs"], () => this.update(), ends);
+    listen(model, RUN_TRAITS, () => this.update(), ends);
     this.update();
   }
 
   private update(): void {
-    const runs = this.model.get("runs");
+    const runs = runsNow(this.model);
     this.empty.hidden = runs.length > 0;
     this.table.hidden = runs.length === 0;
     const ids = new Set(runs.map(({ id }) => id));
@@ -70,7 +69,7 @@ export class ResultsStep {
   }
 
   /** Makes a row only where its run changed, so that a long history costs nothing. */
-  private place(run: RunSummary, at: number): void {
+  private place(run: RunNow, at: number): void {
     const key = JSON.stringify(run);
     const old = this.rows.get(run.id);
     let element = old?.element;
@@ -85,7 +84,7 @@ export class ResultsStep {
     if (this.body.children[at] !== element) this.body.insertBefore(element!, this.body.children[at] ?? null);
   }
 
-  private rowOf(run: RunSummary): HTMLElement {
+  private rowOf(run: RunNow): HTMLElement {
     const {
       id,
       name,
@@ -130,7 +129,7 @@ export class ResultsStep {
     return row;
   }
 
-  private compareBox({ id, name }: RunSummary): HTMLElement {
+  private compareBox({ id, name }: RunNow): HTMLElement {
     const change = (): void => {
       const others = this.compared.filter((other) => other !== id);
       this.compared = box.checked ? [...others, id].slice(-2) : others;
@@ -148,7 +147,7 @@ export class ResultsStep {
   private detail(): void {
     const typing = document.activeElement instanceof HTMLInputElement && this.details.contains(document.activeElement);
     if (typing) return;
-    const shown = this.model.get("runs").find((run) => run.shown);
+    const shown = runsNow(this.model).find((run) => run.shown);
     this.details.hidden = !shown;
     this.details.replaceChildren(...(shown ? [detailsOf(this.model, shown)] : []));
   }

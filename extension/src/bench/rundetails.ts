@@ -1,11 +1,10 @@
 /** One run of the history: its name, why it is as it is, and what can be done with it. */
 
-import type { RunSummary } from "../generated/widgets";
 import { make } from "../render/dom";
 import { copyButton } from "./buttons";
-import { act, type BenchModel } from "./model";
+import { act, type BenchModel, type RunNow } from "./model";
 
-export function detailsOf(model: BenchModel, run: RunSummary): HTMLElement {
+export function detailsOf(model: BenchModel, run: RunNow): HTMLElement {
   const { id, name, score, spread, why, error, stale, slower } = run;
   const rename = (): void => {
     if (box.value.trim() && box.value.trim() !== name) act(model, "rename_run", { id, name: box.value.trim() });
@@ -26,7 +25,7 @@ export function detailsOf(model: BenchModel, run: RunSummary): HTMLElement {
   return make("section", { class: "pbb-stack", "aria-label": `Run ${name}` }, ...parts);
 }
 
-function buttons(model: BenchModel, { id, name, pinned, stale }: RunSummary): HTMLElement[] {
+function buttons(model: BenchModel, { id, name, pinned, stale }: RunNow): HTMLElement[] {
   const pin = (): void => act(model, "pin_run", { id, pinned: !pinned });
   const restore = (): void => act(model, "restore_run", { id });
   const remove = (): void => act(model, "delete_run", { id });

@@ -42,7 +42,7 @@ export function takeAway(model: BenchModel, ends: Cleanups): HTMLElement {
     "section",
     { class: "pbb-stack", "aria-label": "Take away" },
     make("h4", {}, "Take away"),
-    live(model, ["runs", "title"], () => buttonsOf(model, events), ends),
+    live(model, ["runs", "shown_run", "title"], () => buttonsOf(model, events), ends),
     said,
   );
 }
@@ -53,7 +53,7 @@ function save(name: string, data: DataView): void {
 }
 
 function buttonsOf(model: BenchModel, { write, download }: Events): HTMLElement {
-  const shown = model.get("runs").find((run) => run.shown);
+  const shown = model.get("runs").find((run) => run.id === model.get("shown_run"));
   const isLive = shown?.is_live ?? false;
   const file = (/\w[\w-]*/.exec(model.get("title"))?.[0] ?? "model").toLowerCase();
   const title = "A path on the kernel's machine, without an ending";

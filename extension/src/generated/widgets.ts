@@ -36,6 +36,9 @@ export interface BenchSummary {
   precisions: PrecisionChoice[];
   targets: TargetSummary[];
   runs: RunSummary[];
+  shown_run: string;
+  staleness: Staleness[];
+  stale_of: number[];
   difference: RunDifference;
   code: string;
   stale: string;
@@ -210,8 +213,6 @@ export interface RunSummary {
   slower: boolean;
   why: string;
   error: string;
-  stale: string[];
-  shown: boolean;
   is_live: boolean;
 }
 
@@ -262,6 +263,10 @@ export interface SettingField {
   help: string;
   kind: "choice" | "switch" | "number";
   choices: string[];
+}
+
+export interface Staleness {
+  texts: string[];
 }
 
 export interface StepSummary {

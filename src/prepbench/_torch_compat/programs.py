@@ -119,6 +119,14 @@ def without_example_inputs(program: torch.export.ExportedProgram) -> torch.expor
     return _changed(program, _example_inputs=None)
 
 
+def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """A copy whose nodes have the same names; ``deepcopy`` renames what is called like a builtin, such as ``input``."""
+    copied: torch.fx.Graph = copy.deepcopy(graph)
+    for old, new in zip(graph.nodes, copied.nodes, strict=True):
+        new.name = old.name
+    return copied
+
+
 def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -> torch.export.ExportedProgram:
     """A flat program that returns only the user outputs at ``places``; what it changes in place stays. Weights are
     shared.
@@ -127,7 +135,7 @@ def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -
     kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in signature.output_specs]
     order = [i for i, is_user in enumerate(kinds) if is_user]
     kept = [i for i, is_user in enumerate(kinds) if not is_user] + [order[place] for place in places]
-    module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph_module.graph))
+    module = torch.fx.GraphModule(program.graph_module, copied_graph(program.graph_module.graph))
     output = next(iter(reversed(module.graph.nodes)))
     output.args = (tuple(output.args[0][i] for i in kept),)
     module.recompile()

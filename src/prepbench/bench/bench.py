@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from prepbench.bench.summary import BenchSummary
 from prepbench.capture.modules.collection import GraphCollection
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_function, check_progress, check_table, described
-from prepbench.compile import CompiledModel, compile_model
+from prepbench.compile import CompiledModel, KeptStages, compile_model
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
@@ -87,6 +88,7 @@ class Bench(Runs):
         self._captures.collection()  # samples that the model does not take are refused here
         axes = DynamicAxes.infer(self.tracing_inputs, model)
         super().__init__(model, axes, calibrated=bool(self.calibration_inputs))
+        self._kept = KeptStages()
         self._facts = layer_facts(model, self.layer_rules.layers)
         self._summary: BenchSummary | None = None
         self.job: Job[Any] | None = None
@@ -121,7 +123,14 @@ class Bench(Runs):
             self._choose(fixes=(*self.state.fixes, fqn))
 
     def remove_fix(self, fqn: str) -> None:
-        """Take back an applied rewrite."""
+        """Take back an applied rewrite.
+
+        Raises:
+            SettingsError: none is applied to the module.
+        """
+        if fqn not in self.state.fixes:
+            known = ", ".join(map(repr, self.state.fixes)) or "none"
+            raise SettingsError(f"fqn: no rewrite is applied to {described(fqn)}. Choose one of: {known}.")
         self._choose(fixes=tuple(other for other in self.state.fixes if other != fqn))
 
     # -- run -----------------------------------------------------------------------------------------------------------
@@ -295,6 +304,11 @@ class Bench(Runs):
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    def _selected(self) -> None:
+        if self._summary is not None:  # nothing else has changed
+            self._summary = replace(self._summary, selected=self.selected)
+        super()._changed()
+
     def _changed(self) -> None:
         self._summary = None
         super()._changed()
@@ -316,6 +330,7 @@ class Bench(Runs):
                 compile_options=state.options,
                 leaf_modules=state.leaves,
                 fullgraph=state.fullgraph,
+                reuse=self._kept,
                 progress=progress,
             )
         except Exception as error:
@@ -330,7 +345,13 @@ class Bench(Runs):
         if same is not None:  # a repeated compile becomes the newest
             self._history.delete(same.id)
         run = new_run(
-            state, name, began, report=report.layers, stages=dict(report.seconds), size_bytes=report.size_bytes
+            state,
+            name,
+            began,
+            report=report.layers,
+            stages=dict(report.seconds),
+            reused=report.reused,
+            size_bytes=report.size_bytes,
         )
         self._history.add(run, compiled)
         self._changed()

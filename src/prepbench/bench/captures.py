@@ -101,9 +101,9 @@ class Captures:
         return self._verified[1] if self._verified is not None and self._verified[0] == axes else None
 
     def _rewrite(self, fqn: str) -> Rewrite:
-        rewrite = self.rewrites.get(fqn)
+        rewrite = self.rewrites.get(fqn) if isinstance(fqn, str) else None
         if rewrite is None or not rewrite.diff:
             known = ", ".join(repr(name) for name, each in self.rewrites.items() if each.diff) or "none"
             why = f": {rewrite.reason}" if rewrite is not None else ""
-            raise SettingsError(f"There is no rewrite to apply for {described(fqn)}{why}. Rewrites: {known}.")
+            raise SettingsError(f"fqn: there is no rewrite to apply for {described(fqn)}{why}. Give one of: {known}.")
         return rewrite

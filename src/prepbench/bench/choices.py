@@ -175,6 +175,7 @@ class Choices:
             SettingsError: the pattern matches no quantizable layer, or the settings contradict the global ones.
         """
         check_text("pattern", pattern, "encoder.*")
+        check_type("settings", settings, LayerQuantizationSettings, "Give pb.LayerQuantizationSettings(...).")
         self.set_rules({pattern: settings})
 
     def set_rules(self, rules: Mapping[str, LayerQuantizationSettings]) -> None:
@@ -203,9 +204,10 @@ class Choices:
             SettingsError: no such layers, no such field, or a value that is not allowed.
         """
         check_texts("patterns", patterns, "encoder.*")
+        check_text("field", field, "weights_num_bits")
         base, rules = self.state.quantization, dict(self.state.rules)
-        if field != "skip_quantization" and not hasattr(base, field):
-            raise SettingsError(f"field must be a field of QuantizationSettings, got {field!r}.")
+        if field != "skip_quantization" and field not in base.to_dict():
+            raise SettingsError(f"field must be a field of QuantizationSettings, got {described(field)}.")
         if not (field == "skip_quantization" and value) and not self.is_calibrated:
             raise SettingsError(_NOT_CALIBRATED)
         for pattern in patterns:
@@ -287,7 +289,9 @@ class Choices:
         """
         check_switch("leaf", leaf)
         if not isinstance(fqn, str) or fqn not in self._modules:
-            raise InputError(f"fqn must name a module of the model, got {described(fqn)}. See model.named_modules().")
+            raise InputError(
+                f"fqn must name a module of the model, got {described(fqn)}. Give a name of model.named_modules()."
+            )
         others = [name for name in self.state.leaves if name != fqn]
         self._choose(leaves=tuple([*others, fqn] if leaf else others))
 
@@ -298,15 +302,18 @@ class Choices:
             InputError: there is no such module.
         """
         if fqn is not None and (not isinstance(fqn, str) or fqn not in self._modules):
-            raise InputError(f"fqn must name a module of the model, got {described(fqn)}. See model.named_modules().")
+            raise InputError(
+                f"fqn must name a module of the model, got {described(fqn)}. Give a name of model.named_modules()."
+            )
         if (fqn or "") != self.selected:
             self.selected = fqn or ""
-            self._changed()
+            self._selected()
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def has_module(self, fqn: str) -> bool:
         """Whether the model has a module of this name."""
+        check_text("fqn", fqn, "encoder.0")
         return fqn in self._modules
 
     def undo(self) -> None:
@@ -352,6 +359,9 @@ class Choices:
         if position != self._position:
             self._position = position
             self._changed()
+
+    def _selected(self) -> None:
+        self._changed()
 
     def _changed(self) -> None:
         for listener in list(self._listeners):

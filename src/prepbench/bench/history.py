@@ -31,12 +31,19 @@ class RunHistory:
         self.compiled: dict[str, CompiledModel] = {}
         self.on_write: Callable[[str, Run | None], None] | None = None
 
-    def __getitem__(self, run_id: str) -> Run:
+    def get(self, run_id: str, argument: str = "id") -> Run:
+        """The run of an id, which was given under the name ``argument``.
+
+        Raises:
+            UnknownNameError: there is none.
+        """
         for run in self.runs:
             if run.id == run_id:
                 return run
         known = ", ".join(run.id for run in self.runs[-5:]) or "none yet"
-        raise UnknownNameError(f"id: there is no run {described(run_id)}. The newest are: {known}.")
+        raise UnknownNameError(
+            f"{argument}: there is no run {described(run_id)}. Give an id of bench.runs; the newest are: {known}."
+        )
 
     def named(self, name: str) -> Run | None:
         """The run of this name."""
@@ -56,7 +63,7 @@ class RunHistory:
 
     def replace(self, run_id: str, **changes: Any) -> Run:
         """Change a run where it is."""
-        changed = replace(self[run_id], **changes)
+        changed = replace(self.get(run_id), **changes)
         self.runs = tuple(changed if run.id == run_id else run for run in self.runs)
         self._write(run_id, changed)
         return changed
@@ -79,7 +86,7 @@ class RunHistory:
 
     def delete(self, run_id: str) -> None:
         """Forget a run and its compiled model."""
-        gone = self[run_id].id
+        gone = self.get(run_id).id
         self.runs = tuple(run for run in self.runs if run.id != gone)
         self.compiled.pop(gone, None)
         self._write(gone, None)

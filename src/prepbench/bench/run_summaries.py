@@ -7,7 +7,7 @@ from datetime import datetime
 
 from prepbench.bench.cards import size_words
 from prepbench.bench.run import Run
-from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary
+from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary, Staleness
 from prepbench.compile import CompiledModel
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.quantize.report import LayerReport
@@ -15,23 +15,37 @@ from prepbench.quantize.report import LayerReport
 _LAYERS = 500  # rows of a comparison of layers
 
 
-def run_summaries(
-    runs: Sequence[Run], shown: str, live: Collection[str], stale: Callable[[Run], tuple[str, ...]]
-) -> tuple[RunSummary, ...]:
-    """The history: pinned runs first, then the newest.
+def in_order(runs: Sequence[Run]) -> list[Run]:
+    """Pinned runs first, then the newest."""
+    newest_first = runs[::-1]
+    return sorted(newest_first, key=lambda run: not run.pinned)
+
+
+def run_summaries(runs: Sequence[Run], live: Collection[str]) -> tuple[RunSummary, ...]:
+    """The history, as it is shown.
 
     Args:
-        runs: the runs, oldest first.
-        shown: the id of the run whose results the table shows.
+        runs: the runs, in the order in which they are shown.
         live: ids of runs whose compiled model is there.
-        stale: how the choices of a run differ from the current ones.
     """
-    newest_first = runs[::-1]
-    ordered = sorted(newest_first, key=lambda run: not run.pinned)
-    return tuple(_summary(run, run.id == shown, run.id in live, stale(run)) for run in ordered)
+    return tuple(_summary(run, run.id in live) for run in runs)
 
 
-def _summary(run: Run, shown: bool, live: bool, stale: tuple[str, ...]) -> RunSummary:
+def staleness_of(
+    runs: Sequence[Run], differences: Callable[[Run], tuple[str, ...]]
+) -> tuple[tuple[Staleness, ...], tuple[int, ...]]:
+    """How the choices behind runs differ from the current ones: each kind once, and for each run the index of its own.
+
+    Args:
+        runs: the runs, in the order in which they are shown.
+        differences: how the choices of a run differ from the current ones.
+    """
+    kinds: dict[Staleness, int] = {}
+    found = tuple(kinds.setdefault(Staleness(differences(run)), len(kinds)) for run in runs)
+    return tuple(kinds), found
+
+
+def _summary(run: Run, live: bool) -> RunSummary:
     texts = result_texts(run)
     return RunSummary(
         id=run.id,
@@ -49,8 +63,6 @@ def _summary(run: Run, shown: bool, live: bool, stale: tuple[str, ...]) -> RunSu
         slower=run.speedup is not None and run.speedup < 1,
         why=run.why,
         error=run.error,
-        stale=stale,
-        shown=shown,
         is_live=live,
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from prepbench.bench.choices import Choices
@@ -17,10 +18,11 @@ from prepbench.bench.run_summaries import difference_of, outcome_of
 from prepbench.bench.state import BenchState
 from prepbench.bench.summary import RunDifference
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.checks import check_path
 from prepbench.compile import CompiledModel
 from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.measure.comparison import Comparison
-from prepbench.settings import QuantizationSettings
+from prepbench.settings import ExplainedLayer, QuantizationSettings
 
 
 class Runs(Choices):
@@ -34,7 +36,8 @@ class Runs(Choices):
         self.comparison: Comparison | None = None
         self._kinds: dict[QuantizationSettings | None, int] = {}
         self._states_of_runs: dict[str, BenchState] = {}
-        self._plans_of_runs: dict[str, tuple[int, ...]] = {}
+        self._plans: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._plans_of_runs: dict[str, torch.Tensor] = {}
 
     @property
     def results(self) -> dict[str, CompiledModel]:
@@ -96,7 +99,7 @@ class Runs(Choices):
 
     def show_run(self, id: str) -> None:
         """Show what a run made of the layers."""
-        self._shown = self._history[id].id
+        self._shown = self._history.get(id).id
         self._changed()
 
     def restore_run(self, id: str) -> None:
@@ -106,7 +109,7 @@ class Runs(Choices):
             UnknownNameError: there is no such run.
             SettingsError: the run was of a model with other layers or inputs.
         """
-        run = self._history[id]
+        run = self._history.get(id)
         state = self._state_of(run)
         self.layer_rules.explained(state.quantization, state.rules)  # raises what does not fit
         self._choose(**{name: getattr(state, name) for name in BenchState.__dataclass_fields__})
@@ -115,7 +118,7 @@ class Runs(Choices):
 
     def compare_runs(self, first: str, second: str) -> RunDifference:
         """In what two runs differ: results, choices, layers."""
-        one, other = self._history[first], self._history[second]
+        one, other = self._history.get(first, "first"), self._history.get(second, "second")
         self.difference = difference_of(one, other, self._between(one, other))
         self._changed()
         return self.difference
@@ -145,9 +148,10 @@ class Runs(Choices):
         Raises:
             SettingsError: nothing was compiled in this process, or the run was not.
         """
+        check_path("path", path)
         known = {run.id: run for run in self.runs if run.id in self._history.compiled}
         if run is not None:
-            self._history[run]
+            self._history.get(run, "run")
         if not known or (run is not None and run not in known):
             raise SettingsError("There is no compiled model to export: compile first, or restore the run and compile.")
         written: Path = self._history.compiled[run or list(known)[-1]].export(path)
@@ -159,7 +163,7 @@ class Runs(Choices):
         self._shown = ""  # what the new choices lead to is shown
         super()._choose(**changes)
 
-    def shown_run(self) -> Run | None:
+    def _shown_run(self) -> Run | None:
         """The run whose results are shown: the one asked for, else that of the current choices, else the newest."""
         worked = [run for run in self.runs if not run.error]
         chosen = [run for run in worked if run.id == self._shown]
@@ -167,29 +171,45 @@ class Runs(Choices):
         same = [run for run in worked if run.state in current]
         return next(iter([*chosen, *same[-1:], *reversed(worked)]), None)
 
-    def differences_of(self, run: Run) -> tuple[str, ...]:
+    def _differences_of(self, run: Run) -> tuple[str, ...]:
         """How the choices behind a run differ from the current ones, in words."""
-        planned = self._planned("", self.state)
         state = self._state_of(run)
-        layers = list(zip(self.layer_rules.layers, planned, self._planned(run.id, state), strict=True))
-        return self.state.differences(state, layers)
+        return self.state.differences(state, _changed(self._current_plan(), self._plan_of(run.id, state)))
 
     def _between(self, one: Run, other: Run) -> tuple[str, ...]:
-        plans = [self._planned(run.id, self._state_of(run)) for run in (one, other)]
-        layers = list(zip(self.layer_rules.layers, *plans, strict=True))
-        return self._state_of(one).differences(self._state_of(other), layers)
+        plans = [self._plan_of(run.id, self._state_of(run)) for run in (one, other)]
+        return self._state_of(one).differences(self._state_of(other), _changed(*plans))
 
     def _state_of(self, run: Run) -> BenchState:
         if run.id not in self._states_of_runs:
             self._states_of_runs[run.id] = BenchState.from_json(run.state, self.inferred_axes)
         return self._states_of_runs[run.id]
 
-    def _planned(self, run_id: str, state: BenchState) -> tuple[int, ...]:
-        """For each layer a number that stands for its settings; kept for runs, because a history can be long."""
-        if run_id in self._plans_of_runs:
-            return self._plans_of_runs[run_id]
-        explained = self.layer_rules.explained(state.quantization, state.rules) if run_id else self.explained
-        plan = tuple(self._kinds.setdefault(layer.settings, len(self._kinds)) for layer in explained)
-        if run_id:
-            self._plans_of_runs[run_id] = plan
-        return plan
+    def _current_plan(self) -> torch.Tensor:
+        return self._plan_for(self.state, self.explained)
+
+    def _plan_of(self, run_id: str, state: BenchState) -> torch.Tensor:
+        if run_id not in self._plans_of_runs:
+            self._plans_of_runs[run_id] = self._plan_for(state)
+        return self._plans_of_runs[run_id]
+
+    def _plan_for(self, state: BenchState, explained: Sequence[ExplainedLayer] | None = None) -> torch.Tensor:
+        """For each layer a number that stands for its settings; kept, because a history can be long.
+
+        Args:
+            state: the choices.
+            explained: what they mean, where that is known.
+        """
+        key = (state.quantization, tuple(state.rules.items()))
+        if key not in self._plans:
+            explained = explained or self.layer_rules.explained(state.quantization, state.rules)
+            numbers: dict[int, int] = {}  # layers with one rule share one object
+            for layer in explained:
+                if id(layer.settings) not in numbers:
+                    numbers[id(layer.settings)] = self._kinds.setdefault(layer.settings, len(self._kinds))
+            self._plans[key] = torch.tensor([numbers[id(layer.settings)] for layer in explained], dtype=torch.int32)
+        return self._plans[key]
+
+
+def _changed(one: torch.Tensor, other: torch.Tensor) -> int:
+    return int((one != other).sum())

@@ -140,9 +140,9 @@ def load_bench(kind: Callable[..., B], path: str | os.PathLike[str], model: nn.M
         ArtifactError: the journal beside it is damaged.
     """
     check_path("path", path)
-    document = read_bench(path)
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be the torch.nn.Module that the bench was made for, got {type(model).__name__}.")
+    document = read_bench(path)
     check_same_model(document.modules, model, document.model_type)
     journal = journal_beside(path)
     runs = _joined(document, journal)

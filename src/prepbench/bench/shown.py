@@ -162,9 +162,9 @@ def _runs(summary: BenchSummary) -> Table:
             run.target,
             run.made.replace("T", " "),
             *(run.score, run.change, run.p50, run.p90, run.speed, run.size),
-            " ".join(filter(None, (run.error and f"✕ {run.error}", run.why, "; ".join(run.stale)))),
+            " ".join(filter(None, (run.error and f"✕ {run.error}", run.why, "; ".join(stale)))),
         )
-        for run in summary.runs
+        for run, stale in zip(summary.runs, (summary.staleness[at].texts for at in summary.stale_of), strict=True)
     ]
     return Table("Runs", head, tuple(rows), (3, 4, 5, 6, 7, 8))
 

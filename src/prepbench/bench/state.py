@@ -167,14 +167,13 @@ class BenchState:
                 raise
             raise SettingsError(f"These are no choices of a bench: {error}. Save the bench again.") from error
 
-    def differences(self, other: BenchState, layers: Sequence[tuple[str, Any, Any]] = ()) -> tuple[str, ...]:
+    def differences(self, other: BenchState, changed: int = 0) -> tuple[str, ...]:
         """In what other choices differ from these, in words.
 
         Args:
             other: the other choices.
-            layers: for each layer its FQN, and what applies to it here and there.
+            changed: how many layers have other settings there.
         """
-        changed = sum(here != there for _, here, there in layers)
         axes = [
             f"{old.path} dim {old.dim} was {'dynamic' if old.dynamic else 'static'}"
             for new, old in zip(self.axes.axes, other.axes.axes, strict=False)

@@ -16,7 +16,7 @@ from prepbench.bench.layer_summaries import (
     precision_choices,
     rule_summaries,
 )
-from prepbench.bench.run_summaries import result_texts, run_summaries
+from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of
 from prepbench.bench.runs import Runs
 from prepbench.bench.state import display_name, precision_of
 from prepbench.bench.summary import (
@@ -39,10 +39,12 @@ def summarize(bench: Runs, captures: Captures, facts: tuple[LayerFacts, ...], co
         facts: the quantizable layers.
         code: the Python lines that do the same.
     """
-    state, explained, shown = bench.state, bench.explained, bench.shown_run()
+    state, explained, shown = bench.state, bench.explained, bench._shown_run()
     layers = [layer.fqn for layer in facts]
     report = {row.fqn: row for row in shown.report} if shown is not None else {}
-    differences = bench.differences_of(shown) if shown is not None else ()
+    differences = bench._differences_of(shown) if shown is not None else ()
+    runs = in_order(bench.runs)
+    stale = staleness_of(runs, bench._differences_of)
     planned = decisions(explained)
     done = outcomes(layers, report)
     # the card of what is fixed stays, so that it can be taken back
@@ -74,7 +76,10 @@ def summarize(bench: Runs, captures: Captures, facts: tuple[LayerFacts, ...], co
         settings=SETTINGS,
         precisions=precision_choices(calibrated=bench.is_calibrated),
         targets=targets,
-        runs=run_summaries(bench.runs, shown.id if shown is not None else "", bench.live_runs, bench.differences_of),
+        runs=run_summaries(runs, bench.live_runs),
+        shown_run=shown.id if shown is not None else "",
+        staleness=stale[0],
+        stale_of=stale[1],
         difference=bench.difference,
         code=code,
         stale=f"compiled with other choices: {'; '.join(differences)}" if differences else "",
@@ -101,7 +106,9 @@ def _steps(
 ) -> tuple[StepSummary, ...]:
     failing = _open_failures(failures)
     leaves = len(bench.state.leaves)
-    capture = f"{failing} fail" if failing else f"{leaves} leaf" if leaves else "all captured"
+    capture = f"{failing} fail" if failing else f"{leaves} in PyTorch" if leaves else "all captured"
+    if failing and bench.state.leaf_wrap:
+        capture = f"{failing + leaves} in PyTorch"
     wrong = sum(bool(axis.problem) for axis in axes)
     names = list(dict.fromkeys(axis.symbol for axis in axes if axis.dynamic))
     chosen = [target for target in targets if target.chosen]

@@ -202,7 +202,7 @@ class TargetSummary:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run in the history, as text; ``stale`` says how its choices differ from the current ones."""
+    """A run in the history, as text; ``is_live`` tells whether its compiled model is in this process."""
 
     id: str
     name: str
@@ -219,9 +219,14 @@ class RunSummary:
     slower: bool
     why: str
     error: str
-    stale: tuple[str, ...]
-    shown: bool
     is_live: bool
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """How the choices behind runs differ from the current ones, in words; nothing where they do not."""
+
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -272,6 +277,9 @@ class BenchSummary:
         precisions: what a layer's precision can be.
         targets: all targets.
         runs: the history, pinned ones first, then the newest.
+        shown_run: the id of the run whose results are shown; "" for none.
+        staleness: how the choices behind runs differ from the current ones, each kind once.
+        stale_of: for each run the index of its staleness; apart from the runs, because each click changes it.
         difference: in what two runs differ that are compared.
         code: the Python lines that do the same.
         stale: in what the choices behind the shown results differ from the current ones; empty when they do not.
@@ -301,6 +309,9 @@ class BenchSummary:
     precisions: tuple[PrecisionChoice, ...]
     targets: tuple[TargetSummary, ...]
     runs: tuple[RunSummary, ...]
+    shown_run: str
+    staleness: tuple[Staleness, ...]
+    stale_of: tuple[int, ...]
     difference: RunDifference
     code: str
     stale: str

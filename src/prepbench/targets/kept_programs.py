@@ -7,7 +7,6 @@ biases, and numbers of quantizers. These are put into the program that was deriv
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, schema_of
-from prepbench._torch_compat.programs import with_contents
+from prepbench._torch_compat.programs import copied_graph, with_contents
 
 Program = torch.export.ExportedProgram
 
@@ -187,6 +186,6 @@ def _filled(form: _Form, module: fx.GraphModule, tensors: Mapping[str, Any]) -> 
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:
-    copied = fx.GraphModule(module, copy.deepcopy(module.graph))
+    copied = fx.GraphModule(module, copied_graph(module.graph))
     copied.meta.update(module.meta)
     return copied

@@ -179,6 +179,8 @@ class BenchControls(anywidget.AnyWidget):
             message = Card("info", str(error))
         else:
             message = error_card(error, leaf_wrap=self.bench.state.leaf_wrap)
+        if error is None and work == self.bench.compile and self.bench.runs[-1].reused:
+            self._run.note(f"used again: {', '.join(self.bench.runs[-1].reused)}")
         self._run.note("done" if error is None else "cancelled" if isinstance(error, Cancelled) else "failed")
         self._set_status(RunStatus(log=self._run.log, elapsed_s=round(self._run.elapsed, 1), message=message))
 

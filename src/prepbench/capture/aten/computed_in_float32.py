@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Collection, Sequence
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.operators import OpOverload
-from prepbench._torch_compat.programs import with_graph, with_tensors
+from prepbench._torch_compat.programs import copied_graph, with_graph, with_tensors
 
 Program = torch.export.ExportedProgram
 Dtypes = Collection[torch.dtype]
@@ -60,7 +59,7 @@ def _rewritten(
         inputs: for each placeholder, whether it keeps its type.
         results: for each value that the graph returns, whether it keeps its type.
     """
-    copy = fx.GraphModule(module, deepcopy(module.graph))
+    copy = fx.GraphModule(module, copied_graph(module.graph))
     for name, inner in list(copy.named_children()):
         if isinstance(inner, fx.GraphModule):  # the branches of torch.cond and their like
             copy.add_submodule(name, _rewritten(inner, dtypes))
