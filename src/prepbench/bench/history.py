@@ -176,18 +176,16 @@ def comparison_of(runs: Sequence[Run], newest: Comparison | None) -> Comparison:
         )
     base = newest.rows[0]
     alike = [run for run in runs if (run.metric, run.unit) == (newest.metric, newest.unit)]
-    return replace(newest, rows=(base, *(_row(run, base) for run in alike)))
+    return replace(newest, rows=(base, *map(_row, alike)))
 
 
-def _row(run: Run, base: CandidateResult) -> CandidateResult:
-    scaled = base.p50_ms / run.speedup if base.p50_ms and run.speedup else run.p50_ms
-    p90 = run.p90_ms * scaled / run.p50_ms if run.p90_ms and scaled and run.p50_ms else run.p90_ms
+def _row(run: Run) -> CandidateResult:
     return CandidateResult(
         run.name,
         run.score if run.score is not None else math.nan,
         run.change,
-        scaled,
-        p90,
+        run.p50_ms,
+        run.p90_ms,
         run.speedup,
         run.size_bytes,
         "saved artifact",

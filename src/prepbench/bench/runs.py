@@ -131,8 +131,8 @@ class Runs(Choices):
     def all_results(self) -> Comparison | None:
         """All runs that were scored, as one comparison with the float model; None before the first.
 
-        Times of different moments are not comparable. Each run's is the float model's newest time divided by the
-        speed-up, which was measured beside the float model in the same rounds.
+        Times are as each run measured them, those of the float model as measured last. What compares them is the
+        speed-up, which each run measured beside the float model in the same rounds.
         """
         runs = [run for run in self.runs if not run.error and run.score is not None]
         return comparison_of(runs, self.comparison) if runs else None

@@ -170,7 +170,7 @@ def _runs(summary: BenchSummary) -> Table:
 
 
 def _chart(runs: Sequence[Run]) -> Chart:
-    """Times of different moments are not comparable: each is the newest one of the float model by the speed-up."""
+    """Times are as each run measured them; the float model's are those of the last one."""
     scored = [run for run in runs if run.score is not None and run.p50_ms is not None and not run.error]
     if not scored:
         return Chart()
@@ -183,16 +183,14 @@ def _chart(runs: Sequence[Run]) -> Chart:
 
 def _point(run: Run, last: Run) -> ChartRun:
     texts = result_texts(run)
-    here, now, then = run.machine == last.machine, _float_ms(last), _float_ms(run)
-    scale = now / then if here and now and then else 1.0
-    latency = (run.p50_ms or 0.0) * scale
+    here, latency = run.machine == last.machine, run.p50_ms or 0.0
     return ChartRun(
         name=run.name,
         note=f"{texts['score']}, {texts['p50']} ms, {texts['speed']}, {texts['size']} MB, {run.target_name}",
         kind="run" if here else "elsewhere",
         score=math.nan if run.score is None else run.score,
         p50_ms=latency,
-        p90_ms=max((run.p90_ms or 0.0) * scale, latency),
+        p90_ms=max(run.p90_ms or 0.0, latency),
         spread=run.spread,
         size_bytes=run.size_bytes or 0,
         pinned=run.pinned,
