@@ -121,3 +121,30 @@ def test_repeated_programs_calls_keep_their_names() -> None:
     model = Twice()
     document = document_of_program(torch.export.export(model, (torch.ones(2, 4),)), model)
     assert {node.fqn for node in document.graphs[0].nodes if node.label == "relu"} == {"layers.0"}
+
+
+class Steps(torch.nn.Module):
+    """A state that goes through a sequence in Python, as the slow way of Mamba does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        state, states = x.new_zeros(x.shape[0], 4), []
+        for step in range(x.shape[1]):
+            state = torch.tanh(self.cell(x[:, step]) + 0.5 * state)
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+def test_a_model_that_needs_a_graph_for_each_sample_fails():
+    short, long = torch.ones(2, 6, 4), torch.ones(3, 9, 4)
+    collection = recursive_trace(Steps(), inputs=[short, long])
+    (failure,) = collection.failures
+    assert (failure.fqn, failure.kind) == ("", "shape specialisation")
+    assert "x.size(1) == 6 holds for inputs[0] but not for inputs[1]" in failure.message
+    assert failure.source is not None
+    assert failure.source.code == "for step in range(x.shape[1]):"
+    assert collection.graph_module()(short).shape == short.shape  # the graph of the first sample stays
+    assert not recursive_trace(Steps(), inputs=[short, short[:1]]).failures

@@ -41,8 +41,11 @@ def assert_same(got: Any, expected: Any) -> None:
 def test_failures_are_exactly_those_that_depend_on_data(name: str) -> None:
     case = ZOO[name]
     _, collection = traced(name)
-    assert tuple(failure.fqn for failure in collection.failures) == case.failed
-    assert tuple(failure.kind for failure in collection.failures) == case.kinds
+    # what the samples answer differently fails, too, though the model itself keeps the graph of the first
+    assert tuple(failure.fqn for failure in collection.failures) == (case.failed or (("",) if case.assumes else ()))
+    assert tuple(failure.kind for failure in collection.failures) == (
+        case.kinds or (("shape specialisation",) if case.assumes else ())
+    )
     for failure in collection.failures:
         assert failure.source is not None
         assert "zoo" in failure.source.file

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
 
 from prepbench._torch_compat.fake_tensors import symbols_of
+from prepbench.capture.failures.describe import describe_failure
 from prepbench.capture.modules.fake_inputs import InputSize
-from prepbench.capture.modules.trace_result import Assumption, Granted, TraceResult
+from prepbench.capture.modules.trace_result import Assumption, Granted, TraceResult, values_on_samples
 from prepbench.capture.sizes.conditions import condition_in_words, is_always_true
-from prepbench.capture.sizes.sample_sizes import value_at
-from prepbench.document.model import Finding
+from prepbench.capture.sizes.sample_sizes import SizesDecide, disagreement, value_at
+from prepbench.document.model import Failure, Finding
 from prepbench.errors import InputError
 from prepbench.running.nested_values import collect
 from prepbench.running.source_lines import frame_of
@@ -58,6 +59,25 @@ def number_findings(
         text = f"The graph takes for granted that {found.text}, as in all {samples} samples."
         frame = frame_of(found.source) if found.source else ""
         yield Finding(fqn, type_name(fqn), NUMBER_FIXED, text, found.source, frame, _REMEDY)
+
+
+def contradiction(trace: TraceResult, prefix: str, type_name: Callable[[str], str]) -> Failure | None:
+    """Why no one graph takes all samples: the first thing that this one takes for granted and a sample does not have.
+
+    Args:
+        trace: of one module.
+        prefix: the name of that module.
+        type_name: gives the class of a module by its name.
+    """
+    for found in trace.contradicted:
+        values = dict(enumerate(values_on_samples(found.expression, trace.sizes)))
+        text = disagreement(found.expression, size_names(trace.sizes), values, "sizes")
+        if text is None:  # false for all samples: none of them is like the one that was traced
+            text = f"The graph was traced for {_line(found, trace.sizes)}, which no sample has."
+        failure = describe_failure(SizesDecide(text), fqn=prefix, module_type=type_name(prefix))
+        frame = frame_of(found.source) if found.source else ""
+        return replace(failure, source=found.source, frame=frame)
+    return None
 
 
 NUMBER_FIXED = "number from a tensor fixed"

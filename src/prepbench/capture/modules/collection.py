@@ -13,7 +13,7 @@ from prepbench._display import HasDiagram, view
 from prepbench.capture.failures.describe import normalize_message
 from prepbench.capture.failures.findings import findings_of_trace
 from prepbench.capture.failures.reproduce import with_reproduction
-from prepbench.capture.modules.assumptions import number_findings, readable
+from prepbench.capture.modules.assumptions import contradiction, number_findings, readable
 from prepbench.capture.modules.documents import Visits, document_of_collection
 from prepbench.capture.modules.runnable import runnable
 from prepbench.capture.modules.sample_runs import SampleRuns
@@ -152,8 +152,11 @@ class GraphCollection(HasDiagram):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Why modules could not be traced, in ``named_modules()`` order."""
-        described = self._tracer.failures
+        """Why modules could not be traced, in ``named_modules()`` order.
+
+        Where the samples need several graphs of the model itself, there is one for the first of them, and a failure.
+        """
+        described = {**self._contradictions(), **self._tracer.failures}
         if isinstance(self.model, torch.nn.Module):
             described = {name: described[name] for name, _ in self.model.named_modules() if name in described}
         return with_reproduction(described.values(), self.model, self._samples)
@@ -165,12 +168,16 @@ class GraphCollection(HasDiagram):
             self._findings = (*findings_of_trace(self.model, self._samples), *self._number_findings())
         return self._findings
 
-    def _number_findings(self) -> Iterator[Finding]:
-        def type_name(fqn: str) -> str:
-            return type(self._target(fqn)).__name__
+    def _contradictions(self) -> dict[str, Failure]:
+        found = {fqn: contradiction(trace, fqn, self._type_name) for fqn, trace in self._traces.items()}
+        return {fqn: failure for fqn, failure in found.items() if failure is not None}
 
+    def _type_name(self, fqn: str) -> str:
+        return type(self._target(fqn)).__name__
+
+    def _number_findings(self) -> Iterator[Finding]:
         for prefix, trace in self._traces.items():
-            yield from number_findings(trace, len(self._samples or ()), prefix, type_name)
+            yield from number_findings(trace, len(self._samples or ()), prefix, self._type_name)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
