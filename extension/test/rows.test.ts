@@ -124,7 +124,7 @@ it("sorts and filters 10,000 layers in a moment", () => {
       fresh.rows({ ...ALL, ...asked });
       return performance.now() - start;
     });
-    slowest.set(what, Math.max(slowest.get(what) ?? 0, times.sort((a, b) => a - b)[2]!));
+    slowest.set(what, Math.max(slowest.get(what) ?? 0, Math.min(...times))); // the least: a busy machine only adds to it
   }
   const worst = [...slowest].sort((a, b) => b[1] - a[1]);
   process.stdout.write(`10,003 layers, ms: ${worst.map(([what, ms]) => `${what} ${ms.toFixed(1)}`).join(", ")}\n`);
