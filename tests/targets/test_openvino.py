@@ -154,7 +154,7 @@ def test_what_is_left_in_float_beside_integers_is_openvinos_choice(tmp_path: Pat
     assert hint(compiled(*MLP, precision=None, rules={"2": skip})) == "f32"
     assert hint(compiled(*MLP, precision=None, prefer_weights_only_quantization=True)) == "f32"
     assert hint(compiled(*MLP, precision="f32")) == "f32"
-    with pytest.raises(SettingsError, match="inference_precision must be 'f32' or 'bf16' or 'f16', got 'int8'"):
+    with pytest.raises(SettingsError, match="inference_precision must be None or 'f32' or 'bf16' or 'f16', got 'int8'"):
         pb.OpenVinoDeployment(inference_precision="int8")
 
 
