@@ -29,7 +29,7 @@ _START = """async ([code, traits]) => {
     off: (event, call) => { handlers[event] = (handlers[event] ?? []).filter(each => each !== call); },
     send: (content) => window.sent.push(content),
   });
-  window.bench = {set: (changes) => {
+  window.bench = {all: () => structuredClone(traits), set: (changes) => {
     Object.assign(traits, changes);
     for (const name of Object.keys(changes)) for (const call of handlers['change:' + name] ?? []) call();
   }};
@@ -50,6 +50,22 @@ def open_bench(page: Page, traits: dict[str, Any], *, dark: bool = False) -> Non
     page.set_content(_PAGE % {"css": css, **(_DARK if dark else _LIGHT)})
     page.evaluate(_START, [(STATIC / "bench.js").read_text(), json.loads(json.dumps(traits))])
     page.wait_for_timeout(50)
+
+
+def sent(page: Page) -> list[dict[str, Any]]:
+    """What the page has asked for, and forget it."""
+    asked: list[dict[str, Any]] = page.evaluate("() => window.sent.splice(0)")
+    return asked
+
+
+def give(page: Page, changes: dict[str, Any]) -> None:
+    """What a message of Python does."""
+    page.evaluate("changes => window.bench.set(changes)", changes)
+
+
+def turn_to(page: Page, step: str) -> None:
+    """Show a step."""
+    page.locator(f"[data-step='{step}']").click()
 
 
 def traits(blocks: int = 24) -> dict[str, Any]:

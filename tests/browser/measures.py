@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, expect
 
 
 def turn_to(bench: Locator, step: str) -> None:
-    """Show one of the bench's steps."""
-    bench.locator(f"[data-step='{step}']").click()
+    """Show one of the bench's steps; one click has to be enough."""
+    tab = bench.locator(f"[data-step='{step}']")
+    tab.click()
+    expect(tab).to_have_attribute("aria-selected", "true")
 
 
 def inside(inner: Locator, outer: Locator) -> bool:

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from prepbench.bench import BenchSummary
 from prepbench.document.codec import read_object
 from prepbench.widgets.bench import RunStatus
-from tests.browser.fake_bench import after_run, open_bench, run, traits
+from tests.browser.fake_bench import after_run, give, open_bench, run, sent, traits, turn_to
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
@@ -27,21 +27,6 @@ SHIFT = """(since) => new Promise(done => {
 NAMELESS = """() => [...document.querySelectorAll('.pbb :is(button, input, select, [role=tab], [role=separator])')]
   .filter(e => e.checkVisibility() && !(e.ariaLabel || e.textContent.trim() || e.labels?.length))
   .map(e => e.outerHTML.slice(0, 120))"""
-
-
-def sent(page: Page) -> list[dict[str, Any]]:
-    """What the page has asked for, and forget it."""
-    asked: list[dict[str, Any]] = page.evaluate("() => window.sent.splice(0)")
-    return asked
-
-
-def give(page: Page, changes: dict[str, Any]) -> None:
-    """What a message of Python does."""
-    page.evaluate("changes => window.bench.set(changes)", changes)
-
-
-def turn_to(page: Page, step: str) -> None:
-    page.locator(f"[data-step='{step}']").click()
 
 
 def row(page: Page, at: int) -> Locator:

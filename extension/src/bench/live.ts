@@ -2,21 +2,24 @@
 
 import { make } from "../render/dom";
 import type { BenchModel, BenchTraits } from "./model";
+import { pressInPage } from "./press";
 
 export type Cleanups = (() => void)[];
 export type Trait = keyof BenchTraits;
 
-/** Calls `changed` once for all of the traits that one message sets. */
+/** Calls `changed` once for all of the traits that one message sets, and not while something is pressed. */
 export function listen(model: BenchModel, traits: readonly Trait[], changed: () => void, ends: Cleanups): void {
+  const press = pressInPage();
   let due = false;
   let over = false;
   const soon = (): void => {
     if (due) return;
     due = true;
-    queueMicrotask(() => {
-      due = false;
-      if (!over) changed();
-    });
+    queueMicrotask(() => press.whenFree(now));
+  };
+  const now = (): void => {
+    due = false;
+    if (!over) changed();
   };
   for (const trait of traits) model.on(`change:${trait}`, soon);
   ends.push(() => {
@@ -51,19 +54,40 @@ export function live(
       return;
     }
     waiting = false;
-    const label = place.contains(document.activeElement) ? document.activeElement?.getAttribute("aria-label") : null;
+    const focused = focusIn(place);
     const open = new Set([...place.querySelectorAll("details[open]")].map(nameOf));
     place.replaceChildren(build(model));
     for (const details of place.querySelectorAll("details")) details.open ||= open.has(nameOf(details));
-    if (label) place.querySelector<HTMLElement>(`[aria-label="${CSS.escape(label)}"]`)?.focus();
+    if (focused) focusAgain(place, focused);
   };
   place.addEventListener("focusout", () => {
-    if (waiting) queueMicrotask(refresh);
+    if (waiting) queueMicrotask(() => pressInPage().whenFree(refresh));
   });
   place.addEventListener(REBUILD, refresh);
   listen(model, traits, refresh, ends);
   refresh();
   return place;
+}
+
+const STOPS = "button, input, select, summary, a[href], [tabindex]";
+
+/** The focused control: its name, and its place among the others. */
+function focusIn(place: HTMLElement): { name: string; at: number } | null {
+  const focused = document.activeElement;
+  if (!focused || !place.contains(focused)) return null;
+  return { name: wordsOf(focused), at: [...place.querySelectorAll(STOPS)].indexOf(focused) };
+}
+
+/** Focuses the control of this name, or the one in its place: the focus must not fall back to the page's start. */
+function focusAgain(place: HTMLElement, { name, at }: { name: string; at: number }): void {
+  const stops = [...place.querySelectorAll<HTMLElement>(STOPS)].filter((stop) => !stop.matches(":disabled"));
+  const same = name ? stops.find((stop) => wordsOf(stop) === name) : undefined;
+  const next = same ?? stops[Math.min(at, stops.length - 1)] ?? place.closest<HTMLElement>("[role='tabpanel']");
+  next?.focus({ preventScroll: true });
+}
+
+function wordsOf(element: Element): string {
+  return element.getAttribute("aria-label") ?? element.textContent ?? "";
 }
 
 function nameOf(details: Element): string {

@@ -4,7 +4,7 @@
  */
 
 import { make } from "../render/dom";
-import { onPointClick } from "./chart";
+import { followCharts } from "./chart";
 
 const WIDE = 1100; // pixels of the bench's own width
 const [LEAST, MOST, STEP, FIRST] = [25, 70, 2, 45]; // percent of the width that the diagram has
@@ -76,7 +76,7 @@ export class Place {
     for (; between && between !== this.box; between = between.parentElement) between.classList.add("pbb-through");
     this.root.classList.add("pbb-through");
     const chart = this.find<HTMLElement>(".pbb-chart");
-    if (chart) this.stop = onPointClick(chart, this.chosen);
+    if (chart) this.stop = followCharts(chart, this.chosen);
     this.draw();
   }
 

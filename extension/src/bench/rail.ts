@@ -12,6 +12,9 @@ const WORDS: Record<StepSummary["kind"], string> = { "": "", good: "in order", w
 
 interface Tab {
   button: HTMLButtonElement;
+  title: Text;
+  sign: HTMLElement;
+  words: HTMLElement;
   status: string;
 }
 
@@ -54,8 +57,9 @@ export class Rail {
       const label = [title, status, WORDS[kind], fresh].filter(Boolean).join(", ");
       tab.button.setAttribute("aria-label", label);
       tab.button.title = label;
-      const sign = make("span", { class: "pbb-kind", "aria-hidden": "true" }, SIGNS[kind]);
-      tab.button.replaceChildren(make("b", {}, title, sign), make("small", {}, status || " "));
+      tab.title.data = title;
+      tab.sign.textContent = SIGNS[kind];
+      tab.words.textContent = status || "\u00a0";
     }
     if (this.current) this.turnTo(this.current);
   }
@@ -63,7 +67,11 @@ export class Rail {
   private add(name: StepName): Tab {
     const click = (): void => this.choose(name);
     const attributes = { type: "button", role: "tab", id: `${this.id}-${name}`, "aria-controls": `${this.id}-step` };
-    const tab = { button: make("button", { ...attributes, "data-step": name, click }), status: "" };
+    const title = document.createTextNode("");
+    const sign = make("span", { class: "pbb-kind", "aria-hidden": "true" });
+    const words = make("small");
+    const button = make("button", { ...attributes, "data-step": name, click }, make("b", {}, title, sign), words);
+    const tab = { button, title, sign, words, status: "" };
     this.tabs.set(name, tab);
     this.element.append(tab.button);
     return tab;

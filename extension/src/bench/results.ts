@@ -12,7 +12,6 @@ const TITLES = ["Compare", "Run", "Score", "Against float", "Median (ms)", "Spee
 export class ResultsStep {
   readonly element: HTMLElement;
   private readonly body = make("tbody");
-  private readonly details = make("div", { class: "pbb-run-details" });
   private readonly table: HTMLElement;
   private readonly empty = make("div", { class: "pbb-empty" });
   private readonly rows = new Map<string, { element: HTMLElement; key: string }>();
@@ -38,13 +37,14 @@ export class ResultsStep {
       make("b", {}, "No results yet."),
       make("span", { class: "pbb-dim" }, " Choose targets in Run and press Compile; every run stays here."),
     );
+    const details = live(model, RUN_TRAITS, () => this.detail(), ends);
     const difference = live(model, ["difference"], differenceView, ends);
     this.element = make(
       "div",
       { class: "pbb-results" },
       this.empty,
       this.table,
-      this.details,
+      details,
       difference,
       takeAway(model, ends),
     );
@@ -65,7 +65,6 @@ export class ResultsStep {
     this.compared = this.compared.filter((id) => ids.has(id));
     for (const [at, run] of runs.entries()) this.place(run, at);
     this.known = ids;
-    this.detail();
   }
 
   /** Makes a row only where its run changed, so that a long history costs nothing. */
@@ -144,12 +143,9 @@ export class ResultsStep {
     return box;
   }
 
-  private detail(): void {
-    const typing = document.activeElement instanceof HTMLInputElement && this.details.contains(document.activeElement);
-    if (typing) return;
+  private detail(): HTMLElement {
     const shown = runsNow(this.model).find((run) => run.shown);
-    this.details.hidden = !shown;
-    this.details.replaceChildren(...(shown ? [detailsOf(this.model, shown)] : []));
+    return make("div", { class: "pbb-run-details", hidden: !shown }, ...(shown ? [detailsOf(this.model, shown)] : []));
   }
 }
 
