@@ -22,7 +22,8 @@ class Tagger(nn.Module):
         super().__init__()
         settings = {"num_layers": 2, "bidirectional": True, "batch_first": True} | settings
         self.table, self.layers = nn.Embedding(20, 8), kind(8, 6, **settings)
-        self.head = nn.Linear(12 if settings["bidirectional"] else 6, 5)
+        size = settings.get("proj_size") or 6
+        self.head = nn.Linear(2 * size if settings["bidirectional"] else size, 5)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.head(self.layers(self.table(ids))[0])
@@ -44,6 +45,8 @@ def check(compiled: Any, model: nn.Module, precision: float = 1e-5) -> None:
         Tagger(nn.GRU, bias=False, bidirectional=False),
         Tagger(nn.RNN),
         Tagger(nn.RNN, nonlinearity="relu", num_layers=1),
+        Tagger(proj_size=3),
+        Tagger(proj_size=3, bias=False, bidirectional=False, batch_first=False),
     ],
     ids=lambda model: str(model.layers),
 )
@@ -63,6 +66,27 @@ def test_half_precision(dtype: torch.dtype, target: pb.DeploymentSettings) -> No
         got, expected = compiled(UNSEEN[0]), model(UNSEEN[0])
     assert got.dtype == dtype
     assert sqnr(expected.float(), got.float()) > 40
+
+
+@pytest.mark.parametrize("target", [ONNX_RUNTIME, OPENVINO], ids=["ONNX Runtime", "OpenVINO"])
+def test_projections_with_a_given_state(target: pb.DeploymentSettings) -> None:
+    model = nn.LSTM(4, 6, 2, bidirectional=True, proj_size=3).eval()
+
+    def sample(length: int, batch: int) -> tuple[Any, ...]:
+        return torch.randn(length, batch, 4), (torch.randn(4, batch, 3), torch.randn(4, batch, 6))
+
+    for other in (sample(5, 3), sample(4, 3)):
+        compiled = pb.compile_model(model, tracing_inputs=[sample(4, 2), other], deployment_settings=target)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*other), model(*other), rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_between_layers_that_is_active() -> None:
+    model = Tagger(dropout=0.5).train()
+    compiled = pb.compile_model(
+        model, tracing_inputs=SAMPLES, deployment_settings=ONNX_RUNTIME, skip_eval_set_mode=True
+    )
+    assert not torch.equal(compiled(SAMPLES[0]), compiled(SAMPLES[0]))
 
 
 def test_layers_beside_it_are_quantized() -> None:

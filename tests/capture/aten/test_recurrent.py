@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.capture.aten.capture import FullGraphError, capture
+from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.recurrent import has_recurrent_layers, lstm_layer, recurrent_layer
 
@@ -20,6 +20,8 @@ KINDS = {
     "gru batch first": nn.GRU(4, 6, batch_first=True, dropout=0.5, num_layers=2),
     "tanh": nn.RNN(4, 6, 2, bidirectional=True, batch_first=True),
     "relu": nn.RNN(4, 6, nonlinearity="relu"),
+    "lstm with projections": nn.LSTM(4, 6, 2, batch_first=True, bidirectional=True, proj_size=5),
+    "lstm with projections without biases": nn.LSTM(4, 6, bias=False, proj_size=2),
 }
 
 
@@ -61,10 +63,18 @@ def test_a_sequence_without_a_batch() -> None:
     check(captured, model, torch.randn(2, 4))
 
 
-def test_dropout_while_training_and_projections_are_refused_as_before() -> None:
-    for model in (nn.LSTM(4, 6, 2, dropout=0.5).train(), nn.LSTM(4, 6, proj_size=3).eval()):
-        with pytest.raises(FullGraphError, match="specialized"):
-            capture(model, [torch.randn(5, 2, 4), torch.randn(9, 2, 4)])
+@pytest.mark.parametrize("lengths", [(5, 9), (5, 5)], ids=["dynamic", "static"])
+def test_dropout_that_is_active_draws_as_the_layer_does(lengths: tuple[int, int]) -> None:
+    model = nn.LSTM(4, 6, 3, dropout=0.5, bidirectional=True).train()
+    first, second = (torch.randn(length, 2 + i, 4) for i, length in enumerate(lengths))
+    program = capture(model, [first, second]).program.module()
+    for x in (first, second):
+        torch.manual_seed(3)
+        found = program(x)
+        torch.manual_seed(3)
+        torch.testing.assert_close(found, model(x))
+        torch.manual_seed(4)
+        assert not torch.allclose(found[0], model(x)[0])
 
 
 def test_a_long_sequence_costs_no_more_than_a_short_one() -> None:
@@ -84,6 +94,9 @@ def test_the_operators_say_the_sizes_of_what_they_return() -> None:
     x, h, c = torch.randn(5, 3, 4), torch.randn(2, 3, 6), torch.randn(2, 3, 6)
     weights = [parameter.detach() for parameter in nn.LSTM(4, 6, bidirectional=True).parameters()]
     torch.library.opcheck(lstm_layer, (x, h, c, weights), test_utils=("test_schema", "test_faketensor"))
+    weights = [parameter.detach() for parameter in nn.LSTM(4, 6, bidirectional=True, proj_size=2).parameters()]
+    arguments = (x, h[..., :2].contiguous(), c, weights)
+    torch.library.opcheck(lstm_layer, arguments, test_utils=("test_schema", "test_faketensor"))
     for kind, layer in (("gru", nn.GRU(4, 6)), ("rnn_relu", nn.RNN(4, 6, nonlinearity="relu"))):
         weights = [parameter.detach() for parameter in layer.parameters()]
         arguments = (x, h[:1], weights, kind)

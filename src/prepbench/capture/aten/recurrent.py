@@ -1,7 +1,9 @@
 """LSTM, GRU and RNN over a sequence of dynamic length: one operator for each layer, instead of its steps unrolled.
 
 While torch exports a recurrent layer it goes through its steps one by one, which fixes their number. Where that is
-dynamic, ``torch.lstm`` and its like become the operators below, which have a counterpart in ONNX.
+dynamic, ``torch.lstm`` and its like become the operators below, which have a counterpart in ONNX. So do layers with
+projections, which torch writes to ONNX wrongly, and layers with dropout in between that is active: that becomes an
+operation of its own.
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ def lstm_layer(
 
     Args:
         x: of shape (length, batch, input size).
-        h: of shape (directions, batch, hidden size), before the first step.
-        c: the same for the cell.
-        weights: for each direction those of the input, of the state, and then the biases of both, if there are any.
+        h: of shape (directions, batch, output size), before the first step.
+        c: of shape (directions, batch, hidden size), the same for the cell.
+        weights: for each direction those of the input, of the state, then the biases of both, if there are any, and
+            that of the projection from hidden to output size, if there is one.
 
     Returns:
-        The states of all steps, of shape (length, batch, directions * hidden size), and the last ``h`` and ``c``.
+        The states of all steps, of shape (length, batch, directions * output size), and the last ``h`` and ``c``.
     """
     y, h_last, c_last = RNN_FUNCTIONS.lstm(x, (h, c), list(weights), *_settings(h, weights))
     return _own(y), _own(h_last), _own(c_last)
@@ -64,7 +67,7 @@ def _(x: torch.Tensor, h: torch.Tensor, weights: Sequence[torch.Tensor], kind: s
 
 def _settings(h: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     """Biases or not, layers, dropout, training, both directions or not, batch first or not."""
-    return len(weights) == 4 * len(h), 1, 0.0, False, len(h) == 2, False
+    return len(weights) >= 4 * len(h), 1, 0.0, False, len(h) == 2, False
 
 
 def _steps(x: torch.Tensor, h: torch.Tensor) -> tuple[Any, ...]:
@@ -83,7 +86,7 @@ def has_recurrent_layers(program: torch.export.ExportedProgram) -> bool:
 
 
 class DynamicLengths(TorchFunctionMode):
-    """Inside the block, recurrent layers over a length that is dynamic are operators."""
+    """Inside the block, recurrent layers that torch cannot export as they are become operators."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -109,17 +112,19 @@ def _in_layers(
     batch_first: bool,
 ) -> Any:
     """The call of a recurrent function as one operator for each layer; ``NotImplemented`` for what stays as it is."""
-    each = (2 if both_directions else 1) * (4 if has_biases is True else 2)
-    is_packed = type(has_biases) is not bool  # then the lengths come before the state
-    if is_packed or (training and dropout) or x.ndim != 3 or len(weights) != layers * each:
+    if type(has_biases) is not bool or x.ndim != 3:  # a packed sequence has its lengths before the state
         return NotImplemented
-    if not isinstance(x.shape[1 if batch_first else 0], torch.SymInt):
+    each = len(weights) // layers
+    drops = training and dropout > 0 and layers > 1
+    projects = each == (2 if both_directions else 1) * (5 if has_biases else 3)
+    if not (drops or projects or isinstance(x.shape[1 if batch_first else 0], torch.SymInt)):
         return NotImplemented
     x = x.transpose(0, 1) if batch_first else x
     states = [part.chunk(layers) for part in (state if kind == "lstm" else (state,))]
     last = []
     for layer in range(layers):
         own, before = weights[layer * each : (layer + 1) * each], [part[layer] for part in states]
+        x = torch.nn.functional.dropout(x, dropout) if drops and layer else x
         x, *after = lstm_layer(x, *before, own) if kind == "lstm" else recurrent_layer(x, *before, own, kind)
         last.append(after)
     y = x.transpose(0, 1) if batch_first else x

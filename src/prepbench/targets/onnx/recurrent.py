@@ -14,7 +14,9 @@ _ACTIVATIONS = {"rnn_tanh": "Tanh", "rnn_relu": "Relu"}
 def lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any]) -> Any:
     """``prepbench::lstm_layer``."""
     onnx = _operators()
-    size, directions = h.shape[2], h.shape[0]
+    size, directions = c.shape[2], h.shape[0]
+    if len(weights) // directions in (3, 5):
+        return _projected(x, h, c, weights)
     y, h_last, c_last = onnx.LSTM(
         x, *_weights(weights, directions, _LSTM), None, h, c, hidden_size=size, direction=_direction(directions)
     )
@@ -33,6 +35,42 @@ def recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str) -> Any:
         operands = (x, *_weights(weights, directions, (0,)), None, h)
         y, h_last = onnx.RNN(*operands, activations=[_ACTIVATIONS[kind]] * directions, **settings)
     return _steps(y), h_last
+
+
+def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any]) -> Any:
+    """An LSTM whose output is projected, which ONNX does not have.
+
+    Its states before the projection are those of a plain LSTM whose recurrent weights have the projection inside. What
+    the given state adds to the first step comes in as a further input, which is zero at the others.
+    """
+    onnx = _operators()
+    first, each = onnx.Constant(value_ints=[0]), len(weights) // h.shape[0]
+    found = []
+    for place in range(h.shape[0]):
+        at_input, at_state, *biases, projection = weights[place * each : (place + 1) * each]
+        own = (onnx.Concat(at_input, at_state, axis=1), onnx.MatMul(at_state, projection), *biases)
+        y, h_last, c_last = onnx.LSTM(
+            onnx.Concat(x, _at_first_step(x, h, place), axis=2),
+            *_weights(own, 1, _LSTM), None, None, onnx.Slice(c, [place], [place + 1], first),
+            hidden_size=c.shape[2], direction="reverse" if place else "forward",
+        )  # fmt: skip
+        back = onnx.Transpose(projection, perm=[1, 0])
+        steps = onnx.MatMul(onnx.Squeeze(y, onnx.Constant(value_ints=[1])), back)
+        found.append((steps, onnx.MatMul(h_last, back), c_last))
+    return tuple(
+        onnx.Concat(*parts, axis=axis) for parts, axis in zip(zip(*found, strict=True), (2, 0, 0), strict=True)
+    )
+
+
+def _at_first_step(x: Any, h: Any, place: int) -> Any:
+    """The state of one direction at the step that it comes to first, zeros at all others."""
+    onnx = _operators()
+    zeros = onnx.Constant(value_ints=[0, 0])
+    others = onnx.Sub(onnx.Shape(x, start=0, end=1), onnx.Constant(value_ints=[1]))
+    none = onnx.Constant(value_ints=[0])
+    begin, end = (others, none) if place else (none, others)
+    own = onnx.Slice(h, [place], [place + 1], none)
+    return onnx.Pad(own, onnx.Concat(begin, zeros, end, zeros, axis=0))
 
 
 def _operators() -> Any:
