@@ -30,8 +30,40 @@ def test_batch_norm_in_training_is_state() -> None:
     assert is_repeatable(pb.capture(normalised().eval(), SAMPLES).program)
 
 
-def test_dropout_in_training_drops() -> None:
-    model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5)).train()
-    compiled = pb.compile_model(model, tracing_inputs=SAMPLES, skip_eval_set_mode=True)
-    share = float((compiled(torch.randn(64, 4)) == 0).float().mean())
-    assert 0.3 < share < 0.7
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5 if self.training else 0.0)
+
+
+DROPPING = {
+    "at the end": nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5)),
+    "before a layer": nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 64)),
+    "in attention": nn.Sequential(nn.Linear(4, 64), Attention()),
+    "channels": nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Dropout1d(0.5), nn.Flatten(), nn.Linear(4, 64)),
+}
+TARGETS = [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_in_training_draws_anew_in_each_call(name: str, target: pb.DeploymentSettings) -> None:
+    model = DROPPING[name].train()
+    compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=target, skip_eval_set_mode=True)
+    x = torch.randn(64, 4)
+    assert not torch.allclose(compiled(x), compiled(x))
+    runs = torch.stack([compiled(x) for _ in range(300)])
+    with torch.no_grad():
+        expected = torch.stack([model(x) for _ in range(300)])
+    error = (runs.mean(0) - expected.mean(0)).norm() / (expected.std(0).norm() * (2 / 300) ** 0.5)
+    assert error < 2
+    torch.testing.assert_close(runs.std(0).mean(), expected.std(0).mean(), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+def test_dropout_in_training_drops(target: pb.DeploymentSettings) -> None:
+    for share in (0.25, 1.0):
+        model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(share), nn.ReLU6()).train()
+        compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=target, skip_eval_set_mode=True)
+        found = compiled(torch.full((64, 4), 3.0)) != 0
+        kept = (model[0](torch.full((64, 4), 3.0)) > 0).float().mean()
+        torch.testing.assert_close(found.float().mean(), kept * (1 - share), atol=0.05, rtol=0)

@@ -94,8 +94,6 @@ def attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """``aten.scaled_dot_product_attention`` as two products with a softmax between them."""
-    if dropout_p:
-        return NotImplemented  # type: ignore[no-any-return]  # random
     if enable_gqa:
         key, value = (_repeat_heads(tensor, query.shape[-3]) for tensor in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -103,7 +101,8 @@ def attention(
         rows, columns = (torch.arange(tensor.shape[-2], device=query.device) for tensor in (query, key))
         attn_mask = rows.unsqueeze(-1) >= columns
     scores = torch.matmul(query * factor, key.transpose(-2, -1))
-    return torch.matmul(_attention_weights(scores, attn_mask), value)
+    weights = _attention_weights(scores, attn_mask)
+    return torch.matmul(torch.dropout(weights, dropout_p, True) if dropout_p else weights, value)
 
 
 def _attention_weights(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

@@ -21,7 +21,7 @@ from prepbench.errors import TargetError, sentence
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
-from prepbench.targets.onnx.finish import forget_origin, type_by_zero_point
+from prepbench.targets.onnx.finish import forget_origin, type_by_zero_point, write_dropout_out
 from prepbench.targets.onnx.translations import OPSET, translations
 from prepbench.targets.onnx.weights import pack_weights, remove_unused_initializers
 
@@ -59,6 +59,7 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change]) -> 
     _name_dimensions(model, lowering.dimension_names)
     pack_weights(model)
     type_by_zero_point(model)
+    write_dropout_out(model)
     for change in changes:
         change(model)
     remove_unused_initializers(model)

@@ -1,4 +1,4 @@
-"""Changes of the finished ONNX graph: so that ONNX Runtime fuses quantized layers, and removing what is private."""
+"""Changes of the finished ONNX graph: so that runtimes compute what it says, and removing what is private."""
 
 from __future__ import annotations
 
@@ -52,6 +52,40 @@ def type_by_zero_point(model: Any) -> None:
     for node in model.graph:
         if node.op_type == "QuantizeLinear" and len(node.inputs) > 2 and node.inputs[2] is not None:
             node.attributes.pop("output_dtype", None)
+
+
+def write_dropout_out(model: Any) -> None:
+    """Write each Dropout that is active as the operations that it stands for, in place.
+
+    ONNX Runtime (1.31) leaves out those whose mask nobody reads, whatever their training mode, and OpenVINO has none.
+    """
+    import onnx_ir
+
+    def node(op: str, *inputs: Any, **attributes: Any) -> Any:
+        made = onnx_ir.node(op, inputs, attributes=attributes)
+        model.graph.insert_before(dropout, made)
+        return made.outputs[0]
+
+    for dropout in [node for node in model.graph if node.op_type == "Dropout" and _is_active(node)]:
+        x, ratio = dropout.inputs[0], _number(dropout.inputs[1], 0.5)
+        limit = add_initializer(model, f"{dropout.name}_ratio", np.float32(ratio))
+        factor = add_initializer(model, f"{dropout.name}_factor", np.float32(1 / (1 - ratio) if ratio < 1 else 0))
+        zero = add_initializer(model, f"{dropout.name}_zero", np.float32(0))
+        kept = node("GreaterOrEqual", node("RandomUniformLike", x, dtype=1), limit)
+        # chosen, not multiplied, because zero times infinity is no zero
+        result = node("Where", kept, node("Mul", x, node("CastLike", factor, x)), node("CastLike", zero, x))
+        for old, new in zip(dropout.outputs, (result, kept), strict=False):
+            new.shape, new.type = old.shape, old.type
+            onnx_ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        model.graph.remove(dropout, safe=True)
+
+
+def _is_active(dropout: Any) -> bool:
+    return len(dropout.inputs) > 2 and bool(_number(dropout.inputs[2], 0)) and _number(dropout.inputs[1], 0.5) > 0
+
+
+def _number(value: Any, default: float) -> float:
+    return default if value is None or value.const_value is None else float(value.const_value.numpy())
 
 
 def forget_origin(model: Any) -> None:
