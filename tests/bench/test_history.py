@@ -11,6 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.bench.state import BenchState
+from prepbench.bench.state_differences import setting_rows
 from prepbench.errors import SettingsError, UnknownNameError
 
 
@@ -77,7 +78,7 @@ def test_runs_are_renamed_pinned_compared_restored_and_deleted(bench: pb.Bench) 
     difference = bench.compare_runs(first.id, second.id)
     assert [row.what for row in difference.layers] == ["0"]
     assert difference.layers[0].second.startswith("float")
-    assert difference.settings[0].what == "1 layer had another precision"
+    assert [(row.what, row.first, row.second) for row in difference.settings] == [("0", "–", "float")]
     summary = bench.summary()
     stale = {run.id: summary.staleness[at].texts for run, at in zip(summary.runs, summary.stale_of, strict=True)}
     assert stale == {first.id: ("1 layer had another precision",), second.id: ()}
@@ -171,3 +172,18 @@ def test_what_other_choices_leave_alone_is_used_again(bench: pb.Bench) -> None:
     )
     x = torch.randn(5, 4)
     assert torch.equal(again(x), fresh(x))
+
+
+def test_each_choice_that_differs_is_told_with_both_sides(bench: pb.Bench) -> None:
+    before = bench.state
+    bench.set_target("PyTorch eager")
+    bench.set_axis("input", 0, False)
+    bench.set_precision("0", "int4 weights")
+    bench.set_leaf("2", True)
+    rows = setting_rows(before.for_target(bench.state.targets[0]), bench.state)
+    assert [(row.what, row.first, row.second) for row in rows] == [
+        ("0", "–", "int4 weights"),
+        ("input dim 0", "dynamic", "static"),
+        ("Leaf modules", "off", "on: 2"),
+    ]
+    assert setting_rows(before, before) == ()

@@ -105,13 +105,13 @@ _TITLES = {
 }
 
 
-def difference_of(first: Run, second: Run, settings: tuple[str, ...]) -> RunDifference:
+def difference_of(first: Run, second: Run, settings: tuple[DifferenceRow, ...]) -> RunDifference:
     """In what two runs differ.
 
     Args:
         first: one run.
         second: the other.
-        settings: in what the choices of the first differ from those of the second, in words.
+        settings: the choices that differ.
     """
     texts = result_texts(first), result_texts(second)
     results = [DifferenceRow(title, texts[0][key], texts[1][key]) for key, title in _TITLES.items()]
@@ -120,8 +120,7 @@ def difference_of(first: Run, second: Run, settings: tuple[str, ...]) -> RunDiff
     note = f"{len(layers)} layers differ; the first {_LAYERS} are listed." if len(layers) > _LAYERS else ""
     if not layers and first.report and second.report:
         note = "All layers are quantized alike."
-    rows = tuple(DifferenceRow(text, "", "") for text in settings)
-    return RunDifference(first.name, second.name, tuple(results), rows, tuple(layers[:_LAYERS]), note)
+    return RunDifference(first.name, second.name, tuple(results), settings, tuple(layers[:_LAYERS]), note)
 
 
 def _layers(first: Sequence[LayerReport], second: Sequence[LayerReport]) -> list[DifferenceRow]:

@@ -16,6 +16,7 @@ from prepbench.bench.history import RunHistory, comparison_of
 from prepbench.bench.run import Run
 from prepbench.bench.run_summaries import difference_of, outcome_of
 from prepbench.bench.state import BenchState
+from prepbench.bench.state_differences import setting_rows
 from prepbench.bench.summary import RunDifference
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_path
@@ -119,7 +120,7 @@ class Runs(Choices):
     def compare_runs(self, first: str, second: str) -> RunDifference:
         """In what two runs differ: results, choices, layers."""
         one, other = self._history.get(first, "first"), self._history.get(second, "second")
-        self.difference = difference_of(one, other, self._between(one, other))
+        self.difference = difference_of(one, other, setting_rows(self._state_of(one), self._state_of(other)))
         self._changed()
         return self.difference
 
@@ -175,10 +176,6 @@ class Runs(Choices):
         """How the choices behind a run differ from the current ones, in words."""
         state = self._state_of(run)
         return self.state.differences(state, _changed(self._current_plan(), self._plan_of(run.id, state)))
-
-    def _between(self, one: Run, other: Run) -> tuple[str, ...]:
-        plans = [self._plan_of(run.id, self._state_of(run)) for run in (one, other)]
-        return self._state_of(one).differences(self._state_of(other), _changed(*plans))
 
     def _state_of(self, run: Run) -> BenchState:
         if run.id not in self._states_of_runs:
