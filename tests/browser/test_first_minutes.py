@@ -222,6 +222,8 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
         area.evaluate("e => e.scrollTo(9999, 0)")
         assert inside(first.locator("th"), area), "names stay"
         area.evaluate("e => e.scrollTo(0, 0)")
+        page.evaluate("window.dispatchEvent(new Event('resize'))")  # plotly draws again, in a place of no height
+        page.wait_for_timeout(300)
         turn_to(bench, "results")
         chart, code = page.locator(".js-plotly-plot").last, page.locator(".pbb-code")
         expect(chart).to_be_visible(timeout=30_000)

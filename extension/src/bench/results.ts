@@ -8,6 +8,7 @@ import { detailsOf } from "./rundetails";
 import { takeAway } from "./takeaway";
 
 const TITLES = ["Compare", "Run", "Score", "Against float", "Median (ms)", "Speed-up", "Size", "Made"];
+const CLASSES: Record<number, string> = { 0: "pbb-tick", 1: "", 7: "" };
 
 export class ResultsStep {
   readonly element: HTMLElement;
@@ -25,7 +26,7 @@ export class ResultsStep {
     const head = make(
       "tr",
       {},
-      ...TITLES.map((title, at) => make("th", { scope: "col", class: at > 1 && at < 7 ? "pbb-number" : "" }, title)),
+      ...TITLES.map((title, at) => make("th", { scope: "col", class: CLASSES[at] ?? "pbb-number" }, title)),
     );
     const table = make("table", { class: "pbb-runs", "aria-label": "Runs" }, make("thead", {}, head), this.body);
     this.table = make(

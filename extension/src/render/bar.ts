@@ -51,7 +51,8 @@ export function makeBar(actions: BarActions, pages: boolean): Bar {
   const levels = make("span", { class: "pbd-levels", role: "group", "aria-label": "level" });
   const search = make("input", {
     type: "search",
-    placeholder: "Find a layer  ( / )",
+    placeholder: "Find a layer",
+    title: "Find by name, type, operator or status (/)",
     "aria-label": "find by name, type, operator or status",
     input: () => actions.find(),
     keydown: (event: KeyboardEvent) => actions.searchKey(event),
