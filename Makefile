@@ -16,7 +16,7 @@ AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy ne
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab check format test test-unit stress test-frontend test-notebooks test-browser bench notebooks frontend clean system bench-revision
+.PHONY: demo lab check format test test-unit stress test-frontend test-notebooks test-browser bench notebooks pictures frontend clean system bench-revision
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -73,6 +73,10 @@ notebooks: $(INSTALLED)
 	  --ClearMetadataPreprocessor.clear_cell_metadata=False \
 	  --ClearMetadataPreprocessor.preserve_nb_metadata_mask="{'kernelspec','language_info'}" notebooks/*.ipynb
 	PREPBENCH_PROGRESS=0 $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+
+# README's pictures of the bench, from a run of its notebook in JupyterLab
+pictures: system $(INSTALLED)
+	$(BIN)/python -m tests.browser.pictures
 
 # what the front end is built to is committed, so that installing needs no Node
 frontend: extension/node_modules/.installed
