@@ -16,7 +16,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = ROOT / "notebooks"
 READY = """() => {
   const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
   return context?.session?.kernel?.connectionStatus === 'connected';
@@ -36,6 +37,9 @@ def running(tmp_path: Path, **environment: str) -> Iterator[Lab]:
     folder = tmp_path / "notebooks"
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     _write_settings(tmp_path / "settings")
+    extensions = tmp_path / "labextensions"  # those of this working tree, whatever is installed
+    extensions.mkdir()
+    (extensions / "prepbench-lab").symlink_to(ROOT / "src" / "prepbench" / "labextension")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -43,7 +47,7 @@ def running(tmp_path: Path, **environment: str) -> Iterator[Lab]:
     process = subprocess.Popen(
         [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
          "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
-         f"--ServerApp.root_dir={folder}"],
+         f"--LabApp.extra_labextensions_path={extensions}", f"--ServerApp.root_dir={folder}"],
         stdout=log, stderr=subprocess.STDOUT,
         env={**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"), **environment},
     )  # fmt: skip
