@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,21 @@ def test_an_output_keeps_the_bench_for_when_there_is_no_kernel(controls: BenchCo
     assert [table["title"] for table in shown["tables"]] == ["Inputs", "Rules", "Layers", "Runs"]
     assert shown["environment"] == []
     assert "pb.compile_model" in bundle["text/html"]
+
+
+def test_a_page_gets_the_bench_as_it_stands(controls: BenchControls, sent: list[Any]) -> None:
+    bundle = bench_bundle(controls.bench)
+    click(controls, action="still")
+    click(controls, action="set_precision", pattern=["0"], precision="float32")
+    click(controls, action="still")
+    click(controls, action="select", fqn="0")
+    click(controls, action="still")
+    assert [content for content, _ in sent] == [{"action": "still"}] * 3
+    first, second, third = [json.loads(gzip.decompress(buffers[0])) for _, buffers in sent]
+    assert first == {kind: data for kind, data in bundle.items() if "widget-view" not in kind}
+    assert first[BENCH_MIME_TYPE]["shown"]["sentence"] != second[BENCH_MIME_TYPE]["shown"]["sentence"]
+    assert "in float32" in second["text/plain"]
+    assert third == second
 
 
 def test_the_output_of_a_large_model_is_bounded() -> None:

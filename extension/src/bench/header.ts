@@ -1,6 +1,7 @@
 /** The top of the bench: the model, one sentence of state, and what is always at hand. */
 
 import { make } from "../render/dom";
+import { sharedNow } from "../shared";
 import { actButton } from "./buttons";
 import type { BenchModel } from "./model";
 
@@ -26,6 +27,16 @@ export function headerView(model: BenchModel, events: HeaderEvents): HTMLElement
       step("redo", "Redo", "↷", model.get("can_redo")),
       make("button", { type: "button", title: title.code, click: click.code }, "Code"),
       make("button", { type: "button", title: title.report, click: click.report }, "Report"),
+      ...besideButton(),
     ),
   );
+}
+
+/** Where the page has room beside the notebook; the view that is there already does without. */
+function besideButton(): HTMLElement[] {
+  const open = sharedNow().openBeside;
+  if (!open) return [];
+  const title = "Open beside the notebook";
+  const click = (event: Event): void => open(event.currentTarget as HTMLElement);
+  return [make("button", { type: "button", class: "pbb-icon pbb-beside", "aria-label": title, title, click }, "◫")];
 }

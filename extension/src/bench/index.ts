@@ -6,6 +6,7 @@
  */
 
 import { make } from "../render/dom";
+import { adopt } from "./adopt";
 import { codeView } from "./code";
 import { Frame } from "./frame";
 import type { Cleanups } from "./live";
@@ -17,7 +18,11 @@ function render({ model, el }: { model: BenchModel; el: HTMLElement }): () => vo
     const code = make("div", { class: "pbb pbb-codes" }, codeView(model, ends));
     code.addEventListener("keydown", (event) => event.stopPropagation()); // the notebook's shortcuts must not run here
     el.append(code);
-  } else el.append(new Frame(model, ends).element);
+  } else {
+    const frame = new Frame(model, ends).element;
+    el.append(frame);
+    adopt(model, frame, ends);
+  }
   return () => {
     for (const end of ends) end();
   };

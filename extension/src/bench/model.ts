@@ -26,7 +26,14 @@ export interface BenchModel {
   send(content: Record<string, unknown>): void;
 }
 
+/** The event that tells of a message that could not be sent, because the kernel is gone; its detail is the model. */
+export const UNSENT = "prepbench:unsent";
+
 /** Asks Python to do something. */
 export function act<K extends keyof BenchActions>(model: BenchModel, action: K, payload: BenchActions[K]): void {
-  model.send({ action, ...payload });
+  try {
+    model.send({ action, ...payload });
+  } catch {
+    dispatchEvent(new CustomEvent(UNSENT, { detail: model }));
+  }
 }

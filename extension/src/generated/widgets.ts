@@ -328,6 +328,7 @@ export interface BenchActions {
   report: ToPath;
   export_onnx: ToPath;
   download: SendFile;
+  still: Record<string, never>;
 }
 
 export interface DiagramActions {

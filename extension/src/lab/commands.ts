@@ -8,7 +8,7 @@ import { PANEL_ID } from "./panel";
 import type { KernelSpec } from "./template";
 import { notebookOf, notebookTemplate } from "./template";
 
-const CATEGORY = "prepbench";
+export const CATEGORY = "prepbench";
 const NEW_NOTEBOOK = "prepbench:new-notebook";
 const SHOW_PANEL = "prepbench:show-panel";
 

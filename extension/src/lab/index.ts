@@ -1,4 +1,4 @@
-import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from "@jupyterlab/application";
+import { ILabShell, ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { ICommandPalette } from "@jupyterlab/apputils";
 import { IDefaultFileBrowser } from "@jupyterlab/filebrowser";
 import { ILauncher } from "@jupyterlab/launcher";
@@ -7,15 +7,19 @@ import { ISettingRegistry } from "@jupyterlab/settingregistry";
 
 import { PLACE, type Shared } from "../shared";
 import { assets } from "./assets";
+import { Benches } from "./benches";
 import { benchFiles } from "./benchfile";
 import { benchRendererFactory } from "./benchoutput";
-import { addCommands } from "./commands";
+import { Beside } from "./beside";
+import { addCommands, CATEGORY } from "./commands";
 import { addFileType, graphFiles } from "./document";
 import { cellInserter } from "./insert";
+import { Keeper } from "./keeper";
+import { watchKernels } from "./kernels";
 import { rendererFactory } from "./mime";
 import { ModelPanel } from "./panel";
 import { Diagrams, type OpenSource } from "./registry";
-import { followSettings } from "./settings";
+import { followSettings, type Settings } from "./settings";
 import { sourceOpener } from "./source";
 
 const PLUGIN_ID = "prepbench-lab:plugin";
@@ -26,7 +30,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     "Shows captured models: in outputs, in tabs of *.graph.json and *.bench.json files, and their modules in a side panel.",
   autoStart: true,
   requires: [IRenderMimeRegistry],
-  optional: [ISettingRegistry, ICommandPalette, ILauncher, IDefaultFileBrowser, ILayoutRestorer],
+  optional: [ISettingRegistry, ICommandPalette, ILauncher, IDefaultFileBrowser, ILayoutRestorer, ILabShell],
   activate: (
     app: JupyterFrontEnd,
     rendermime: IRenderMimeRegistry,
@@ -35,18 +39,29 @@ const plugin: JupyterFrontEndPlugin<void> = {
     launcher: ILauncher | null,
     browser: IDefaultFileBrowser | null,
     restorer: ILayoutRestorer | null,
+    labShell: ILabShell | null,
   ): void => {
     const openSource = sourceOpener(app);
     const diagrams = new Diagrams(openSource);
+    const benches = new Benches(app.shell);
+    const beside = labShell && new Beside(app, labShell, benches, restorer);
+    const keeper = new Keeper(benches);
+    watchKernels(benches);
     shareWithWidgets(app, diagrams, openSource);
+    shareWithBenches(benches, beside);
     rendermime.addFactory(rendererFactory(diagrams), 0);
-    rendermime.addFactory(benchRendererFactory(diagrams));
+    rendermime.addFactory(benchRendererFactory(diagrams, benches));
     for (const kind of [graphFiles(app, diagrams), benchFiles(app, diagrams)]) addFileType(app, kind, restorer);
     addPanel(app, new ModelPanel(app.shell, diagrams, openSource), restorer);
     addCommands(app, { palette, launcher, browser });
+    if (palette) beside?.offer(palette, CATEGORY);
     if (settings) {
-      followSettings(settings, PLUGIN_ID, (look) => diagrams.setLook(look)).catch((reason: unknown) => {
-        console.warn("The settings of the diagrams could not be read; the defaults are used.", reason);
+      const apply = ({ look, keepBenches }: Settings): void => {
+        diagrams.setLook(look);
+        keeper.isOn = keepBenches;
+      };
+      followSettings(settings, PLUGIN_ID, apply).catch((reason: unknown) => {
+        console.warn("The settings of prepbench could not be read; the defaults are used.", reason);
       });
     }
   },
@@ -61,6 +76,13 @@ function shareWithWidgets(app: JupyterFrontEnd, diagrams: Diagrams, openSource: 
     insertBelow: cellInserter(app),
   };
   Object.assign(globalThis, { [PLACE]: shared });
+}
+
+/** Benches are kept in their outputs, appear in the panel, and open beside the notebook where there is room. */
+function shareWithBenches(benches: Benches, beside: Beside | null): void {
+  const shared: Shared = { adoptBench: (bench) => benches.adopt(bench) };
+  if (beside) shared.openBeside = (from) => beside.openFrom(from);
+  Object.assign((globalThis as Record<symbol, Shared | undefined>)[PLACE] ?? {}, shared);
 }
 
 function addPanel(app: JupyterFrontEnd, panel: ModelPanel, restorer: ILayoutRestorer | null): void {

@@ -7,14 +7,22 @@ export type Look = Pick<Options, "depth" | "limit" | "colours">;
 
 const HEX = /^#([0-9a-f]{3}|[0-9a-f]{6})$/i;
 
+/** What the user's settings say. */
+export interface Settings {
+  readonly look: Look;
+  /** Whether outputs hold benches as they stand now. */
+  readonly keepBenches: boolean;
+}
+
 /** Applies the settings now and whenever they change. */
 export async function followSettings(
   registry: ISettingRegistry,
   plugin: string,
-  apply: (look: Look) => void,
+  apply: (settings: Settings) => void,
 ): Promise<void> {
   const settings = await registry.load(plugin);
-  const read = (): void => apply(lookOf(settings.composite));
+  const read = (): void =>
+    apply({ look: lookOf(settings.composite), keepBenches: settings.composite["keepBenches"] !== false });
   settings.changed.connect(read);
   read();
 }

@@ -6,6 +6,7 @@ It computes nothing: the controls show what the bench says, and every click call
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from prepbench.bench.shown import still
 from prepbench.bench.state import Precision, display_name
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import CANCELLING, Cancelled, Progress, ProgressCallback
-from prepbench.views.page import STATIC
+from prepbench.views.page import STATIC, packed
 from prepbench.views.run_chart import runs_bundle
 from prepbench.widgets.actions import perform
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
@@ -87,6 +88,7 @@ class BenchControls(anywidget.AnyWidget):
         self._status = RunStatus()
         self._run = RunProgress(1)
         self._told = 0.0
+        self._still: tuple[BenchSummary, dict[str, Any]] | None = None
         self._shown = {**vars(bench.summary()), **vars(self._status)}
         traits = traits_of(BenchSummary, RunStatus)
         self.add_traits(part=traitlets.Unicode("controls").tag(sync=True), **{n: traits[n] for n in self._shown})
@@ -109,6 +111,17 @@ class BenchControls(anywidget.AnyWidget):
     def cancel(self) -> None:
         """Stop what runs in the background, if anything does."""
         self.bench.cancel()
+
+    def still(self) -> dict[str, Any]:
+        """The bench as it stands, for where there is no kernel or no trust; made once per change."""
+        summary = replace(self.bench.summary(), selected="")  # which is not shown there
+        if self._still is None or self._still[0] != summary:
+            self._still = summary, {**still(self.bench), "text/plain": repr(self.bench)}
+        return self._still[1]
+
+    def send_still(self) -> None:
+        """Send the bench as it stands, so that the page can keep it in the output."""
+        self.send({"action": "still"}, [packed(json.dumps(self.still(), ensure_ascii=False))])
 
     def close(self) -> None:
         """Stop listening to the bench and close the widget."""
@@ -258,8 +271,8 @@ def bench_bundle(bench: Bench) -> dict[str, Any]:
     """What a cell shows: the live widget, and the bench as it stands where there is no kernel or no trust."""
     bench.refresh()  # the notebook may have named it since
     widget = bench_widget(bench)
+    controls: BenchControls = widget.children[0]
     return {
         _WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},
-        **still(bench),
-        "text/plain": repr(bench),
+        **controls.still(),
     }
