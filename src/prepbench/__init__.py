@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from prepbench.compile import compile_model as compile_model
     from prepbench.compile import load_compiled as load_compiled
     from prepbench.errors import PrepbenchError as PrepbenchError
+    from prepbench.fixes import fix as fix
     from prepbench.inputs import Sample as Sample
     from prepbench.jobs import Cancelled as Cancelled
     from prepbench.jobs import Job as Job
@@ -87,6 +88,7 @@ _HOME = {
     "compile_model": "prepbench.compile",
     "diagram": "prepbench.views.diagrams",
     "explain_settings": "prepbench.settings",
+    "fix": "prepbench.fixes",
     "load_compiled": "prepbench.compile",
     "metrics": "prepbench.measure",
     "prepare_model": "prepbench.prepare",

@@ -113,24 +113,24 @@ class Bench(Runs):
         self._changed()
 
     def apply_fix(self, fqn: str) -> None:
-        """Apply the rewrite that was proposed for a failing module to a copy of the model, once it is proven there.
+        """Apply the proven fix of a failing module to a copy of the model.
 
         Raises:
-            SettingsError: nothing was proposed for the module, or the proof failed; the message says why.
+            SettingsError: there is none; the message says why.
         """
         self._captures.check_fix(fqn)
         if fqn not in self.state.fixes:
             self._choose(fixes=(*self.state.fixes, fqn))
 
     def remove_fix(self, fqn: str) -> None:
-        """Take back an applied rewrite.
+        """Take back an applied fix.
 
         Raises:
             SettingsError: none is applied to the module.
         """
         if fqn not in self.state.fixes:
             known = ", ".join(map(repr, self.state.fixes)) or "none"
-            raise SettingsError(f"fqn: no rewrite is applied to {described(fqn)}. Choose one of: {known}.")
+            raise SettingsError(f"fqn: no fix is applied to {described(fqn)}. Choose one of: {known}.")
         self._choose(fixes=tuple(other for other in self.state.fixes if other != fqn))
 
     # -- run -----------------------------------------------------------------------------------------------------------
@@ -260,10 +260,10 @@ class Bench(Runs):
         return report_bench(self, path)
 
     def take_over(self, states: Sequence[BenchState], position: int) -> None:
-        """Make these the steps of undo and redo; rewrites in them are proven on the samples first.
+        """Make these the steps of undo and redo; fixes in them are proven on the samples first.
 
         Raises:
-            SettingsError: choices that do not fit the model, or a rewrite that is not proven.
+            SettingsError: choices that do not fit the model, or a fix that is not proven.
         """
         for fqn in dict.fromkeys(fqn for state in states for fqn in state.fixes):
             self._captures.check_fix(fqn)

@@ -12,13 +12,12 @@ from prepbench.capture.aten.verification import AxesReport, AxisResult
 from prepbench.capture.sizes.axis import Axis, pattern_of
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.document.model import Failure
-from prepbench.fixes import Rewrite
+from prepbench.fixes import Draft, Fix
 
 
 def failure_summaries(
     failures: Iterable[Failure],
-    rewrites: Mapping[str, Rewrite],
-    proofs: Mapping[str, str],
+    fixes: Mapping[str, Fix | Draft],
     fixed: Collection[str],
     leaves: Collection[str],
 ) -> tuple[FailureSummary, ...]:
@@ -27,25 +26,22 @@ def failure_summaries(
     for failure in failures:
         place = failure.source or failure.message
         alike.setdefault((failure.module_type, failure.kind, failure.exception_type, place), []).append(failure)
-    return tuple(_card(same, rewrites, proofs, fixed, leaves) for same in alike.values())
+    return tuple(_card(same, fixes, fixed, leaves) for same in alike.values())
 
 
 def _card(
     same: list[Failure],
-    rewrites: Mapping[str, Rewrite],
-    proofs: Mapping[str, str],
+    fixes: Mapping[str, Fix | Draft],
     fixed: Collection[str],
     leaves: Collection[str],
 ) -> FailureSummary:
     failure, source = same[0], same[0].source
-    rewrite = next((rewrites[each.fqn] for each in same if each.fqn in rewrites), None)
+    fix = next((fixes[each.fqn] for each in same if each.fqn in fixes), None)
     place = f"{PurePath(source.file).name}:{source.line}" if source else ""
-    proof = ""
-    if rewrite is not None:
-        proof = proofs.get(rewrite.fqn, "") or rewrite.reason or f"{rewrite.kind}; right if {rewrite.right_if}"
+    proof = f"✓ {fix.proof}" if isinstance(fix, Fix) else fix.reason if fix is not None else ""
     report = "\n".join(filter(None, (_headline(failure), failure.message, failure.frame, failure.remedy)))
     return FailureSummary(
-        fqn=rewrite.fqn if rewrite is not None else failure.fqn,
+        fqn=failure.fqn,
         type=failure.module_type,
         title=failure.kind,
         place=place,
@@ -53,9 +49,9 @@ def _card(
         remedy=_remedy(failure.remedy),
         file=source.file if source else "",
         line=source.line if source else 0,
-        diff=rewrite.diff if rewrite is not None else "",
+        diff=fix.diff if fix is not None else "",
         proof=proof,
-        can_fix=rewrite is not None and bool(rewrite.diff),
+        can_fix=isinstance(fix, Fix),
         fixed=any(each.fqn in fixed for each in same),
         is_leaf=all(each.fqn in leaves for each in same),
         count=len(same),

@@ -13,10 +13,9 @@ from prepbench.capture.modules.collection import GraphCollection, recursive_trac
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import described
 from prepbench.errors import SettingsError
-from prepbench.fixes import Rewrite, proposed_rewrites
+from prepbench.fixes import Draft, Fix, Fixed, fix, fix_of
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
-from prepbench.running.twin import Twin
 
 
 class Captures:
@@ -32,9 +31,8 @@ class Captures:
         self._samples = list(samples)
         self._collections: dict[tuple[str, ...], GraphCollection] = {}
         self._models: dict[tuple[str, ...], nn.Module] = {(): model}
-        self._rewrites: dict[str, Rewrite] | None = None
+        self._fixed: Fixed | None = None
         self._verified: tuple[DynamicAxes, AxesReport] | None = None
-        self.proofs: dict[str, str] = {}
 
     def collection(self, fixes: tuple[str, ...] = ()) -> GraphCollection:
         """The graphs of the model with these fixes."""
@@ -43,45 +41,36 @@ class Captures:
         return self._collections[fixes]
 
     def model(self, fixes: tuple[str, ...]) -> nn.Module:
-        """The model itself, or a twin around the same tensors with the fixes applied."""
+        """The model itself, or a copy around the same tensors with the fixes applied."""
         if fixes not in self._models:
-            fixed = Twin(self._model).model
-            for fqn in fixes:
-                self._rewrite(fqn).apply(fixed)
-            self._models[fixes] = fixed
+            self._models[fixes] = self._found().model_with(*(self._fix(fqn).fqn for fqn in fixes))
         return self._models[fixes]
 
     @property
-    def rewrites(self) -> dict[str, Rewrite]:
-        """The proposed rewrites by the FQN of the failure."""
-        if self._rewrites is None:
-            failures = self.collection().failures
-            found = proposed_rewrites(self._model, self._samples, failures) if failures else ()
-            self._rewrites = {rewrite.fqn: rewrite for rewrite in found}
-        return self._rewrites
+    def fixes(self) -> dict[str, Fix | Draft]:
+        """The fix or draft of each failure, by its FQN."""
+        if not self.collection().failures:
+            return {}
+        found = {failure.fqn: fix_of(failure, self._found()) for failure in self.collection().failures}
+        return {fqn: each for fqn, each in found.items() if each is not None}
+
+    def _found(self) -> Fixed:
+        if self._fixed is None:
+            self._fixed = fix(self._model, self._samples)
+        return self._fixed
 
     def check_fix(self, fqn: str) -> None:
-        """Prove a rewrite on the samples, once.
+        """Check that there is a proven fix.
 
         Raises:
-            SettingsError: nothing was proposed, or the rewritten module computes something else.
+            SettingsError: there is none; the message says why.
         """
-        rewrite = self._rewrite(fqn)
-        if fqn in self.proofs:
-            return
-        result = rewrite.verify(self._model, self._samples)
-        if not result.passed:
-            raise SettingsError(
-                f"The rewrite of {fqn or 'the model'} is not proven, so it was not applied:\n{result!r}\nGive samples "
-                "that take both sides of each condition, or keep the module as a leaf."
-            )
-        sides = len(result.branches)
-        self.proofs[fqn] = f"✓ equal to the original on {sides} side{'s' * (sides != 1)} of its conditions"
+        self._fix(fqn)
 
     def capture(self, state: BenchState, progress: ProgressCallback) -> None:
         """Trace again, capture with the choices, and verify the axes."""
         self._collections.pop(state.fixes, None)
-        self._rewrites = self._rewrites if state.fixes else None
+        self._fixed = self._fixed if state.fixes else None
         progress(Progress("capture", 0, 3))
         self.collection(state.fixes)
         progress(Progress("capture", 1, 3))
@@ -100,10 +89,11 @@ class Captures:
         """What was verified of these axes; None where they were not."""
         return self._verified[1] if self._verified is not None and self._verified[0] == axes else None
 
-    def _rewrite(self, fqn: str) -> Rewrite:
-        rewrite = self.rewrites.get(fqn) if isinstance(fqn, str) else None
-        if rewrite is None or not rewrite.diff:
-            known = ", ".join(repr(name) for name, each in self.rewrites.items() if each.diff) or "none"
-            why = f": {rewrite.reason}" if rewrite is not None else ""
-            raise SettingsError(f"fqn: there is no rewrite to apply for {described(fqn)}{why}. Give one of: {known}.")
-        return rewrite
+    def _fix(self, fqn: str) -> Fix:
+        found = self.fixes
+        chosen = found.get(fqn) if isinstance(fqn, str) else None
+        if not isinstance(chosen, Fix):
+            known = ", ".join(repr(name) for name, each in found.items() if isinstance(each, Fix)) or "none"
+            why = f": it is not proven, {chosen.reason}" if chosen is not None else ""
+            raise SettingsError(f"fqn: there is no fix to apply for {described(fqn)}{why}. Give one of: {known}.")
+        return chosen

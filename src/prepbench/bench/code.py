@@ -28,7 +28,7 @@ def code_for(state: BenchState, inferred: DynamicAxes, explained: Sequence[Expla
     """
     names = given.expressions
     model = names["model"]
-    lines = [*(["import copy", ""] if state.fixes else []), "import prepbench as pb", "", *given.definitions]
+    lines = ["import prepbench as pb", "", *given.definitions]
     lines.append(f"axes = pb.DynamicAxes.infer({names['tracing_inputs']}, {model})")
     lines += [f"axes = axes.{change}" for change in _changes(state.axes, inferred)]
     fixed = _fixes(state, names)
@@ -48,16 +48,11 @@ def code_for(state: BenchState, inferred: DynamicAxes, explained: Sequence[Expla
 
 
 def _fixes(state: BenchState, names: Mapping[str, str]) -> list[str]:
-    """Lines that apply proven rewrites to a copy of the model, called ``fixed``."""
+    """Lines that apply proven fixes to a copy of the model, called ``fixed``."""
     if not state.fixes:
         return []
-    model = names["model"]
-    return [
-        f"fixed = copy.deepcopy({model})",
-        f"for rewrite in pb.check_traceability({model}, {names['tracing_inputs']}).rewrites:",
-        f"    if rewrite.fqn in {list(state.fixes)!r} and rewrite.verify({model}, {names['tracing_inputs']}).passed:",
-        "        rewrite.apply(fixed)",
-    ]
+    fqns = ", ".join(map(repr, state.fixes))
+    return [f"fixed = pb.fix({names['model']}, {names['tracing_inputs']}).model_with({fqns})"]
 
 
 def _call_lines(

@@ -83,7 +83,7 @@ class BenchState:
         options: the algorithms of quantization.
         leaf_wrap: whether modules that cannot be captured become leaf modules instead of stopping the compile.
         leaves: modules that are kept as leaf modules, by FQN.
-        fixes: failures whose proposed rewrite is applied, by FQN.
+        fixes: failures whose fix is applied, by FQN.
     """
 
     axes: DynamicAxes

@@ -48,9 +48,7 @@ def summarize(bench: Runs, captures: Captures, facts: tuple[LayerFacts, ...], co
     planned = decisions(explained)
     done = outcomes(layers, report)
     # the card of what is fixed stays, so that it can be taken back
-    failures = failure_summaries(
-        captures.collection().failures, captures.rewrites, captures.proofs, state.fixes, state.leaves
-    )
+    failures = failure_summaries(captures.collection().failures, captures.fixes, state.fixes, state.leaves)
     axes = axis_summaries(state.axes, captures.verified(state.axes))
     targets = target_summaries(state.targets, explained)
     steps = _steps(bench, failures, axes, targets)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -70,22 +70,6 @@ class Check:
         return ("time limit reached" if self.timed_out else "failed") + f", {len(self.failures)} reasons"
 
 
-class Proposal(Protocol):
-    """A proposed change to one function, such as :class:`prepbench.fixes.Rewrite`."""
-
-    @property
-    def fqn(self) -> str:
-        """The first module that the change is for."""
-
-    @property
-    def diff(self) -> str:
-        """The change as a unified diff; empty when nothing can be proposed."""
-
-    @property
-    def reason(self) -> str:
-        """Why nothing is proposed."""
-
-
 @dataclass(frozen=True, repr=False)
 class TraceabilityReport:
     """What :func:`prepbench.check_traceability` found.
@@ -93,13 +77,15 @@ class TraceabilityReport:
     Attributes:
         model_type: class name of the model.
         checks: one result for each way of tracing.
-        rewrites: proposed changes of ``forward`` for branches on tensor values.
+        fixes: proven changes of the source, see :func:`prepbench.fix`.
+        drafts: the failures that these leave, each with the reason.
         samples: on how many samples graphs were compared with the model.
     """
 
     model_type: str
     checks: tuple[Check, ...]
-    rewrites: tuple[Proposal, ...] = ()
+    fixes: tuple[Any, ...] = ()
+    drafts: tuple[Any, ...] = ()
     samples: int = 0
 
     @property
@@ -163,8 +149,9 @@ class TraceabilityReport:
                 *_indented(failure.frame or (failure.source.code if failure.source else "")),
             ]
             lines += [f"    {failure.exception_type}: {failure.message.splitlines()[0]}", f"    {failure.remedy}"]
-        for rewrite in self.rewrites:
-            lines += [f"Proposed for {rewrite.fqn or 'the model'}:", *_indented(rewrite.diff or rewrite.reason)]
+        if self.fixes:
+            lines.append("Fixes, each proven; pb.fix(model, samples) applies them:")
+            lines += [line for fix in self.fixes for line in _indented(repr(fix))]
         return "\n".join(lines)
 
 

@@ -14,10 +14,13 @@ from prepbench.capture.failures.describe import describe_node
 from prepbench.capture.traceability import TraceabilityReport, check_ways
 from prepbench.checks import check_seconds
 from prepbench.document.model import Failure
-from prepbench.fixes import proposed_rewrites
+from prepbench.fixes import fix
+from prepbench.fixes.attached import attach_fixes
+from prepbench.inputs import Sample
 from prepbench.progress_bar import shows_progress
-from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced, checked_samples
+from prepbench.running.time_limit import TimeLimit, TimeLimitReached
+from prepbench.running.tracing import tracing
 from prepbench.settings import DeploymentSettings
 from prepbench.targets import Target, target_for
 
@@ -44,8 +47,8 @@ def check_traceability(
         time_limit: seconds for each of the checks.
 
     Returns:
-        A report with one result for each check, all failures with their line and remedy, and proposed rewrites of
-        branches on tensor values.
+        A report with one result for each check, all failures with their line and remedy, and what
+        :func:`prepbench.fix` makes of them: fixes that are proven, and drafts with the reason why they are not.
 
     Raises:
         InputError: the inputs do not fit the model.
@@ -64,7 +67,21 @@ def check_traceability(
     report = check_ways(
         module_or_func, samples, time_limit=time_limit, operators=operators, target=chosen.name if chosen else ""
     )
-    return replace(report, rewrites=proposed_rewrites(as_module(module_or_func), samples, report.failures))
+    return _with_fixes(report, module_or_func, samples, time_limit) if report.failures else report
+
+
+def _with_fixes(
+    report: TraceabilityReport, module_or_func: Callable[..., Any], samples: list[Sample], time_limit: float
+) -> TraceabilityReport:
+    try:
+        with tracing(), TimeLimit(time_limit):
+            fixed = fix(module_or_func, samples)
+    except TimeLimitReached:
+        return report
+    attach_fixes(report.failures, fixed)
+    for check in report.checks:
+        attach_fixes(check.failures, fixed)
+    return replace(report, fixes=fixed.applied, drafts=fixed.remaining)
 
 
 def _unsupported(target: Target, program: torch.export.ExportedProgram) -> Iterator[Failure]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from prepbench.errors import DocumentError
 
@@ -57,6 +57,11 @@ class Failure:
     source: SourceLine | None = None
     remedy: str = ""
     frame: str = ""
+
+    @property
+    def fix(self) -> Any:
+        """The proven fix of this failure, or its draft, where :func:`prepbench.fix` looked for one; else None."""
+        return self.__dict__.get("_fix")
 
     def reproduce(self, path: str | os.PathLike[str]) -> Path:
         """Write a script that stands alone with the failing module and the inputs it received; running it fails alike.

@@ -1,11 +1,12 @@
-"""Changes to a model's source that make it traceable, checked against the original.
+"""Changes to a model's source that let it be captured, proven against the original.
 
-Each kind of change is one file in :mod:`prepbench.fixes.kinds`. What they share is here: finding a function's source,
-running an instrumented copy of it, and proving that the changed function computes what the original computes.
+Each kind of change is one file in :mod:`prepbench.fixes.kinds`. What they share is here: finding a function's source
+and what its expressions are on samples, running a model with other code, and the proof that it computes the same.
 """
 
-from prepbench.fixes.proposals import proposed_rewrites
-from prepbench.fixes.results import BranchResult, CannotRewrite, RewriteResult
-from prepbench.fixes.rewrite import Rewrite
+from prepbench.fixes.attached import fix_of
+from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.fixes.fixing import fix
+from prepbench.fixes.results import Draft, Fix, Fixed
 
-__all__ = ["BranchResult", "CannotRewrite", "Rewrite", "RewriteResult", "proposed_rewrites"]
+__all__ = ["CannotFix", "Draft", "Fix", "Fixed", "fix", "fix_of"]

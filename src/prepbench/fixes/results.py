@@ -1,50 +1,149 @@
-"""What checking a rewrite gives, and the error for what cannot be rewritten."""
+"""What :func:`prepbench.fix` gives: fixes with their proof, drafts with the reason why they are none."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import types
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from prepbench.errors import PrepbenchError
+import torch
 
-EQUAL, BROADCAST, DIFFERENT, NOT_REACHED = "equal", "equal after broadcasting", "different", "not reached"
+from prepbench._display import view
+from prepbench.document.model import Failure
+from prepbench.errors import UnknownNameError
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-class CannotRewrite(PrepbenchError, ValueError):
-    """No change can be proposed; the message says why."""
+    from prepbench.fixes.source_text import SourceText
 
 
 @dataclass(frozen=True)
-class BranchResult:
-    """How the rewritten forward compares with the original on one side of one condition.
+class Fix:
+    """A change to the user's source that makes a failure go away and was proven.
 
     Attributes:
-        line: the line of the condition in the user's file.
-        side: whether the condition was true.
-        outcome: ``"equal"``, ``"equal after broadcasting"`` (another shape), ``"different"`` or ``"not reached"``.
-        largest_difference: the largest absolute difference of two outputs.
+        fqn: the first module that it is for ("" is the model itself).
+        kind: what becomes what, e.g. ``"a branch on a tensor becomes torch.where"``.
+        diff: the change as a unified diff of the user's file.
+        file: that file, as Python names it.
+        line: the line of the failure there.
+        right_if: what must hold for the change to be right.
+        assumption: what was taken from the samples and is checked at run time; "" where nothing was.
+        proof: how it was proven, in words.
+        function: the names that lead to the changed function in its file.
     """
 
+    fqn: str
+    kind: str
+    diff: str
+    file: str
     line: int
-    side: bool
-    outcome: str
-    largest_difference: float = 0.0
+    right_if: str
+    proof: str
+    assumption: str = ""
+    function: tuple[tuple[str, int], ...] = ()
 
     def __repr__(self) -> str:
-        text = f"line {self.line}, condition {self.side}: {self.outcome}"
-        reached = self.outcome != NOT_REACHED
-        return f"{text} (largest difference {self.largest_difference:.2g})" if reached else text
+        lines = [f"{self.fqn or 'the model'}: {self.kind}", f"  proof: {self.proof}"]
+        if self.assumption:
+            lines.append(f"  assumption: {self.assumption}")
+        return "\n".join([*lines, *(f"  {line}" for line in self.diff.splitlines())])
 
 
 @dataclass(frozen=True)
-class RewriteResult:
-    """What :meth:`Rewrite.verify` found for each side of each condition."""
+class Draft:
+    """A failure that stays, with a change that was tried and the reason why it is no fix.
 
-    branches: tuple[BranchResult, ...]
+    Attributes:
+        failure: the failure; its line is one of the user's file.
+        kind: what the draft would change; "" where nothing was tried.
+        diff: the draft as a unified diff; "" where there is none.
+        reason: why it is no fix.
+    """
+
+    failure: Failure
+    reason: str
+    kind: str = ""
+    diff: str = ""
+
+    @property
+    def fqn(self) -> str:
+        """The module that fails."""
+        return self.failure.fqn
+
+    def __repr__(self) -> str:
+        place = f", {self.failure.source.file}:{self.failure.source.line}" if self.failure.source else ""
+        lines = [f"{self.failure.fqn or 'the model'}: {self.failure.kind}{place}", f"  no fix: {self.reason}"]
+        return "\n".join([*lines, *(f"  {line}" for line in self.diff.splitlines())])
+
+
+@dataclass(frozen=True, repr=False)
+class Fixed:
+    """What :func:`prepbench.fix` found.
+
+    Attributes:
+        model: a copy of the model with every fix; it shares the tensors.
+        applied: the fixes, in the order in which they were found.
+        remaining: the failures that stay, each as a draft.
+    """
+
+    model: torch.nn.Module
+    applied: tuple[Fix, ...]
+    remaining: tuple[Draft, ...]
+    _sources: tuple[SourceText, ...] = field(default=(), repr=False)
+    _original: torch.nn.Module | None = field(default=None, repr=False)
 
     @property
     def passed(self) -> bool:
-        """Whether every side was reached and none is different."""
-        return bool(self.branches) and all(branch.outcome in (EQUAL, BROADCAST) for branch in self.branches)
+        """Whether nothing fails any more."""
+        return not self.remaining
+
+    def model_with(self, *fqns: str) -> torch.nn.Module:
+        """A copy of the model with the fixes of these modules only; it shares the tensors.
+
+        Raises:
+            UnknownNameError: a module has no fix.
+        """
+        from prepbench.fixes.swapped import swapped_model
+
+        known = {fix.fqn for fix in self.applied}
+        for fqn in fqns:
+            if fqn not in known:
+                raise UnknownNameError(f"fqns: there is no fix for {fqn!r}. Choose from {sorted(known)}.")
+        assert self._original is not None
+        paths = {(fix.file, fix.function) for fix in self.applied if fix.fqn in fqns}
+        changes: dict[types.CodeType, types.CodeType] = {}
+        for source in self._sources:
+            changes |= source.changes({path for file, path in paths if file == source.file})
+        return swapped_model(self._original, changes, shares=True)
+
+    @property
+    def diff(self) -> str:
+        """All fixes as one unified diff of the user's files."""
+        return "".join(source.diff() for source in self._sources)
+
+    def code(self) -> str:
+        """A cell with the changed classes and functions, and the lines that let ``model`` use them."""
+        from prepbench.fixes.cell import cell_of
+
+        assert self._original is not None
+        return cell_of(self._original, self._sources)
+
+    def write(self) -> list[Path]:
+        """Write the changes into the user's files; returns the files.
+
+        Raises:
+            StorageError: a file has changed since it was read, is a notebook cell, or cannot be written.
+        """
+        from prepbench.fixes.written import write_sources
+
+        return write_sources(self._sources)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return view("views.fixes", "fixed_bundle", self)
 
     def __repr__(self) -> str:
-        return "\n".join(["Verified" if self.passed else "Not verified", *(f"  {branch}" for branch in self.branches)])
+        counts = f"{len(self.applied)} fixed, {len(self.remaining)} left"
+        parts = [*map(repr, self.applied), *map(repr, self.remaining)]
+        return "\n".join([f"{type(self.model).__name__}: {counts}", *parts])

@@ -110,10 +110,15 @@ def source_line(file: str, line: int) -> SourceLine:
     return found
 
 
+def file_of(source: SourceLine) -> str:
+    """The file of a line that :func:`source_line` made, as Python names it; "" for others."""
+    return _FILES.get(source, "")
+
+
 def frame_of(source: SourceLine) -> str:
     """The lines around one that :func:`source_line` made, as :func:`code_frame` shows them; "" for others."""
-    file = _FILES.get(source)
-    return "" if file is None else code_frame(file, source.line)
+    file = file_of(source)
+    return code_frame(file, source.line) if file else ""
 
 
 _AROUND = 2

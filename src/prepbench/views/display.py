@@ -20,6 +20,7 @@ from prepbench.document.model import (
 )
 from prepbench.views.boxes import Scene
 from prepbench.views.diagrams import combined
+from prepbench.views.fixes import fix_cards
 from prepbench.views.page import packed
 from prepbench.views.palette import STATUS
 from prepbench.views.scene import scene
@@ -62,19 +63,15 @@ def captured_bundle(captured: Any) -> dict[str, Any]:
 
 
 def traceability_bundle(report: Any) -> dict[str, Any]:
-    """One line for each check, a row for each failure, and the proposed rewrites."""
+    """One line for each check, a row for each failure, and a card for each fix."""
     lines = []
     for check in report.checks:
         mark = "✓" if check.passed else "✕"
         lines.append(f"<tr><td>{mark} {check.state}</td><td><b>{html.escape(check.name)}</b></td></tr>")
-    rewrites = "".join(
-        f"<p>Proposed for <b>{html.escape(rewrite.fqn or 'the model itself')}</b></p>"
-        f"<pre>{html.escape(rewrite.diff or rewrite.reason)}</pre>"
-        for rewrite in report.rewrites
-    )
+    fixes = fix_cards(report.fixes)
     page = (
         f'{_STYLE}\n<p><b>{html.escape(report.model_type)}</b> {report.verdict}</p><table class="pb-failures">'
-        f"{''.join(lines)}</table>\n{failures_html(report.failures)}{rewrites}"
+        f"{''.join(lines)}</table>\n{failures_html(report.failures)}{fixes}"
     )
     return {"text/plain": repr(report), "text/html": page}
 

@@ -1,0 +1,32 @@
+"""Failures get the fix that was found for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from prepbench.document.model import Failure
+from prepbench.fixes.results import Draft, Fix, Fixed
+
+
+def attach_fixes(failures: Iterable[Failure], fixed: Fixed) -> None:
+    """Let each failure carry the fix or draft of its line, or else of its module."""
+    for failure in failures:
+        found = fix_of(failure, fixed)
+        if found is not None:
+            # no field: a failure is data, and documents hold only data
+            object.__setattr__(failure, "_fix", found)
+
+
+def fix_of(failure: Failure, fixed: Fixed) -> Fix | Draft | None:
+    """The fix of a failure's line, or else of its module, or else the draft of it; None where nothing is known."""
+    source = failure.source
+    at_line = [
+        fix
+        for fix in fixed.applied
+        if source and fix.line == source.line and PurePath(fix.file).name == PurePath(source.file).name
+    ]
+    in_module = [fix for fix in fixed.applied if fix.fqn == failure.fqn]
+    drafts = [draft for draft in fixed.remaining if (draft.failure.fqn, draft.failure.source) == (failure.fqn, source)]
+    found: list[Fix | Draft] = [*at_line, *drafts, *in_module]
+    return found[0] if found else None

@@ -1,0 +1,194 @@
+"""Facts about a user's function: what every expression in it was, on samples, found by running an instrumented copy."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import types
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from prepbench.fixes.source_text import CodePath, SourceText, nested_codes
+
+Place = tuple[int, int, int, int]
+"""First line and column, last line and column of an expression; columns count characters from 0."""
+
+PROBE = "__prepbench_probe__"
+_MOST_VALUES = 8
+
+
+@dataclass
+class Fact:
+    """What one expression was.
+
+    Attributes:
+        kinds: names of types, e.g. ``"Tensor"``, ``"float"``, ``"ndarray"``.
+        dtypes: the dtypes of tensors and arrays.
+        dims: their numbers of dims.
+        truths: the truth of numbers and of tensors with one value.
+        values: the first values, to read settings from; never changed.
+        lengths: of ranges, lists and tuples.
+        requires_grad: whether a tensor had a gradient to carry.
+    """
+
+    kinds: set[str] = field(default_factory=set)
+    dtypes: set[Any] = field(default_factory=set)
+    dims: set[int] = field(default_factory=set)
+    truths: set[bool] = field(default_factory=set)
+    values: list[Any] = field(default_factory=list)
+    lengths: set[int] = field(default_factory=set)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it was always a tensor."""
+        return bool(self.kinds) and self.kinds <= {"Tensor", "Parameter"}
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it was always a Python number."""
+        return bool(self.kinds) and self.kinds <= {"int", "float", "bool", "float64", "float32", "int64", "bool_"}
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it was always a NumPy array."""
+        return self.kinds == {"ndarray"}
+
+    @property
+    def is_callable(self) -> bool:
+        """Whether it was always a module or a function."""
+        return bool(self.values) and all(callable(value) for value in self.values) and not self.is_tensor
+
+    def add(self, value: Any) -> None:
+        kind = type(value)
+        self.kinds.add("Tensor" if isinstance(value, torch.Tensor) else kind.__name__)
+        if isinstance(value, torch.Tensor | np.ndarray):
+            self.dtypes.add(value.dtype)
+            self.dims.add(value.ndim)
+            size = value.numel() if isinstance(value, torch.Tensor) else value.size
+            if size == 1:
+                self.truths.add(bool(value.item() if isinstance(value, np.ndarray) else value))
+        elif isinstance(value, bool | int | float | None):
+            self.truths.add(bool(value))
+        if isinstance(value, range | list | tuple):
+            self.lengths.add(len(value))
+        if len(self.values) < _MOST_VALUES:
+            self.values.append(value)
+
+
+@dataclass
+class Facts:
+    """The facts of one function by place, and what the last run took."""
+
+    found: dict[Place, Fact] = field(default_factory=dict)
+    taken: set[tuple[Place, bool]] = field(default_factory=set)
+
+    def probe(self, place: Place, value: Any) -> Any:
+        """What instrumented code calls with every value."""
+        with torch.no_grad():
+            fact = self.found.setdefault(place, Fact())
+            before = fact.truths
+            fact.truths = set()
+            with contextlib.suppress(RuntimeError, TypeError, ValueError):  # a value without a truth
+                fact.add(value)
+            self.taken.update((place, truth) for truth in fact.truths)
+            fact.truths |= before
+        return value
+
+
+def instrumented_codes(source: SourceText, line: int) -> dict[CodePath, types.CodeType]:
+    """The outermost function or method around a line, with a probe around every expression; by path."""
+    tree = ast.parse(source.text)
+    chosen = _outermost(tree, line)
+    if chosen is None:
+        return {}
+    instrument = _Instrument(source.text.splitlines())
+    is_lambda = isinstance(chosen, ast.Lambda)
+    chosen.body = instrument.visit(chosen.body) if is_lambda else [instrument.visit(part) for part in chosen.body]
+    code = compile(ast.fix_missing_locations(tree), source.name, "exec", dont_inherit=True)
+    return dict(nested_codes(code))
+
+
+def _outermost(tree: ast.AST, line: int) -> Any:
+    """The outermost function around a line, which may be in a class."""
+    for node in ast.iter_child_nodes(tree):
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0
+        first = min([first, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        if not first <= line <= last:
+            continue
+        inner = None if isinstance(node, ast.FunctionDef | ast.Lambda) else _outermost(node, line)
+        if inner is not None or isinstance(node, ast.FunctionDef | ast.Lambda):
+            return inner or node
+    return None
+
+
+class _Instrument(ast.NodeTransformer):
+    """Puts a probe around expressions that are read."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def _place(self, node: ast.expr) -> Place:
+        last = node.end_lineno or node.lineno
+        return (node.lineno, self._column(node.lineno, node.col_offset), last, self._column(last, node.end_col_offset))
+
+    def _column(self, line: int, offset: int | None) -> int:
+        text = self._lines[line - 1]
+        return (offset or 0) if text.isascii() else len(text.encode()[: offset or 0].decode())
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.JoinedStr | ast.FormattedValue | ast.Slice | ast.arguments | ast.NamedExpr):
+            return node
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            node.body = [self.visit(statement) for statement in node.body]
+            return node
+        if isinstance(node, ast.AnnAssign):
+            node.value = self.visit(node.value) if node.value is not None else None
+            return node
+        if isinstance(node, ast.Subscript):
+            node.slice = self._index(node.slice)
+            node.value = self.visit(node.value)
+            return self._probed(node) if isinstance(node.ctx, ast.Load) else node
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        self.generic_visit(node)
+        return self._probed(node) if isinstance(node, ast.expr) else node
+
+    def _index(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Tuple):
+            node.elts = [self._index(part) for part in node.elts]
+            return node
+        if isinstance(node, ast.Slice):
+            for name in ("lower", "upper", "step"):
+                part = getattr(node, name)
+                if part is not None:
+                    setattr(node, name, self.visit(part))
+            return node
+        found: ast.expr = self.visit(node)
+        return found
+
+    def _call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Attribute):
+            node.func.value = self.visit(node.func.value)
+        elif not isinstance(node.func, ast.Name):
+            node.func = self.visit(node.func)
+        node.args = [self.visit(part) for part in node.args]
+        for keyword in node.keywords:
+            keyword.value = self.visit(keyword.value)
+        return self._probed(node)
+
+    def _probed(self, node: ast.expr) -> ast.expr:
+        plain = isinstance(node, ast.Starred | ast.GeneratorExp | ast.Yield | ast.YieldFrom | ast.Await)
+        if plain or (hasattr(node, "ctx") and not isinstance(node.ctx, ast.Load)):
+            return node
+        where = ast.Tuple([ast.Constant(number) for number in self._place(node)], ast.Load())
+        call = ast.Call(ast.Name(PROBE, ast.Load()), [where, node], [])
+        return ast.copy_location(call, node)
+
+
+def conditions_taken(facts: Facts, places: Collection[Place]) -> set[tuple[Place, bool]]:
+    """The sides that the runs took at some conditions."""
+    return {(place, truth) for place, truth in facts.taken if place in places}

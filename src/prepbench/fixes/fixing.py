@@ -1,0 +1,73 @@
+"""``fix``: changes to a model's source that let it be captured, each proven against the original."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prepbench.checks import described
+from prepbench.errors import InputError
+from prepbench.fixes.results import Fixed
+from prepbench.fixes.search import Search
+from prepbench.progress_bar import shows_progress
+from prepbench.running.callable_module import as_module
+from prepbench.running.check_inputs import check_traced, checked_samples
+
+
+@shows_progress("fix")
+def fix(model: Any, samples: Any, *, bounds: Mapping[str, int] | int | None = None) -> Fixed:
+    """Change a copy of the model, failure by failure, until it can be captured as one graph.
+
+    Each change is made in the user's source, and counts only once it is proven: the failure is gone and no other one is
+    new, and values, shapes, dtypes, buffers, gradients and errors equal the original on all samples and on calls
+    derived from them that take the other sides of conditions. What is not proven is a draft, with the reason.
+
+    The model, its classes and its files stay as they are.
+
+    Args:
+        model: a module, function or bound method.
+        samples: sample inputs, as for :func:`prepbench.capture`.
+        bounds: the most iterations of loops that end when values say so: one number for all, or by the name of the
+            variable that a loop counts or decides with; by default the most that were seen, which is stated as an
+            assumption and checked at run time.
+
+    Returns:
+        A :class:`Fixed`: ``.model`` is the changed copy, which shares the tensors, ``.applied`` the fixes,
+        ``.remaining`` the drafts; ``.code()`` prints a cell, ``.write()`` changes the files.
+
+    Raises:
+        InputError: the samples do not fit the model.
+        CaptureError: the model itself raises on one of them.
+
+    Example:
+        >>> fixed = fix(torch.nn.Linear(2, 2), [torch.ones(2, 2), torch.ones(3, 2)])
+        >>> fixed.passed, fixed.applied
+        (True, ())
+    """
+    check_traced("model", model)
+    _check_bounds(bounds)
+    chosen = checked_samples(model, samples)
+    search = Search(as_module(model), chosen, bounds)
+    search.run()
+    return _fixed(search)
+
+
+def _check_bounds(bounds: Any) -> None:
+    values = list(bounds.values()) if isinstance(bounds, Mapping) else [] if bounds is None else [bounds]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InputError(
+                f"bounds must be a number of iterations, or a dict of such numbers by name, got {described(value)}. "
+                "Give the most iterations that a loop may need."
+            )
+
+
+def _fixed(search: Search) -> Fixed:
+    remaining = [search.drafts[search.key(failure)] for failure in _once(search)]
+    sources = tuple(source for source in search.sources.values() if source.text != source.original)
+    return Fixed(search.swapped(shares=True), tuple(search.applied), tuple(remaining), sources, search.model)
+
+
+def _once(search: Search) -> list[Any]:
+    found = {search.key(failure): failure for failure in reversed(search.failures)}
+    return list(reversed(found.values()))

@@ -1,0 +1,283 @@
+"""``if`` on a tensor: both sides are computed, and ``torch.where`` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import libcst as cst
+import torch
+
+from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
+from prepbench.fixes.kinds.kind import Kind
+from prepbench.fixes.kinds.sides import Side, side_of
+from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.syntax import (
+    Expression,
+    Statement,
+    assignment,
+    atom,
+    block_of,
+    body_of,
+    ends_in_return,
+    expression,
+    has_exit,
+    orelse_of,
+    read_names,
+    replaced,
+    small_of,
+    stored_names,
+    walk_here,
+)
+
+_MOST_STATEMENTS = 400
+
+
+def propose(site: Site) -> Iterator[Proposal]:
+    """Every branch of the function that depends on data; only the failing one where that cannot be.
+
+    Where a derivative of the side that is not taken is undefined, its operands get harmless values there.
+    """
+    chosen = [node for node in site.expressions(cst.If | cst.IfExp) if depends_on_data(site, node.test)]
+    here = [node for node in chosen if site.is_at_line(node.test)]
+    if not chosen:
+        return
+    try:
+        yield _proposal(site, chosen)
+    except CannotFix:
+        if not here or len(here) == len(chosen):
+            raise
+        chosen = here
+        yield _proposal(site, chosen)
+    if not isinstance(site.function, cst.Lambda):
+        yield _proposal(site, chosen, "1")
+        yield _proposal(site, chosen, "{torch}.arange(1, {x}.numel() + 1, device={x}.device).view_as({x})")
+
+
+def _proposal(site: Site, chosen: Sequence[cst.If | cst.IfExp], harmless: str = "") -> Proposal:
+    branches = Branches(site, chosen, harmless)
+    if isinstance(site.function, cst.Lambda):
+        function: cst.CSTNode = site.function.with_changes(body=branches.expressions(site.function.body))
+    else:
+        body = branches.block(body_of(site.function.body))
+        function = with_body(site.function, body)
+    return Proposal(function, tuple(site.place(node.test) for node in chosen))
+
+
+def with_body(function: cst.FunctionDef, body: Sequence[Statement]) -> cst.FunctionDef:
+    """The function with other statements; what is around them stays."""
+    if isinstance(function.body, cst.IndentedBlock):
+        return function.with_changes(body=function.body.with_changes(body=list(body)))
+    return function.with_changes(body=block_of(body))
+
+
+class Branches:
+    """Takes the branches out of blocks of statements."""
+
+    def __init__(self, site: Site, chosen: Collection[cst.CSTNode], harmless: str = "") -> None:
+        self.site = site
+        self.harmless = harmless
+        self._chosen = set(chosen)
+        self._taken: set[str] = set()
+
+    def fresh(self, base: str) -> str:
+        """A name that nothing uses."""
+        name = self.site.fresh(base, *self._taken)
+        self._taken.add(name)
+        return name
+
+    def is_chosen(self, node: cst.CSTNode) -> bool:
+        """Whether a node is a branch to be taken out."""
+        return node in self._chosen
+
+    def block(self, statements: Sequence[Statement]) -> list[Statement]:
+        """The statements without the chosen branches."""
+        if len(statements) > _MOST_STATEMENTS:
+            raise CannotFix("the function becomes too long")
+        made: list[Statement] = []
+        for index, each in enumerate(statements):
+            rest = statements[index + 1 :]
+            if isinstance(each, cst.If) and self._holds_return(each):
+                return [*made, *self._returning(each, rest)]
+            if isinstance(each, cst.If) and self.is_chosen(each):
+                made += self._assigning(each, rest)
+            else:
+                made.append(self._inside(each))
+        return made
+
+    def _holds_return(self, node: cst.If) -> bool:
+        """Whether a chosen branch in or at this ``if`` returns, so that what follows belongs to its sides."""
+        if self.is_chosen(node):
+            return has_exit(node.body, cst.Return) or (node.orelse is not None and has_exit(node.orelse, cst.Return))
+        inner = [part for part in walk_here(node) if isinstance(part, cst.If) and self.is_chosen(part)]
+        return any(self._holds_return(part) for part in inner)
+
+    def _inside(self, each: Statement) -> Statement:
+        """A statement that stays, with the branches inside of it taken out."""
+        if isinstance(each, cst.If):
+            orelse = each.orelse
+            if isinstance(orelse, cst.If):
+                parts = self.block([orelse])
+                alone = len(parts) == 1 and isinstance(parts[0], cst.If)
+                orelse = parts[0] if alone else cst.Else(block_of(parts))  # type: ignore[assignment]
+            elif orelse is not None:
+                orelse = orelse.with_changes(body=self._suite(orelse.body))
+            return each.with_changes(test=self.expressions(each.test), body=self._suite(each.body), orelse=orelse)
+        if isinstance(each, cst.For | cst.While | cst.With):
+            inner = [node for node in walk_here(each.body) if isinstance(node, cst.If) and self.is_chosen(node)]
+            if any(has_exit(node, cst.Return, cst.Break, cst.Continue) for node in inner):
+                raise CannotFix("the branch leaves a loop")
+            return each.with_changes(body=self._suite(each.body))
+        if isinstance(each, cst.Try) and any(self.is_chosen(node) for node in walk_here(each)):
+            raise CannotFix("the branch is inside of try")
+        changed: Statement = self.expressions(each)
+        return changed
+
+    def _suite(self, suite: cst.BaseSuite) -> cst.BaseSuite:
+        if not any(self.is_chosen(node) for node in walk_here(suite)):
+            return suite
+        made = self.block(body_of(suite))
+        return suite.with_changes(body=made) if isinstance(suite, cst.IndentedBlock) else block_of(made)
+
+    def expressions(self, node: cst.CSTNode) -> Any:
+        """A node with its chosen ``a if c else b`` as choices."""
+        found: dict[cst.CSTNode, Any] = {
+            part: atom(self._conditional(part))
+            for part in walk_here(node)
+            if isinstance(part, cst.IfExp) and self.is_chosen(part)
+        }
+        return replaced(node, found)
+
+    def _conditional(self, node: cst.IfExp) -> Expression:
+        condition = condition_of(self.site, node.test)
+        values = []
+        for value in (node.body, node.orelse):
+            nested = isinstance(value, cst.IfExp) and self.is_chosen(value)
+            values.append(self._conditional(value) if nested else value)  # type: ignore[arg-type]
+        return choice(self.site, condition, *values)
+
+    # -- a branch that assigns
+
+    def _assigning(self, node: cst.If, rest: Sequence[Statement]) -> list[Statement]:
+        condition, made = self._condition(node)
+        yes, no = self._sides(node, condition)
+        used = self._used_after(node, rest)
+        names = [name for name in dict.fromkeys([*yes.values, *no.values]) if name in used]
+        pairs = []
+        for name in names:
+            self._check_has_value(name, node, yes, no)
+            one, other = yes.value(self.site, name), no.value(self.site, name)
+            pairs.append((name, choice(self.site, condition, one, other)))
+        made += [*yes.statements, *no.statements]
+        made += yes.effects(self.site, condition, no)
+        made += [assignment(name, value) for name, value in pairs]
+        return _with_comments(node, made)
+
+    def _condition(self, node: cst.If) -> tuple[Expression, list[Statement]]:
+        """The condition as a name, and what computes it; names that a side assigns may be part of it."""
+        condition = condition_of(self.site, node.test)
+        if isinstance(condition, cst.Name) and condition.value not in stored_names(node):
+            return condition, []
+        plain = len(body_of(node.body)) + len(orelse_of(node)) <= 1 and isinstance(
+            small_of(body_of(node.body)[0]), cst.Assign | cst.AugAssign
+        )
+        if plain and not self.harmless and not isinstance(condition, cst.IfExp):
+            return condition, []
+        name = self.fresh("condition")
+        return cst.Name(name), [assignment(name, condition)]
+
+    def _sides(self, node: cst.If, condition: Expression) -> tuple[Side, Side]:
+        sides = []
+        for statements, suffix in ((body_of(node.body), "if_true"), (orelse_of(node), "if_false")):
+            guards = self._guards(statements, condition, suffix)
+            sides.append(side_of(self, self.block(statements), suffix, single=len(statements) <= 1, guards=guards))
+        return sides[0], sides[1]
+
+    def _guards(self, statements: Sequence[Statement], condition: Expression, suffix: str) -> dict[str, Expression]:
+        """What the tensors that a side computes with are: themselves, or harmless values where it is not taken."""
+        names: dict[str, None] = {}
+        for node in walk_here(statements) if self.harmless else ():
+            fact = self.site.fact(node) if isinstance(node, cst.Name) else None
+            if fact is not None and fact.is_tensor and all(_is_float(dtype) for dtype in fact.dtypes):
+                names[node.value] = None  # type: ignore[attr-defined]
+        template = "{torch}.where({c}, {x}, {h})" if suffix == "if_true" else "{torch}.where({c}, {h}, {x})"
+        found = {}
+        for name in names:
+            parts = {"torch": self.site.torch, "x": cst.Name(name)}
+            harmless = expression(self.harmless, **parts) if "{" in self.harmless else expression(self.harmless)
+            found[name] = expression(template, c=condition, h=harmless, **parts)
+        return found
+
+    def _used_after(self, node: cst.If, rest: Sequence[Statement]) -> set[str]:
+        """The names that may be read after the branch."""
+        used = read_names(rest)
+        loops = [each for each in self.site.expressions(cst.For | cst.While) if any(p is node for p in walk_here(each))]
+        outer = [each for each in self.site.expressions(cst.If | cst.With) if any(p is node for p in walk_here(each))]
+        if loops or len(outer) > 1 or outer[:1] != [node]:
+            used |= read_names(self.site.function.body)
+        return used
+
+    def _check_has_value(self, name: str, node: cst.If, yes: Side, no: Side) -> None:
+        """A name that only one side assigns must have a value before the branch."""
+        if name in yes.values and name in no.values:
+            return
+        line = self.site.place(node.test)[0]
+        stored = [
+            part for part in self.site.expressions(cst.BaseSmallStatement | cst.For | cst.AsName)
+            if part in self.site.positions and self.site.place(part)[0] < line and name in stored_names(_head(part))
+        ]  # fmt: skip
+        if not stored and name not in self.site.parameters:
+            raise CannotFix(f"{name!r} has a value only where the condition on line {line} takes one side")
+
+    # -- a branch that returns
+
+    def _returning(self, node: cst.If, rest: Sequence[Statement]) -> list[Statement]:
+        sides = []
+        for statements in (body_of(node.body), orelse_of(node)):
+            whole = statements if ends_in_return(statements) else [*statements, *rest]
+            sides.append(self.block(whole))
+        if not self.is_chosen(node):
+            made = node.with_changes(body=block_of(sides[0]), orelse=cst.Else(block_of(sides[1])))
+            return [made]
+        if not all(ends_in_return(side) for side in sides):
+            raise CannotFix("one side of the branch returns a value and the other one nothing")
+        condition = condition_of(self.site, node.test)
+        made_lines: list[Statement] = []
+        if self.harmless or any(len(side) > 1 for side in sides):
+            name = self.fresh("condition")
+            made_lines.append(assignment(name, condition))
+            condition = cst.Name(name)
+        yes, no = (
+            side_of(self, side, suffix, returns=True, guards=self._guards(side, condition, suffix))
+            for side, suffix in zip(sides, ("if_true", "if_false"), strict=True)
+        )
+        made_lines += [*yes.statements, *no.statements, *yes.effects(self.site, condition, no)]
+        assert yes.returned is not None
+        assert no.returned is not None
+        value = choice(self.site, condition, yes.returned, no.returned)
+        made_lines.append(cst.SimpleStatementLine([cst.Return(value)]))
+        return _with_comments(node, made_lines)
+
+
+def _is_float(dtype: Any) -> bool:
+    return isinstance(dtype, torch.dtype) and dtype.is_floating_point
+
+
+def _head(part: cst.CSTNode) -> cst.CSTNode:
+    """A loop without its body, whose target is what it assigns."""
+    return part.with_changes(body=block_of([]), orelse=None) if isinstance(part, cst.For) else part
+
+
+def _with_comments(node: cst.If, made: list[Statement]) -> list[Statement]:
+    """The comments above the branch stay above what replaces it."""
+    if made and isinstance(made[0], cst.SimpleStatementLine):
+        made[0] = made[0].with_changes(leading_lines=[*node.leading_lines, *made[0].leading_lines])
+    return made
+
+
+BRANCHES = Kind(
+    "a branch on a tensor becomes torch.where",
+    "both sides only compute values, and those of the side that is not taken do no harm",
+    propose,
+)

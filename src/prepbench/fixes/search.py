@@ -1,0 +1,330 @@
+"""The search for fixes: the next failure, a kind that fits, a proof, and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import libcst as cst
+import torch
+
+from prepbench.capture.aten.capture import FullGraphError, capture
+from prepbench.capture.failures.describe import describe_failure
+from prepbench.capture.failures.reproduce import received_inputs
+from prepbench.document.model import Failure
+from prepbench.errors import CaptureError, sentence
+from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.fixes.facts import PROBE, Facts, Place, instrumented_codes
+from prepbench.fixes.kinds import KINDS, Kind
+from prepbench.fixes.proof import Observed, Proof, observe, prove, with_sides
+from prepbench.fixes.results import Draft, Fix
+from prepbench.fixes.site import Function, Proposal, Site, functions_at, parsed
+from prepbench.fixes.source_text import SourceText, does_the_same
+from prepbench.fixes.swapped import swapped_model
+from prepbench.fixes.syntax import replaced, with_import
+from prepbench.inputs import Sample
+from prepbench.jobs import check_cancelled
+from prepbench.running.outcomes import without_output
+from prepbench.running.source_lines import code_frame, file_of, source_line
+from prepbench.running.twin import Twin
+
+_MOST_FIXES = 60
+_MOST_STEPS = 8
+
+Key = tuple[str, int, str]
+"""The user's file, the line there, and the text of the failing line."""
+
+
+@dataclass
+class _Step:
+    kind: Kind
+    proposal: Proposal
+    before: SourceText
+    after: SourceText
+    proof: Proof
+    failure: Failure
+
+
+@dataclass
+class Search:
+    """Looks for fixes of one model.
+
+    Attributes:
+        model: the user's model, which stays as it is.
+        samples: its samples.
+        bounds: the most iterations of loops.
+        sources: the files that were read, with their changes.
+        applied: what was found and proven.
+        drafts: why a failure stays, by its key.
+    """
+
+    model: torch.nn.Module
+    samples: Sequence[Sample]
+    bounds: Mapping[str, int] | int | None = None
+    sources: dict[str, SourceText] = field(default_factory=dict)
+    applied: list[Fix] = field(default_factory=list)
+    drafts: dict[Key, Draft] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    program: torch.export.ExportedProgram | None = None
+    _observed: dict[str, list[Observed]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Fix what can be fixed."""
+        self.failures = self._captured()
+        for _ in range(_MOST_FIXES):
+            failure = next((f for f in self.failures if self.key(f) not in self.drafts), None)
+            if failure is None:
+                return
+            check_cancelled()
+            self._fix(failure)
+
+    # -- the model with the changes ------------------------------------------------------------------------------------
+
+    def changes(self, others: Mapping[str, Any] | None = None) -> dict[Any, Any]:
+        """The changed code by the code that it stands for; ``others`` are more codes of one file, by path."""
+        found = {}
+        for file, source in self.sources.items():
+            now = source.codes()
+            if others is not None and file in others:
+                now = others[file]
+            found.update({old: now[path] for path, old in source.original_codes().items() if now.get(path, old) != old})
+        return found
+
+    def swapped(self, *, shares: bool = False) -> torch.nn.Module:
+        """A copy of the model with the changes."""
+        return swapped_model(self.model, self.changes(), shares=shares)
+
+    def _captured(self) -> list[Failure]:
+        """What still fails; where nothing does, the program is kept."""
+        for source in self.sources.values():
+            source.shown()
+        model = self.swapped()
+        try:
+            with without_output():
+                self.program = capture(model, self.samples).program
+        except FullGraphError as error:
+            return list(error.failures)
+        except CaptureError as error:
+            name = type(self.model).__name__
+            return [describe_failure(error, fqn="", module_type=name, module=self.model)]
+        return []
+
+    # -- one failure ---------------------------------------------------------------------------------------------------
+
+    def key(self, failure: Failure) -> Key:
+        """What a failure is known by while the text around it changes."""
+        source = self._source_of(failure)
+        if failure.source is None or source is None:
+            return failure.fqn, 0, failure.message
+        return source.file, source.original_line(failure.source.line), failure.source.code
+
+    def _source_of(self, failure: Failure) -> SourceText | None:
+        file = file_of(failure.source) if failure.source is not None else ""
+        return next((source for source in self.sources.values() if source.name == file), self.sources.get(file))
+
+    def _fix(self, failure: Failure) -> None:
+        """Apply kinds until the failure is gone and nothing new fails; otherwise put the text back."""
+        start, failures, program = dict(self.sources), self.failures, self.program
+        wanted, steps, current = self.key(failure), [], failure
+        reason = Draft(self.in_users_file(failure), "")
+        for _ in range(_MOST_STEPS):
+            found = self._attempt(current)
+            if isinstance(found, Draft):
+                reason = replace(reason, reason=found.reason, kind=found.kind, diff=found.diff)
+                break
+            steps.append(found)
+            self.sources[found.after.file] = found.after
+            self.failures = self._captured()
+            left = [f for f in self.failures if self._is_unsolved(f, wanted, steps)]
+            if not left:
+                self.applied += [self._as_fix(step) for step in steps]
+                return
+            current = left[0]
+            reason = replace(
+                reason, reason="it still fails with this change", kind=found.kind.name, diff=found.after.diff()
+            )
+        self.sources, self.failures, self.program = start | _unchanged(self.sources, start), failures, program
+        self.drafts[self.key(failure)] = reason
+
+    def _is_unsolved(self, failure: Failure, wanted: Key, steps: Sequence[_Step]) -> bool:
+        """Whether a failure is the one that is to go, or stands at a line that the change has made."""
+        if self.key(failure) == wanted:
+            return True
+        source = self._source_of(failure)
+        if source is None or failure.source is None or not any(step.after.file == source.file for step in steps):
+            return False
+        before = next(step.before for step in steps if step.after.file == source.file)
+        return failure.source.code not in {line.strip() for line in before.text.splitlines()}
+
+    def _as_fix(self, step: _Step) -> Fix:
+        line = step.before.original_line(step.failure.source.line) if step.failure.source else 1
+        return Fix(
+            step.failure.fqn, step.kind.name, step.after.diff(step.before.text), step.after.file, line,
+            step.kind.right_if, step.proof.text, step.proposal.assumption, _outermost_change(step),
+        )  # fmt: skip
+
+    def in_users_file(self, failure: Failure) -> Failure:
+        """The failure with its line in the file as the user wrote it."""
+        source = self._source_of(failure)
+        if source is None or failure.source is None or source.text == source.original:
+            return failure
+        line = source.original_line(failure.source.line)
+        return replace(failure, source=source_line(source.file, line), frame=code_frame(source.file, line))
+
+    # -- one attempt ---------------------------------------------------------------------------------------------------
+
+    def _attempt(self, failure: Failure) -> _Step | Draft:
+        """The first kind with a proven change, or a draft with the reason why there is none."""
+        drafts: list[Draft] = []
+        try:
+            sites = list(self._sites(failure))
+        except CannotFix as error:
+            return Draft(failure, sentence(error))
+        for site in sites:
+            for kind in KINDS:
+                found = self._tried(kind, site, failure)
+                if isinstance(found, _Step):
+                    return found
+                if found is not None:
+                    drafts.append(found)
+        # what was tried says more than why something was not
+        drafts.sort(key=lambda draft: not draft.diff)
+        return drafts[0] if drafts else Draft(failure, "no kind of change is known for this line")
+
+    def _sites(self, failure: Failure) -> Iterable[Site]:
+        """The functions around the failing line, innermost first."""
+        if failure.source is None or not file_of(failure.source):
+            raise CannotFix("the failing line is not known")
+        source = self._source_of(failure)
+        if source is None:
+            source = SourceText.of(file_of(failure.source))
+            self.sources[source.file] = source
+        self._check_unchanged(failure.fqn, source)
+        module, positions = parsed(source)
+        line = failure.source.line
+        functions = functions_at(module, positions, line)
+        facts, names = self._facts(failure.fqn, source, line), self._names(failure.fqn, source)
+        for function in functions:
+            yield Site(source, module, function, line, facts, names, positions, self.bounds)
+
+    def _check_unchanged(self, fqn: str, source: SourceText) -> None:
+        """Refuse a file that is not the one which was imported."""
+        read = set(source.original_codes().values())
+        for kind in type(self._module(fqn)).__mro__:
+            for member in vars(kind).values():
+                code = getattr(getattr(member, "__func__", member), "__code__", None)
+                if code is not None and code.co_filename == source.file and code not in read:
+                    raise CannotFix(f"{source.file} has changed since it was imported; import it again")
+
+    def _module(self, fqn: str) -> torch.nn.Module:
+        found: torch.nn.Module | None = dict(self.model.named_modules(remove_duplicate=False)).get(fqn)
+        if found is None:
+            raise CannotFix(f"{fqn} is inside of a scripted module, whose source is not Python's")
+        return found
+
+    def _names(self, fqn: str, source: SourceText) -> dict[str, Any]:
+        """The global names of the file, as the functions of the module see them."""
+        for module in (self._module(fqn), *self.model.modules()):
+            for kind in type(module).__mro__:
+                for member in vars(kind).values():
+                    code = getattr(member, "__code__", None)
+                    if code is not None and code.co_filename == source.file:
+                        names: dict[str, Any] = member.__globals__
+                        return names
+        return next((f for f in _global_names(self.model) if f.get("__file__") == source.file), {})
+
+    def observed(self, fqn: str) -> list[Observed]:
+        """What the original module gives on what it receives, and on what is derived from that."""
+        if fqn not in self._observed:
+            with without_output():
+                samples = received_inputs(self.model, self._module(fqn), self.samples)
+            self._observed[fqn] = observe(Twin(self.model).model.get_submodule(fqn), samples)
+        return self._observed[fqn]
+
+    def _facts(self, fqn: str, source: SourceText, line: int) -> Facts:
+        facts = Facts()
+        codes = {source.file: instrumented_codes(source, line)}
+        instrumented = swapped_model(self.model, self.changes(codes), {PROBE: facts.probe}).get_submodule(fqn)
+        self._observed[fqn] = with_sides(instrumented, facts, self.observed(fqn))
+        return facts
+
+    def _tried(self, kind: Kind, site: Site, failure: Failure) -> _Step | Draft | None:
+        draft: Draft | None = None
+        try:
+            for proposal in kind.propose(site):
+                found = self._checked(kind, site, failure, proposal)
+                if isinstance(found, _Step):
+                    return found
+                draft = draft or found
+        except CannotFix as error:
+            return draft or Draft(failure, sentence(error), kind.name)
+        return draft
+
+    def _checked(self, kind: Kind, site: Site, failure: Failure, proposal: Proposal) -> _Step | Draft | None:
+        after = _with_function(site, site.function, proposal)
+        if after.text == site.source.text:
+            return None
+        proof = self._proven(after, proposal, failure.fqn, site)
+        if proof.problem:
+            after.forgotten()
+            return Draft(failure, proof.problem, kind.name, after.diff())
+        return _Step(kind, proposal, site.source, after, proof, failure)
+
+    def _proven(self, after: SourceText, proposal: Proposal, fqn: str, site: Site) -> Proof:
+        before = self.sources[after.file]
+        self.sources[after.file] = after
+        after.shown()
+        try:
+            changed = self.swapped().get_submodule(fqn)
+            return prove(
+                changed, self.observed(fqn), proposal.conditions, lambda place: _line(site, place),
+                is_compiling=proposal.is_compiling,
+            )  # fmt: skip
+        except (CannotFix, SyntaxError) as error:
+            return Proof(sentence(error))
+        finally:
+            self.sources[after.file] = before
+
+
+def _outermost_change(step: _Step) -> tuple[tuple[str, int], ...]:
+    """Where the changed function stands in its file."""
+    before, after = step.before.codes(), step.after.codes()
+    changed = [path for path, code in before.items() if not (does_the_same(code, after.get(path)) or _is_class(code))]
+    return min(changed, key=len)
+
+
+def _is_class(code: Any) -> bool:
+    return "__qualname__" in code.co_names and "__module__" in code.co_names and not code.co_argcount
+
+
+def _line(site: Site, place: Place) -> int:
+    return site.source.original_line(place[0])
+
+
+def _with_function(site: Site, function: Function, proposal: Proposal) -> SourceText:
+    module: cst.Module = replaced(site.module, {function: proposal.function})
+    knows_torch = any(value is torch for value in site.names.values())
+    return site.source.with_text(module.code if knows_torch else with_import(module, "torch").code)
+
+
+def _unchanged(now: Mapping[str, SourceText], start: Mapping[str, SourceText]) -> dict[str, SourceText]:
+    """The files that were read since ``start``, as the user wrote them."""
+    return {file: source.with_text(source.original) for file, source in now.items() if file not in start}
+
+
+def _global_names(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """The globals of all files that the model's methods come from, and of those that they import functions from."""
+    found: dict[int, dict[str, Any]] = {}
+    for module in model.modules():
+        for kind in type(module).__mro__:
+            for member in vars(kind).values():
+                names = getattr(member, "__globals__", None)
+                if isinstance(names, dict):
+                    found[id(names)] = names
+    for names in list(found.values()):
+        for value in list(names.values()):
+            other = getattr(value, "__globals__", None)
+            if isinstance(other, dict):
+                found.setdefault(id(other), other)
+    return list(found.values())

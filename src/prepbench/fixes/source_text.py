@@ -1,0 +1,139 @@
+"""The text of a user's file: as it is, with changes, and as code."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import linecache
+import types
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from prepbench.fixes.cannot_fix import CannotFix
+
+CodePath = tuple[tuple[str, int], ...]
+"""Where a code object stands in its file: names from outside in, each with its number among equal names."""
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """The text of one file or notebook cell.
+
+    Attributes:
+        file: the name that Python knows it by.
+        original: the text as the user wrote it.
+        text: the text with changes.
+    """
+
+    file: str
+    original: str
+    text: str
+
+    @classmethod
+    def of(cls, file: str) -> SourceText:
+        """The text of a file, notebook cell or other source that Python's traceback can show.
+
+        Raises:
+            CannotFix: there is none, or it is not Python.
+        """
+        linecache.checkcache(file)
+        text = "".join(linecache.getlines(file))
+        if not text:
+            raise CannotFix(f"the source of {file} is not available")
+        try:
+            compile(text, file, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            raise CannotFix(f"{file} is not Python: {error.msg}") from error
+        return cls(file, text, text)
+
+    @property
+    def name(self) -> str:
+        """The name that tracebacks know the changed text by."""
+        is_changed = self.text != self.original
+        return f"<fixed {self.file} {zlib.crc32(self.text.encode()):08x}>" if is_changed else self.file
+
+    def with_text(self, text: str) -> SourceText:
+        return replace(self, text=text)
+
+    def shown(self) -> None:
+        """Let tracebacks show the changed text."""
+        if self.name != self.file:
+            linecache.cache[self.name] = (len(self.text), None, self.text.splitlines(True), self.name)
+
+    def forgotten(self) -> None:
+        """Undo :meth:`shown`."""
+        if self.name != self.file:
+            linecache.cache.pop(self.name, None)
+
+    def codes(self) -> dict[CodePath, types.CodeType]:
+        """The changed text as code objects."""
+        return _codes(self.text, self.name)
+
+    def original_codes(self) -> dict[CodePath, types.CodeType]:
+        """The user's text as code objects."""
+        return _codes(self.original, self.file)
+
+    def changes(self, within: Collection[CodePath] | None = None) -> dict[types.CodeType, types.CodeType]:
+        """The changed code by the code that it stands for; all of it, or what is inside of some functions."""
+        now = self.codes()
+        return {
+            old: now[path]
+            for path, old in self.original_codes().items()
+            if now.get(path, old) != old and (within is None or any(path[: len(p)] == p for p in within))
+        }
+
+    def original_line(self, line: int) -> int:
+        """The line of the user's file that a line of the changed text came from, or the one before it."""
+        before, after = self.original.splitlines(), self.text.splitlines()
+        for _, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+            if c <= line - 1 < d:
+                return min(a + (line - 1 - c), max(b - 1, a)) + 1
+        return min(line, len(before))
+
+    def diff(self, since: str | None = None) -> str:
+        """The unified diff of the user's file, or of an earlier ``since``; line numbers are those of the file."""
+        before = self.original if since is None else since
+        lines = difflib.unified_diff(before.splitlines(True), self.text.splitlines(True), self.file, self.file, n=2)
+        earlier = replace(self, text=before)
+        return "".join(_renumbered(line, earlier) if line.startswith("@@") else line for line in lines)
+
+
+def _renumbered(header: str, earlier: SourceText) -> str:
+    """A header of a diff with the number that its first line has in the user's file."""
+    _, old, new, *_ = header.split()
+    first, _, count = old[1:].partition(",")
+    line = earlier.original_line(int(first)) if int(first) else 0
+    return f"@@ -{line}{',' + count if count else ''} {new} @@\n"
+
+
+@functools.lru_cache(maxsize=256)
+def _codes(text: str, name: str) -> dict[CodePath, types.CodeType]:
+    return dict(nested_codes(compile(text, name, "exec", dont_inherit=True)))
+
+
+def nested_codes(code: types.CodeType, path: CodePath = ()) -> Iterator[tuple[CodePath, types.CodeType]]:
+    """All code objects inside of one, with their paths."""
+    counts: dict[str, int] = {}
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            number = counts.get(inner.co_name, 0)
+            counts[inner.co_name] = number + 1
+            own = (*path, (inner.co_name, number))
+            yield own, inner
+            yield from nested_codes(inner, own)
+
+
+def does_the_same(one: types.CodeType, other: types.CodeType | None) -> bool:
+    """Whether two code objects differ in their lines at most."""
+    if other is None or len(one.co_consts) != len(other.co_consts):
+        return False
+    left, right = ((c.co_code, c.co_names, c.co_varnames, c.co_freevars, c.co_cellvars) for c in (one, other))
+    if left != right:
+        return False
+    return all(
+        does_the_same(a, b if isinstance(b, types.CodeType) else None)
+        if isinstance(a, types.CodeType)
+        else repr(a) == repr(b)
+        for a, b in zip(one.co_consts, other.co_consts, strict=True)
+    )

@@ -1,0 +1,242 @@
+"""A twin of a model whose functions have other code; the user's model, classes and modules stay as they are."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.fixes.source_text import nested_codes
+from prepbench.running.source_lines import is_user_file
+from prepbench.running.twin import Twin
+
+Changes = Mapping[types.CodeType, types.CodeType]
+
+
+def swapped_model(
+    model: torch.nn.Module, changes: Changes, scope: Mapping[str, Any] | None = None, *, shares: bool = False
+) -> torch.nn.Module:
+    """A twin of ``model`` in which each function with a code of ``changes`` has the other one.
+
+    Methods of classes are replaced in subclasses of the same name, functions that others call by a global name in
+    copies of these globals.
+
+    Args:
+        scope: more global names for the changed functions.
+        shares: whether buffers are the user's own; otherwise they are copies.
+
+    Raises:
+        CannotFix: a class does not allow subclasses.
+    """
+    twin = Twin(model)
+    if changes:
+        images = _Images(changes, dict(scope or {}))
+        _Visit(images, twin).value(twin.model)
+    for module in twin.model.modules() if shares else ():
+        for table in (module._buffers, vars(module)):
+            table.update({name: twin.original(value) for name, value in table.items() if _is_tensor(value)})
+    swapped: torch.nn.Module = twin.model
+    return swapped
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+class _Images:
+    """What stands for functions, classes and globals once the code is changed."""
+
+    def __init__(self, changes: Changes, scope: dict[str, Any]) -> None:
+        self._changes = changes
+        self._scope = scope
+        self._made: dict[int, Any] = {}
+        self._kept: list[Any] = []
+
+    def _note(self, value: Any, image: Any) -> Any:
+        self._made[id(value)] = image
+        self._kept.append(value)
+        return image
+
+    def function(self, value: types.FunctionType) -> types.FunctionType:
+        """The function with changed code, changed cells or changed globals; itself if nothing changes."""
+        known: types.FunctionType | None = self._made.get(id(value))
+        if known is not None:
+            return known
+        self._note(value, value)  # while a function that leads to itself is made
+        code = self._changes.get(value.__code__, value.__code__)
+        names = self.globals(value.__globals__) if is_user_file(value.__code__.co_filename) else value.__globals__
+        if names is not value.__globals__ and not _uses(code, names, value.__globals__):
+            names = value.__globals__
+        if code is not value.__code__:
+            # the changed text imports torch where the file does not
+            needed = {} if "torch" in names or not _names(code, "torch") else {"torch": torch}
+            names = {**names, **self._scope, **needed} if self._scope or needed else names
+        old = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+        missing = set(code.co_freevars) - set(old)
+        if missing:
+            raise CannotFix(f"the change uses {', '.join(sorted(missing))} of the function around it")
+        cells = {name: self._cell(old[name]) for name in code.co_freevars}
+        wrapped = getattr(value, "__wrapped__", None)
+        inner = self.function(wrapped) if isinstance(wrapped, types.FunctionType) else wrapped
+        same_cells = all(cells[name] is old[name] for name in cells)
+        if code is value.__code__ and names is value.__globals__ and same_cells and inner is wrapped:
+            return value
+        made = _made_function(value, code, names, cells, inner)
+        self._note(value, made)
+        return made
+
+    def _cell(self, cell: types.CellType) -> types.CellType:
+        try:
+            content = cell.cell_contents
+        except ValueError:  # an empty cell
+            return cell
+        image = self.function(content) if isinstance(content, types.FunctionType) else content
+        return cell if image is content else types.CellType(image)
+
+    def member(self, value: Any) -> Any:
+        """A function, or what a class makes of one."""
+        if isinstance(value, types.FunctionType):
+            return self.function(value)
+        if isinstance(value, staticmethod | classmethod):
+            image = self.member(value.__func__)
+            return value if image is value.__func__ else type(value)(image)
+        if isinstance(value, property):
+            parts = [self.member(part) for part in (value.fget, value.fset, value.fdel)]
+            same = parts == [value.fget, value.fset, value.fdel]
+            return value if same else property(parts[0], parts[1], parts[2], value.__doc__)
+        return value
+
+    def type(self, kind: type) -> type:
+        """The class with changed methods; its subclasses come with it, in the order that ``super()`` follows."""
+        known: type | None = self._made.get(id(kind))
+        if known is not None:
+            return known
+        self._note(kind, kind)
+        members = {name: self.member(value) for name, value in vars(kind).items()}
+        own = {name: image for name, image in members.items() if image is not vars(kind)[name]}
+        bases = [image for base in kind.__bases__ if (image := self.type(base)) is not base]
+        if not own and not bases:
+            return kind
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+        try:
+            image = types.new_class(kind.__name__, (kind, *bases), {}, lambda scope: scope.update(names | own))
+        except TypeError as error:
+            raise CannotFix(f"the class {kind.__name__} allows no subclass: {error}") from error
+        self._note(kind, image)
+        return image
+
+    def globals(self, names: dict[str, Any]) -> dict[str, Any]:
+        """The globals of a file in which changed functions and autograd functions have their images."""
+        if id(names) in self._made:
+            made: dict[str, Any] = self._made[id(names)]
+            return made
+        self._note(names, names)
+        if self._changes.keys().isdisjoint(_codes_of(names)):
+            return names
+        images = dict(names)
+        self._note(names, images)
+        for name, value in names.items():
+            if isinstance(value, types.FunctionType) and is_user_file(value.__code__.co_filename):
+                images[name] = self.function(value)
+            elif isinstance(value, type) and issubclass(value, torch.autograd.Function):
+                images[name] = self.type(value)
+        return images
+
+
+def _codes_of(names: Mapping[str, Any]) -> set[types.CodeType]:
+    """The code of the functions and autograd functions among global names."""
+    found = set()
+    for value in names.values():
+        if isinstance(value, types.FunctionType):
+            found.add(value.__code__)
+            found.update(c.cell_contents.__code__ for c in value.__closure__ or () if _holds_function(c))
+        elif isinstance(value, type) and issubclass(value, torch.autograd.Function):
+            parts = (getattr(part, "__func__", part) for part in vars(value).values())
+            found.update(part.__code__ for part in parts if isinstance(part, types.FunctionType))
+    return found
+
+
+def _holds_function(cell: types.CellType) -> bool:
+    try:
+        return isinstance(cell.cell_contents, types.FunctionType)
+    except ValueError:
+        return False
+
+
+def _uses(code: types.CodeType, images: Mapping[str, Any], names: Mapping[str, Any]) -> bool:
+    """Whether a function names a global that has an image of its own."""
+    return any(name in names and images[name] is not names[name] for name in _all_names(code))
+
+
+def _names(code: types.CodeType, name: str) -> bool:
+    return name in _all_names(code)
+
+
+def _all_names(code: types.CodeType) -> set[str]:
+    return set(code.co_names).union(*(inner.co_names for _, inner in nested_codes(code)))
+
+
+def _made_function(
+    value: types.FunctionType,
+    code: types.CodeType,
+    names: dict[str, Any],
+    cells: Mapping[str, types.CellType],
+    wrapped: Any,
+) -> types.FunctionType:
+    closure = tuple(cells[name] for name in code.co_freevars)
+    made = types.FunctionType(code, names, value.__name__, value.__defaults__, closure)
+    made.__kwdefaults__, made.__annotations__ = value.__kwdefaults__, value.__annotations__
+    made.__qualname__, made.__doc__, made.__module__ = value.__qualname__, value.__doc__, value.__module__
+    vars(made).update(vars(value))
+    if wrapped is not None:
+        vars(made)["__wrapped__"] = wrapped
+    return made
+
+
+class _Visit:
+    """Walks what belongs to a twin and puts images in the place of functions and classes."""
+
+    def __init__(self, images: _Images, twin: Twin) -> None:
+        self._images = images
+        self._twin = twin
+        self._seen: set[int] = set()
+
+    def value(self, value: Any) -> Any:
+        """What stands for a value; lists, dicts and objects that belong to the twin are changed in place."""
+        if isinstance(value, types.FunctionType):
+            return self._images.function(value)
+        if isinstance(value, types.MethodType):
+            function, owner = self.value(value.__func__), self.value(value.__self__)
+            return value if function is value.__func__ else types.MethodType(function, owner)
+        if isinstance(value, functools.partial):
+            function = self.value(value.func)
+            return value if function is value.func else functools.partial(function, *value.args, **value.keywords)
+        if type(value) is tuple:
+            parts = tuple(self.value(part) for part in value)
+            return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
+        if id(value) in self._seen or self._twin.original(value) is value:
+            return value
+        self._seen.add(id(value))
+        self._inside(value)
+        return value
+
+    def _inside(self, value: Any) -> None:
+        if isinstance(value, dict):
+            self._replace(value, value.items())
+        elif isinstance(value, list):
+            self._replace(value, enumerate(value))
+        elif hasattr(value, "__dict__") and not isinstance(value, torch.Tensor | type):
+            self._replace(vars(value), vars(value).items())
+            kind = self._images.type(type(value))
+            if kind is not type(value):
+                value.__class__ = kind
+
+    def _replace(self, table: Any, items: Any) -> None:
+        for key, part in list(items):
+            image = self.value(part)
+            if image is not part:
+                table[key] = image

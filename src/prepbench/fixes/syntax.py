@@ -1,0 +1,225 @@
+"""Concrete syntax: parts of expressions and statements that the kinds of changes are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import libcst as cst
+from libcst.helpers import parse_template_expression, parse_template_statement
+
+Statement = cst.BaseStatement
+Expression = cst.BaseExpression
+
+_PLAIN = (
+    cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float, cst.SimpleString, cst.List, cst.Dict,
+    cst.FormattedString,
+)  # fmt: skip
+
+
+def expression(template: str, **parts: Expression | str) -> Expression:
+    """An expression from a template such as ``"torch.where({condition}, {yes}, {no})"``."""
+    nodes: Any = {name: cst.parse_expression(part) if isinstance(part, str) else part for name, part in parts.items()}
+    return parse_template_expression(template, **nodes)
+
+
+def statement(template: str, **parts: Expression | str) -> Any:
+    """A statement from a template."""
+    nodes: Any = {name: cst.parse_expression(part) if isinstance(part, str) else part for name, part in parts.items()}
+    return parse_template_statement(template, **nodes)
+
+
+def atom(node: Expression) -> Expression:
+    """The expression in parentheses where it needs them beside an operator or a dot."""
+    if isinstance(node, _PLAIN) or node.lpar:
+        return node
+    return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+
+
+def text_of(node: cst.CSTNode) -> str:
+    """The node as source, without what stands around it."""
+    return cst.Module([]).code_for_node(node).strip()
+
+
+def bare(node: Expression) -> Expression:
+    """The expression without parentheses around it, as an argument of a call."""
+    needed = isinstance(node, cst.Tuple | cst.GeneratorExp | cst.NamedExpr | cst.Yield)
+    return node if needed or not node.lpar else node.with_changes(lpar=node.lpar[1:], rpar=node.rpar[:-1])
+
+
+def same(one: cst.CSTNode, other: cst.CSTNode) -> bool:
+    """Whether two nodes are written alike."""
+    return text_of(one) == text_of(other)
+
+
+def body_of(block: cst.BaseSuite) -> list[Statement]:
+    """The statements of a block, each on a line of its own."""
+    if isinstance(block, cst.SimpleStatementSuite):
+        return [cst.SimpleStatementLine([small]) for small in block.body]
+    return [line for each in block.body for line in _own_lines(each)]  # type: ignore[arg-type]
+
+
+def _own_lines(each: Statement) -> list[Statement]:
+    if not isinstance(each, cst.SimpleStatementLine) or len(each.body) < 2:
+        return [each]
+    lines = [cst.SimpleStatementLine([part.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)]) for part in each.body]
+    lines[0] = lines[0].with_changes(leading_lines=each.leading_lines)
+    return list(lines)
+
+
+def block_of(statements: Sequence[Statement]) -> cst.IndentedBlock:
+    """A block of statements."""
+    return cst.IndentedBlock(list(statements) or [cst.SimpleStatementLine([cst.Pass()])])
+
+
+def orelse_of(node: cst.If) -> list[Statement]:
+    """The statements of the other side of an ``if``; an ``elif`` is an ``if`` in it."""
+    if node.orelse is None:
+        return []
+    return [node.orelse] if isinstance(node.orelse, cst.If) else body_of(node.orelse.body)
+
+
+def small_of(line: Statement) -> Any:
+    """The one small statement of a line; None for others."""
+    return line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+
+
+def walk(node: cst.CSTNode | Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    """A node, or several, and everything inside."""
+    for each in [node] if isinstance(node, cst.CSTNode) else node:
+        yield each
+        yield from walk(each.children)
+
+
+def walk_here(node: cst.CSTNode | Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    """The same without what is inside of functions and classes."""
+    for each in [node] if isinstance(node, cst.CSTNode) else node:
+        yield each
+        if not isinstance(each, cst.FunctionDef | cst.ClassDef | cst.Lambda):
+            yield from walk_here(each.children)
+
+
+def stored_names(node: cst.CSTNode | Iterable[cst.CSTNode]) -> dict[str, None]:
+    """The names that statements assign to, in order."""
+    found: dict[str, None] = {}
+    for each in walk_here(node):
+        targets: list[Any] = []
+        if isinstance(each, cst.Assign):
+            targets = [target.target for target in each.targets]
+        elif isinstance(each, cst.AugAssign | cst.AnnAssign | cst.For | cst.NamedExpr):
+            targets = [each.target]
+        elif isinstance(each, cst.AsName | cst.FunctionDef):
+            targets = [each.name]
+        for target in targets:
+            found.update(dict.fromkeys(target_names(target)))
+    return found
+
+
+def target_names(target: cst.CSTNode) -> list[str]:
+    """The names among the targets of an assignment, not those of attributes and items."""
+    if isinstance(target, cst.Name):
+        return [target.value]
+    if isinstance(target, cst.Tuple | cst.List):
+        return [name for element in target.elements for name in target_names(element.value)]
+    return []
+
+
+def read_names(node: cst.CSTNode | Iterable[cst.CSTNode]) -> set[str]:
+    """All names in some nodes, except attributes, keywords of calls, and plain targets of assignments."""
+    found: set[str] = set()
+    for each in [node] if isinstance(node, cst.CSTNode) else node:
+        if isinstance(each, cst.Name):
+            found.add(each.value)
+        elif isinstance(each, cst.Attribute | cst.Arg):
+            found |= read_names(each.value)
+        elif isinstance(each, cst.Assign):
+            found |= read_names(each.value)
+            found |= read_names([t.target for t in each.targets if not isinstance(t.target, cst.Name)])
+        else:
+            found |= read_names(each.children)
+    return found
+
+
+class Renamed(cst.CSTTransformer):
+    """Gives names other names, or expressions in their place; attributes and keywords stay."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:
+        name = self._names.get(original_node.value)
+        return updated_node if name is None else updated_node.with_changes(value=name)
+
+    def visit_Attribute_attr(self, node: cst.Attribute) -> None:
+        self._held = self._names
+        self._names = {}
+
+    def leave_Attribute_attr(self, node: cst.Attribute) -> None:
+        self._names = self._held
+
+    def visit_Arg_keyword(self, node: cst.Arg) -> None:
+        self._held_keyword = self._names
+        self._names = {}
+
+    def leave_Arg_keyword(self, node: cst.Arg) -> None:
+        self._names = self._held_keyword
+
+
+def renamed(node: Any, names: Mapping[str, str]) -> Any:
+    """A node with other names."""
+    return node.visit(Renamed(names)) if names else node
+
+
+def assignment(name: str, value: Expression) -> cst.SimpleStatementLine:
+    """``name = value``."""
+    return cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], bare(value))])
+
+
+def has_exit(node: cst.CSTNode | Iterable[cst.CSTNode], *kinds: type[cst.CSTNode]) -> bool:
+    """Whether a statement of one of these kinds is in some statements (``return``, ``break``, ...)."""
+    return any(isinstance(each, kinds) for each in walk_here(node))
+
+
+def ends_in_return(statements: Sequence[Statement]) -> bool:
+    """Whether every way through some statements returns."""
+    if not statements:
+        return False
+    last = statements[-1]
+    if isinstance(small_of(last), cst.Return | cst.Raise):
+        return True
+    if isinstance(last, cst.If) and last.orelse is not None:
+        return ends_in_return(body_of(last.body)) and ends_in_return(orelse_of(last))
+    return False
+
+
+def with_import(module: cst.Module, name: str) -> cst.Module:
+    """The file with ``import name`` as the first of its imports, unless it has it."""
+    lines = list(module.body)
+    texts = [text_of(line) for line in lines]
+    if f"import {name}" in texts:
+        return module
+    imports = [i for i, text in enumerate(texts) if text.startswith(("import ", "from ")) and "__future__" not in text]
+    futures = [i for i, text in enumerate(texts) if "__future__" in text]
+    at = imports[0] if imports else futures[-1] + 1 if futures else 0
+    made = cst.parse_statement(f"import {name}")
+    if imports:
+        made = made.with_changes(leading_lines=lines[at].leading_lines)
+        lines[at] = lines[at].with_changes(leading_lines=())
+    return module.with_changes(body=[*lines[:at], made, *lines[at:]])
+
+
+class Replaced(cst.CSTTransformer):
+    """Puts nodes in the place of others, by identity."""
+
+    def __init__(self, replacements: Mapping[cst.CSTNode, Any]) -> None:
+        super().__init__()
+        self._replacements = replacements
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        return self._replacements.get(original_node, updated_node)
+
+
+def replaced(node: Any, replacements: Mapping[cst.CSTNode, Any]) -> Any:
+    """A node with others in it replaced."""
+    return node.visit(Replaced(replacements)) if replacements else node
