@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -146,3 +147,22 @@ def symbolic_kernels() -> AbstractContextManager[Any]:
 def needs_data(error: Exception) -> bool:
     """Whether a fake tensor was asked for its values, so that no other way of tracing can succeed."""
     return isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException | DynamicOutputShapeException)
+
+
+def without_data(function: Any) -> Any:
+    """What to call in place of a function of torch that reads sizes from data, where there is no data."""
+    with needed_for("tracing packed sequences"):
+        own: dict[Any, Any] = {torch._VF._pack_padded_sequence: _pack, torch._VF._pad_packed_sequence: _pad}
+    return own.get(function, function) if isinstance(function, BuiltinFunctionType) else function
+
+
+def _pack(x: Any, lengths: Any, batch_first: bool) -> Any:
+    rows, longest = fresh_size(x.fake_mode), fresh_size(x.fake_mode)
+    torch._check(longest <= x.shape[1 if batch_first else 0])
+    return x.new_empty((rows, *x.shape[2:])), lengths.new_empty((longest,))
+
+
+def _pad(data: Any, batch_sizes: Any, batch_first: bool, padding: float, length: Any) -> Any:
+    batch = fresh_size(data.fake_mode)
+    sizes = (batch, length) if batch_first else (length, batch)
+    return data.new_empty((*sizes, *data.shape[1:])), batch_sizes.new_empty((batch,))

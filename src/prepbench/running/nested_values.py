@@ -79,6 +79,9 @@ class Mapper:
         changed = [self.visit(leaf) for leaf in leaves]
         if all(new is old for new, old in zip(changed, leaves, strict=True)):
             return value
+        if hasattr(value, "_fields") and all(old is part for old, part in zip(leaves, value, strict=False)):
+            # classes such as PackedSequence look at what they are made of, which need not be tensors here
+            return tuple.__new__(type(value), changed)
         return pytree.tree_unflatten(changed, spec)
 
     def _object(self, value: Any) -> Any:

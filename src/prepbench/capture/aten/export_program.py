@@ -13,7 +13,7 @@ from torch.export.graph_signature import InputKind
 from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
 from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds
 from prepbench._torch_compat.sizes import exact_zero_one, watched_sizes, watched_specialisation
-from prepbench.capture.aten.recurrent import DynamicLengths
+from prepbench.capture.aten.recurrent import RecurrentLayers
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.sample_sizes import SampleSizes
@@ -63,7 +63,7 @@ def export_program(
         if not strict:
             # under dynamo an exception would be taken for one of the user's
             stack.enter_context(watched_specialisation(_refuse))
-            stack.enter_context(DynamicLengths())
+            stack.enter_context(RecurrentLayers().entered())
             question = sizes.refuse_contradiction if sizes is not None else None
             stack.enter_context(watched_sizes(conditions.note, question))
         program = torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=shapes, strict=strict)

@@ -1,27 +1,35 @@
-"""LSTM, GRU and RNN over a sequence of dynamic length: one operator for each layer, instead of its steps unrolled.
+"""LSTM, GRU and RNN over sequences of dynamic length: one operator for each layer, instead of its steps unrolled.
 
 While torch exports a recurrent layer it goes through its steps one by one, which fixes their number. Where that is
 dynamic, ``torch.lstm`` and its like become the operators below, which have a counterpart in ONNX. So do layers with
 projections, which torch writes to ONNX wrongly, and layers with dropout in between that is active: that becomes an
-operation of its own.
+operation of its own. Packed sequences are padded around each layer, which gets their lengths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from prepbench._torch_compat.operators import RNN_FUNCTIONS
+from prepbench.capture.aten.packed_sequences import Packing, Packings, without_packed_checks
+from prepbench.patching import patched_here
 
 _KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 @torch.library.custom_op("prepbench::lstm_layer", mutates_args=())
 def lstm_layer(
-    x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, weights: Sequence[torch.Tensor]
+    x: torch.Tensor,
+    h: torch.Tensor,
+    c: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    lengths: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """One layer of ``torch.lstm``, in one direction or both.
 
@@ -31,22 +39,30 @@ def lstm_layer(
         c: of shape (directions, batch, hidden size), the same for the cell.
         weights: for each direction those of the input, of the state, then the biases of both, if there are any, and
             that of the projection from hidden to output size, if there is one.
+        lengths: of shape (batch,), where sequences end before the last step; what comes after is not looked at, and
+            the states there are 0.
 
     Returns:
         The states of all steps, of shape (length, batch, directions * output size), and the last ``h`` and ``c``.
     """
-    y, h_last, c_last = RNN_FUNCTIONS.lstm(x, (h, c), list(weights), *_settings(h, weights))
+    y, h_last, c_last = _run(RNN_FUNCTIONS.lstm, x, (h, c), list(weights), _settings(h, weights), lengths)
     return _own(y), _own(h_last), _own(c_last)
 
 
 @lstm_layer.register_fake
-def _(x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, weights: Sequence[torch.Tensor]) -> Any:
+def _(
+    x: torch.Tensor,
+    h: torch.Tensor,
+    c: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    lengths: torch.Tensor | None = None,
+) -> Any:
     return x.new_empty(_steps(x, h)), torch.empty_like(h), torch.empty_like(c)
 
 
 @torch.library.custom_op("prepbench::recurrent_layer", mutates_args=())
 def recurrent_layer(
-    x: torch.Tensor, h: torch.Tensor, weights: Sequence[torch.Tensor], kind: str
+    x: torch.Tensor, h: torch.Tensor, weights: Sequence[torch.Tensor], kind: str, lengths: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`lstm_layer` for layers without a cell.
 
@@ -55,14 +71,29 @@ def recurrent_layer(
         h: as there.
         weights: as there.
         kind: ``"gru"``, ``"rnn_tanh"`` or ``"rnn_relu"``.
+        lengths: as there.
     """
-    y, h_last = getattr(RNN_FUNCTIONS, kind)(x, h, list(weights), *_settings(h, weights))
+    y, h_last = _run(getattr(RNN_FUNCTIONS, kind), x, h, list(weights), _settings(h, weights), lengths)
     return _own(y), _own(h_last)
 
 
 @recurrent_layer.register_fake
-def _(x: torch.Tensor, h: torch.Tensor, weights: Sequence[torch.Tensor], kind: str) -> Any:
+def _(
+    x: torch.Tensor, h: torch.Tensor, weights: Sequence[torch.Tensor], kind: str, lengths: torch.Tensor | None = None
+) -> Any:
     return x.new_empty(_steps(x, h)), torch.empty_like(h)
+
+
+def _run(function: Any, x: torch.Tensor, state: Any, weights: Any, settings: Sequence[Any], lengths: Any) -> Any:
+    if lengths is None:
+        return function(x, state, weights, *settings)
+    order = lengths.argsort(descending=True, stable=True).to(x.device)
+    back = order.argsort()
+    state = [part.index_select(1, order) for part in (state if isinstance(state, tuple) else (state,))]
+    data, sizes = RNN_FUNCTIONS._pack_padded_sequence(x.index_select(1, order), lengths.cpu()[order.cpu()], False)
+    y, *last = function(data, sizes, state if len(state) == 2 else state[0], weights, *settings[:-1])
+    padded, _ = RNN_FUNCTIONS._pad_packed_sequence(y, sizes, False, 0.0, len(x))
+    return [part.index_select(1, back) for part in (padded, *last)]
 
 
 def _settings(h: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[Any, ...]:
@@ -81,22 +112,58 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 
 def has_recurrent_layers(program: torch.export.ExportedProgram) -> bool:
     """Whether a program has one of the operators of this file."""
-    own = (torch.ops.prepbench.lstm_layer.default, torch.ops.prepbench.recurrent_layer.default)
-    return any(node.target in own for node in program.graph.nodes)
+    return any(_is_recurrent(node) for node in program.graph.nodes)
 
 
-class DynamicLengths(TorchFunctionMode):
-    """Inside the block, recurrent layers that torch cannot export as they are become operators."""
+def has_lengths(node: torch.fx.Node) -> bool:
+    """Whether a node is one of the operators of this file, over sequences that were packed."""
+    return _is_recurrent(node) and len(node.args) > 4 and node.args[4] is not None
+
+
+def _is_recurrent(node: torch.fx.Node) -> bool:
+    return node.target in (torch.ops.prepbench.lstm_layer.default, torch.ops.prepbench.recurrent_layer.default)
+
+
+class RecurrentLayers(TorchFunctionMode):
+    """Inside the block, recurrent layers that torch cannot export as they are become operators; also packed ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        packings = self._packings = Packings()
+        self._own: dict[tuple[str, int], Callable[..., Any]] = {
+            **{(name, 9): functools.partial(self._run, name) for name in _KINDS},
+            ("_pack_padded_sequence", 3): packings.pack,
+            ("_pad_packed_sequence", 5): packings.pad,
+        }
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """A block with this mode, in which torch's layers do not read the batch size of packed sequences."""
+        with ExitStack() as stack:
+            for kind in (torch.nn.RNNBase, torch.nn.LSTM):
+                check = without_packed_checks(kind.check_forward_args)
+                stack.enter_context(patched_here(kind, "check_forward_args", check))
+            stack.enter_context(self)
+            yield
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kind = getattr(func, "__name__", "")
-        if kind in _KINDS and not kwargs and len(args) == 9 and getattr(RNN_FUNCTIONS, kind) == func:
-            result = _in_layers(kind, *args)
-            if result is not NotImplemented:
-                return result
-        return func(*args, **(kwargs or {}))
+        name, result = getattr(func, "__name__", ""), NotImplemented
+        if func is torch.Tensor.__getitem__:
+            result = self._packings.first_batch_size(*args)
+        elif not kwargs and (name, len(args)) in self._own and getattr(RNN_FUNCTIONS, name) == func:
+            result = self._own[name, len(args)](*args)
+        return func(*args, **(kwargs or {})) if result is NotImplemented else result
+
+    def _run(self, kind: str, x: Any, second: Any, third: Any, *rest: Any) -> Any:
+        """A recurrent function, whose second argument is the state, or the lengths of a packed sequence."""
+        packing = self._packings.find(second)
+        if packing is not None:
+            return _packed(kind, x, packing, third, *rest)
+        if type(rest[0]) is not bool or x.ndim != 3:  # a sequence that was packed elsewhere, or without a batch
+            return NotImplemented
+        return _in_layers(kind, x, second, third, *rest)
 
 
 def _in_layers(
@@ -104,28 +171,66 @@ def _in_layers(
     x: Any,
     state: Any,
     weights: Any,
-    has_biases: Any,
-    layers: Any,
+    has_biases: bool,
+    layers: int,
     dropout: float,
     training: bool,
     both_directions: bool,
     batch_first: bool,
 ) -> Any:
     """The call of a recurrent function as one operator for each layer; ``NotImplemented`` for what stays as it is."""
-    if type(has_biases) is not bool or x.ndim != 3:  # a packed sequence has its lengths before the state
-        return NotImplemented
-    each = len(weights) // layers
     drops = training and dropout > 0 and layers > 1
-    projects = each == (2 if both_directions else 1) * (5 if has_biases else 3)
+    projects = len(weights) == layers * (2 if both_directions else 1) * (5 if has_biases else 3)
     if not (drops or projects or isinstance(x.shape[1 if batch_first else 0], torch.SymInt)):
         return NotImplemented
     x = x.transpose(0, 1) if batch_first else x
+    y, *last = _layers(kind, x, state, weights, layers, None, lambda x: _dropped(x, dropout) if drops else x)
+    return y.transpose(0, 1) if batch_first else y, *last
+
+
+def _packed(
+    kind: str,
+    data: Any,
+    packing: Packing,
+    state: Any,
+    weights: Any,
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    training: bool,
+    both_directions: bool,
+) -> Any:
+    """The same for a packed sequence, which is padded for the layers and packed again."""
+
+    def between(x: torch.Tensor) -> torch.Tensor:
+        return packing.pad(_dropped(packing.pack(x), dropout)) if training and dropout > 0 else x
+
+    y, *last = _layers(kind, packing.pad(data), state, weights, layers, packing.lengths, between)
+    return packing.pack(y), *last
+
+
+def _layers(
+    kind: str,
+    x: torch.Tensor,
+    state: Any,
+    weights: Any,
+    layers: int,
+    lengths: torch.Tensor | None,
+    between: Callable[[torch.Tensor], torch.Tensor],
+) -> list[torch.Tensor]:
+    """The states of all steps and the last one or two; ``between`` is what happens from one layer to the next."""
+    each, last = len(weights) // layers, []
     states = [part.chunk(layers) for part in (state if kind == "lstm" else (state,))]
-    last = []
     for layer in range(layers):
         own, before = weights[layer * each : (layer + 1) * each], [part[layer] for part in states]
-        x = torch.nn.functional.dropout(x, dropout) if drops and layer else x
-        x, *after = lstm_layer(x, *before, own) if kind == "lstm" else recurrent_layer(x, *before, own, kind)
+        x = between(x) if layer else x
+        if kind == "lstm":
+            x, *after = lstm_layer(x, *before, own, lengths)
+        else:
+            x, *after = recurrent_layer(x, *before, own, kind, lengths)
         last.append(after)
-    y = x.transpose(0, 1) if batch_first else x
-    return y, *(torch.cat(parts) for parts in zip(*last, strict=True))
+    return [x, *(torch.cat(parts) for parts in zip(*last, strict=True))]
+
+
+def _dropped(x: torch.Tensor, share: float) -> torch.Tensor:
+    return torch.nn.functional.dropout(x, share)

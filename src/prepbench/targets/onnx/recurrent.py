@@ -11,33 +11,32 @@ _GRU = (1, 0, 2)
 _ACTIVATIONS = {"rnn_tanh": "Tanh", "rnn_relu": "Relu"}
 
 
-def lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any]) -> Any:
+def lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = None) -> Any:
     """``prepbench::lstm_layer``."""
     onnx = _operators()
     size, directions = c.shape[2], h.shape[0]
     if len(weights) // directions in (3, 5):
-        return _projected(x, h, c, weights)
-    y, h_last, c_last = onnx.LSTM(
-        x, *_weights(weights, directions, _LSTM), None, h, c, hidden_size=size, direction=_direction(directions)
-    )
+        return _projected(x, h, c, weights, _integers(lengths))
+    operands = (x, *_weights(weights, directions, _LSTM), _integers(lengths), h, c)
+    y, h_last, c_last = onnx.LSTM(*operands, hidden_size=size, direction=_direction(directions))
     return _steps(y), h_last, c_last
 
 
-def recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str) -> Any:
+def recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str, lengths: Any = None) -> Any:
     """``prepbench::recurrent_layer``."""
     onnx = _operators()
     directions = h.shape[0]
     settings = {"hidden_size": h.shape[2], "direction": _direction(directions)}
     if kind == "gru":
-        operands = (x, *_weights(weights, directions, _GRU), None, h)
+        operands = (x, *_weights(weights, directions, _GRU), _integers(lengths), h)
         y, h_last = onnx.GRU(*operands, linear_before_reset=1, **settings)
     else:
-        operands = (x, *_weights(weights, directions, (0,)), None, h)
+        operands = (x, *_weights(weights, directions, (0,)), _integers(lengths), h)
         y, h_last = onnx.RNN(*operands, activations=[_ACTIVATIONS[kind]] * directions, **settings)
     return _steps(y), h_last
 
 
-def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any]) -> Any:
+def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any) -> Any:
     """An LSTM whose output is projected, which ONNX does not have.
 
     Its states before the projection are those of a plain LSTM whose recurrent weights have the projection inside. What
@@ -50,8 +49,8 @@ def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any]) -> Any:
         at_input, at_state, *biases, projection = weights[place * each : (place + 1) * each]
         own = (onnx.Concat(at_input, at_state, axis=1), onnx.MatMul(at_state, projection), *biases)
         y, h_last, c_last = onnx.LSTM(
-            onnx.Concat(x, _at_first_step(x, h, place), axis=2),
-            *_weights(own, 1, _LSTM), None, None, onnx.Slice(c, [place], [place + 1], first),
+            onnx.Concat(x, _at_first_step(x, h, place, lengths), axis=2),
+            *_weights(own, 1, _LSTM), lengths, None, onnx.Slice(c, [place], [place + 1], first),
             hidden_size=c.shape[2], direction="reverse" if place else "forward",
         )  # fmt: skip
         back = onnx.Transpose(projection, perm=[1, 0])
@@ -62,15 +61,23 @@ def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any]) -> Any:
     )
 
 
-def _at_first_step(x: Any, h: Any, place: int) -> Any:
+def _at_first_step(x: Any, h: Any, place: int, lengths: Any) -> Any:
     """The state of one direction at the step that it comes to first, zeros at all others."""
     onnx = _operators()
-    zeros = onnx.Constant(value_ints=[0, 0])
-    others = onnx.Sub(onnx.Shape(x, start=0, end=1), onnx.Constant(value_ints=[1]))
-    none = onnx.Constant(value_ints=[0])
-    begin, end = (others, none) if place else (none, others)
-    own = onnx.Slice(h, [place], [place + 1], none)
-    return onnx.Pad(own, onnx.Concat(begin, zeros, end, zeros, axis=0))
+    zero, one = onnx.Constant(value_int=0), onnx.Constant(value_int=1)
+    count = onnx.Squeeze(onnx.Shape(x, start=0, end=1))
+    steps = onnx.Unsqueeze(onnx.Range(zero, count, one), onnx.Constant(value_ints=[1, 2]))
+    first = zero
+    if place:
+        ends = count if lengths is None else onnx.Cast(onnx.Unsqueeze(lengths, onnx.Constant(value_ints=[0, 2])), to=7)
+        first = onnx.Sub(ends, one)
+    own = onnx.Slice(h, [place], [place + 1], onnx.Constant(value_ints=[0]))
+    return onnx.Where(onnx.Equal(steps, first), own, onnx.CastLike(onnx.Constant(value_float=0.0), own))
+
+
+def _integers(lengths: Any) -> Any:
+    """Lengths as the operators take them; None for none."""
+    return None if lengths is None else _operators().Cast(lengths, to=6)
 
 
 def _operators() -> Any:

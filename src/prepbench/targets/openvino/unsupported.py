@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from prepbench._torch_compat.operators import OpOverload
+from prepbench.capture.aten.recurrent import has_lengths
 from prepbench.errors import TargetError
 
 Program = torch.export.ExportedProgram
@@ -13,18 +14,26 @@ _FOURIER = ("aten::fft_", "aten::_fft_", "aten::stft", "aten::istft")
 
 
 def wrong_nodes(program: Program) -> list[torch.fx.Node]:
-    """Fourier transforms: since version 20 of ONNX their axis is an input, which OpenVINO (2026.4) ignores."""
-    return [
-        node
-        for node in program.graph.nodes
-        if isinstance(node.target, OpOverload) and node.target.name().startswith(_FOURIER)
-    ]
+    """The nodes that :func:`check_right` would refuse."""
+    return [node for node in program.graph.nodes if _what_is_wrong(node)]
 
 
 def check_right(program: Program) -> None:
     """Raise ``TargetError`` naming the first operator that OpenVINO would compute wrongly."""
-    for node in wrong_nodes(program):
-        raise TargetError(
-            f"OpenVINO computes {node.target} along the wrong axis. Choose "
-            "OnnxRuntimeDeployment() or InductorDeployment() for this model."
-        )
+    for node in program.graph.nodes:
+        if reason := _what_is_wrong(node):
+            raise TargetError(
+                f"OpenVINO computes {node.target} {reason}. Choose OnnxRuntimeDeployment() or InductorDeployment() "
+                "for this model, or fullgraph=False, which leaves this operator to PyTorch."
+            )
+
+
+def _what_is_wrong(node: torch.fx.Node) -> str:
+    """What OpenVINO (2026.4) does wrong with an operator; "" for nothing."""
+    if not isinstance(node.target, OpOverload):
+        return ""
+    if node.target.name().startswith(_FOURIER):
+        return "along the wrong axis"  # since version 20 of ONNX it is an input, which is ignored
+    if has_lengths(node):
+        return "as if all sequences were of one length"
+    return ""
