@@ -11,9 +11,18 @@ import torch
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.running.compare_samples import is_same, tensor_shapes
+from prepbench.running.object_nodes import register_nodes
 
 
 def nothing(**arguments: Any) -> None: ...
+
+
+class Cache:
+    def __init__(self, size: int, seen: int) -> None:
+        self.keys, self.seen = torch.ones(size), seen
+
+
+register_nodes(Cache(1, 1))
 
 
 def samples(*kwargs: dict[str, Any]) -> list[Sample]:
@@ -30,6 +39,11 @@ def test_shapes_of_all_samples_by_path() -> None:
     [
         ({"a": torch.ones(1)}, {"a": torch.ones(1), "mask": torch.ones(1)}, ["'mask'", "sample 1", "not in sample 0"]),
         ({"a": torch.ones(1)}, {"a": None}, ["'a'", "None in sample 1", "Tensor in sample 0"]),
+        ({"a": None}, {"a": {"k": torch.ones(1)}}, ["'a'", "None in sample 0", "in sample 1"]),
+        ({"a": [torch.ones(1)]}, {"a": None}, ["'a'", "None in sample 1", "in sample 0"]),
+        ({"a": {"k": None}}, {"a": {"k": Cache(1, 3)}}, ["a['k']", "None in sample 0", "in sample 1"]),
+        ({"a": Cache(1, 3)}, {"a": Cache(2, 9)}, ["'a.seen'", "3 and 9", "sample 0 and sample 1"]),
+        ({"a": [Cache(1, 3)]}, {"a": [Cache(2, 9)]}, ["'a[0].seen'", "3 and 9"]),
         ({"a": torch.ones(2)}, {"a": torch.ones(2, 1)}, ["'a'", "rank", "(2,)", "(2, 1)"]),
         ({"a": torch.ones(2)}, {"a": torch.ones(2).int()}, ["'a'", "dtype", "float32", "int32"]),
         ({"a": 1}, {"a": 2}, ["'a'", "1 and 2", "sample 0 and sample 1"]),

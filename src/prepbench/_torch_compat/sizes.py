@@ -94,3 +94,9 @@ def watched_sizes(on_guard: SizeCallback, on_question: SizeCallback | None = Non
 
     with patched_here(ShapeEnv, "evaluate_expr", evaluate_expr):
         yield
+
+
+def assume(condition: Any) -> None:
+    """Let tracing know that a condition on sizes holds, which a graph checks when it runs."""
+    with needed_for("sizes that depend on data"):
+        torch._check(condition)

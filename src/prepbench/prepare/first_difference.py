@@ -38,8 +38,9 @@ def first_difference(model: torch.nn.Module, prepared: PreparedModel, sample: Sa
     try:
         with torch.no_grad(), unchanged(prepared):
             own = own_copy(sample)
-            names = [node.target for node in prepared.graph.nodes if node.op == "placeholder"]
-            rest = [own.kwargs[name] for name in names[len(own.args) :] if name in own.kwargs]
+            nodes = prepared.graph.find_nodes(op="placeholder")[len(own.args) :]
+            # by position, so that what the sample leaves out takes its place, too
+            rest = [own.kwargs.get(str(node.target), next(iter(node.args), None)) for node in nodes]
             watcher.run(*own.args, *rest)
     except _Found:
         pass

@@ -9,6 +9,7 @@ import torch
 
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
+from prepbench.running.object_nodes import opened
 
 Shapes = dict[str, list[tuple[int, ...]]]
 
@@ -24,6 +25,7 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample]) -> Sh
         _check_structure(samples[0], named[0], sample, leaves)
         for path, leaf in named[0].items():
             _check_leaf(path, samples[0].index, leaf, sample.index, leaves[path])
+        _check_numbers(function, samples[0], sample)
     return {
         path: [tuple(int(size) for size in leaves[path].shape) for leaves in named]
         for path, leaf in named[0].items()
@@ -31,11 +33,29 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample]) -> Sh
     }
 
 
+def _check_numbers(function: Callable[..., Any], first: Sample, other: Sample) -> None:
+    """What caches and other objects count is in no leaf of theirs, and fixed in a graph like every Python value."""
+    one, two = (
+        {
+            path: leaf
+            for path, leaf in named_leaves(function, Sample(opened(sample.args), opened(sample.kwargs)))
+            if not isinstance(leaf, torch.Tensor)
+        }
+        for sample in (first, other)
+    )
+    for path in one.keys() & two.keys():
+        _check_leaf(path, first.index, one[path], other.index, two[path])
+
+
 def _check_structure(first: Sample, leaves: dict[str, Any], other: Sample, others: dict[str, Any]) -> None:
     missing = [path for path in leaves if path not in others]
     extra = [path for path in others if path not in leaves]
     if not missing and not extra:
         return
+    for path in missing + extra:
+        empty, full, there = (first, other, others) if path in missing else (other, first, leaves)
+        if (leaves | others)[path] is None and any(name.startswith((f"{path}.", f"{path}[")) for name in there):
+            raise InputError(_none_in_one(path, empty.index, "value that holds others", full.index))
     if missing:
         path, present, absent, there = missing[0], first.index, other.index, others
     else:
@@ -63,10 +83,7 @@ def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any) 
     where = f"Argument {path!r} differs between sample {index} and sample {other_index}"
     if (leaf is None) != (other is None):
         empty, full = (index, other_index) if leaf is None else (other_index, index)
-        raise InputError(
-            f"Argument {path!r} is None in sample {empty} but a {type(leaf if other is None else other).__name__} in "
-            f"sample {full}. Give a value in every sample or in none; for both uses, capture twice."
-        )
+        raise InputError(_none_in_one(path, empty, type(leaf if other is None else other).__name__, full))
     if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor):
         _check_tensors(where, leaf, other)
     elif type(leaf) is not type(other):
@@ -79,6 +96,13 @@ def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any) 
             f"{where}: {leaf!r} and {other!r}. Python values are fixed in a graph: give the same value in every "
             "sample, capture once for each value, or pass it as a tensor if the model takes one."
         )
+
+
+def _none_in_one(path: str, empty: int, kind: str, full: int) -> str:
+    return (
+        f"Argument {path!r} is None in sample {empty} but a {kind} in sample {full}. Give a value in every sample or "
+        "in none; for both uses, capture twice. An empty cache may also be one of tensors of size 0."
+    )
 
 
 def _check_tensors(where: str, leaf: torch.Tensor, other: torch.Tensor) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat.sizes import assume
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -35,8 +37,8 @@ class Packing:
     def of(cls, lengths: torch.Tensor, time: Any) -> Packing:
         """The packing of a batch with ``time`` steps."""
         longest = lengths.max().item()
-        torch._check(longest >= 1)
-        torch._check(longest <= time)
+        assume(longest >= 1)
+        assume(longest <= time)
         mask = lengths > torch.arange(time).unsqueeze(1)
         return cls(mask.sum(1)[:longest], lengths, mask, mask.flatten().nonzero().squeeze(1), longest)
 
