@@ -18,6 +18,7 @@ from prepbench.compile.tensor_specs import TensorSpecs, dummy_tensor, tensor_spe
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
 from prepbench.running.check_inputs import about_batches
+from prepbench.running.object_nodes import fixed_numbers
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class CallSpec:
         tensors: dtype and sizes of each input leaf that is a tensor.
         output_numbers: output leaves that are computed but are not tensors, such as a size, by index.
         defaults: plain default values of parameters, which a call may give even if the tracing inputs left them out.
+        object_numbers: numbers and texts that objects among the arguments hold, by path. The graph is valid for these
+            values only.
     """
 
     parameters: tuple[str, ...]
@@ -49,6 +52,7 @@ class CallSpec:
     tensors: TensorSpecs
     output_numbers: tuple[int, ...]
     defaults: Mapping[str, Any]
+    object_numbers: Mapping[str, Any]
 
     @classmethod
     def of(
@@ -68,6 +72,7 @@ class CallSpec:
             tensor_specs(program),
             number_outputs(program),
             _defaults(module_or_function),
+            fixed_numbers(_parameters(module_or_function), sample.args, sample.kwargs),
         )
 
     @property
@@ -100,12 +105,11 @@ class CallSpec:
                 "or compile with inputs nested like these." + about_batches(args, kwargs)
             )
         for index, expected in self.input_constants.items():
-            if leaves[index] is not expected and leaves[index] != expected:
-                raise InputError(
-                    f"{self.paths[index]} was {expected!r} when the model was compiled, and its value is part of "
-                    f"the graph; got {leaves[index]!r}. "
-                    "Compile again with this value in the tracing inputs."
-                )
+            _check_constant(self.paths[index], expected, leaves[index])
+        if self.object_numbers:
+            found = fixed_numbers(self.parameters, *arranged)
+            for path, expected in self.object_numbers.items():
+                _check_constant(path, expected, found.get(path))
         return leaves
 
     @functools.cached_property
@@ -181,6 +185,7 @@ class CallSpec:
             "tensors": list(self.tensors),
             "output_numbers": list(self.output_numbers),
             "defaults": dict(self.defaults),
+            "object_numbers": dict(self.object_numbers),
         }
 
     @classmethod
@@ -198,6 +203,15 @@ class CallSpec:
             tuple(data["tensors"]),
             tuple(data["output_numbers"]),
             data["defaults"],
+            data.get("object_numbers", {}),
+        )
+
+
+def _check_constant(path: str, expected: Any, given: Any) -> None:
+    if given is not expected and given != expected:
+        raise InputError(
+            f"{path} was {expected!r} when the model was compiled, and its value is part of the graph; got {given!r}. "
+            "Compile again with this value in the tracing inputs."
         )
 
 

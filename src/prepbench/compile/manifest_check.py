@@ -25,7 +25,8 @@ def check_calls(data: Any) -> None:
     _check_arguments(data)
     _check_constants(data["input_constants"], "input_constants", inputs)
     _check_constants(data["output_constants"], "output_constants", outputs)
-    _check_constants(data["defaults"], "defaults", None)
+    for name in ("defaults", "object_numbers"):
+        _check_constants(data.get(name, {}), name, None)
     if any(not 0 <= place < outputs for place in data["output_numbers"]):
         raise ValueError("calls.output_numbers names a result that is not there")
     if not isinstance(data["tensors"], list) or not len(data["tensors"]) == len(data["paths"]) == inputs:

@@ -20,7 +20,7 @@ from prepbench.prepare.fixed_mode import FixedMode
 from prepbench.prepare.kept import kept_operations
 from prepbench.prepare.model import PreparedModel, names_taken
 from prepbench.prepare.modules import Operator
-from prepbench.prepare.passes.complete_signature import complete_signature_
+from prepbench.prepare.passes.complete_signature import FixedNumbers, complete_signature_
 from prepbench.prepare.passes.operations_to_modules import operations_to_modules_
 from prepbench.prepare.passes.unroll_reused import unroll_reused_
 from prepbench.prepare.report import Change, Compared, Kept, PreparationReport
@@ -104,6 +104,8 @@ def _prepared(
     compared = _compared(model, prepared, samples, shown, traced) if samples is not None else []
     if traced.fixed_mode is not None:
         prepared.add_check(FixedMode(prepared.training, traced.fixed_mode))
+    if samples is not None and (numbers := FixedNumbers.of(prepared, samples[0])).values:
+        prepared.add_check(numbers)
     prepared.strip()
     prepared.preparation_report = PreparationReport(
         prepared.original_type.__name__, tuple(changes), kept, tuple(compared), _notes(model, traced)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from prepbench.errors import InputError
-from prepbench.inputs import Sample, named_leaves
-from prepbench.running.object_nodes import opened
+from prepbench.inputs import Sample, named_leaves, positional_names
+from prepbench.running.object_nodes import fixed_numbers
 
 Shapes = dict[str, list[tuple[int, ...]]]
 
@@ -36,14 +36,10 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample]) -> Sh
 def _check_numbers(function: Callable[..., Any], first: Sample, other: Sample) -> None:
     """What caches and other objects count is in no leaf of theirs, and fixed in a graph like every Python value."""
     one, two = (
-        {
-            path: leaf
-            for path, leaf in named_leaves(function, Sample(opened(sample.args), opened(sample.kwargs)))
-            if not isinstance(leaf, torch.Tensor)
-        }
+        fixed_numbers(positional_names(function, len(sample.args)), sample.args, sample.kwargs)
         for sample in (first, other)
     )
-    for path in one.keys() & two.keys():
+    for path in sorted(one.keys() & two.keys()):
         _check_leaf(path, first.index, one[path], other.index, two[path])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -141,6 +141,25 @@ def _open(part: Any) -> Any:
     names = tuple(sorted(name for name, inner in parts.items() if type(inner) in _NUMBERS or _holds_values(inner)))
     fixed = {name: inner for name, inner in parts.items() if name not in names}
     return Opened([opened(parts[name]) for name in names], _Layout(type(part), names, fixed))
+
+
+def fixed_numbers(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers and texts that objects among the arguments of a call hold, by path, such as ``"cache.seen"``.
+
+    They are in no leaf, and what Python computes from them is part of a graph.
+
+    Args:
+        names: of the arguments by position, as far as they have any.
+        args: those by position.
+        kwargs: those by keyword.
+    """
+    further = [f"args[{index}]" for index in range(len(names), len(args))]
+    return {
+        name + pytree.keystr(path): leaf
+        for name, value in [*zip([*names, *further], args, strict=False), *kwargs.items()]
+        for path, leaf in pytree.tree_flatten_with_path(opened(value))[0]
+        if type(leaf) in _NUMBERS and leaf == leaf and any(isinstance(step, pytree.GetAttrKey) for step in path)
+    }
 
 
 def closed(value: Any) -> Any:

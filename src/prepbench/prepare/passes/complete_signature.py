@@ -10,9 +10,11 @@ from typing import Any
 from torch import fx
 
 from prepbench.errors import InputError
+from prepbench.inputs import Sample
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.report import Change
 from prepbench.running.nested_values import collect
+from prepbench.running.object_nodes import fixed_numbers
 
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -109,6 +111,35 @@ class FixedArguments:
                     f"{name}={_shown(given[name])} was given, but this {model.original_type.__name__} was prepared "
                     f"with {name}={_shown(expected)}, which is part of its graph. Prepare it again with samples that "
                     f"pass {name}, or with concrete_args={{{name!r}: ...}}."
+                )
+
+
+@dataclass(frozen=True)
+class FixedNumbers:
+    """Refuses caches and other objects that hold other numbers than those that are part of the graph."""
+
+    names: tuple[str, ...]
+    values: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: PreparedModel, sample: Sample) -> FixedNumbers:
+        """Those of the sample that the model was prepared with."""
+        names = tuple(str(node.target) for node in model.graph.find_nodes(op="placeholder"))
+        return cls(names, fixed_numbers(names, sample.args, sample.kwargs))
+
+    def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Look at one call.
+
+        Raises:
+            InputError: an object holds another number than the one the model was prepared with.
+        """
+        given = fixed_numbers(self.names, args, kwargs)
+        for path, expected in self.values.items():
+            if path in given and given[path] != expected:
+                raise InputError(
+                    f"{path} is {given[path]!r}, but this {model.original_type.__name__} was prepared with "
+                    f"{expected!r}, which is part of its graph. Prepare it again with samples that have this value, "
+                    "or let it be a tensor, if the model takes one."
                 )
 
 
