@@ -64,7 +64,7 @@ test-frontend: extension/node_modules/.installed
 test-notebooks: $(INSTALLED)
 	PREPBENCH_PROGRESS=0 $(PYTEST) --nbval notebooks --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
 
-test-browser: system $(INSTALLED)
+test-browser: system $(INSTALLED) extension/node_modules/.installed
 	$(PYTEST) tests/browser -m browser
 
 notebooks: $(INSTALLED)

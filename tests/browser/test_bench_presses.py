@@ -18,7 +18,7 @@ LATER = {"running": True, "stage": "calibrating", "elapsed_s": 2.0, "log": ["cap
 CONTROLS = [
     ("capture", "button", "Apply fix to router", "apply_fix"),
     ("capture", "button", "Capture again", "capture"),
-    ("axes", "button", "ids dim 0 dynamic", "set_axis"),
+    ("axes", "button", "ids dim 0: B dynamic · seen 2, 3 ✓ 1, 2, 7 also mask dim 0", "set_axis"),
     ("precision", "radio", "int4 weights", "set_precision"),
     ("precision", "button", "Remove the rule lm_head", "clear_rules"),
     ("run", "checkbox", "OpenVINO", "set_target"),

@@ -181,7 +181,7 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     expect(rows).to_have_count(10)
 
     turn_to(bench, "axes")
-    axis = bench.locator("[aria-label='x dim 2 dynamic']")
+    axis = bench.locator("[aria-label^='x dim 2:']")
     axis.click()
     expect(bench.locator(".pbb-problem")).to_contain_text("sample 2 has 40")
     expect(axis).to_contain_text("sizes differ")

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from prepbench.document.bench import BENCH_MIME_TYPE, BenchDocument
 from prepbench.document.bench_codec import bench_to_json
 from prepbench.views.bench_page import NO_KERNEL, bench_bundle
+from tests.browser.axe import violations
 from tests.browser.lab import READY, is_local
 from tests.views.benches import GRAPH, HOSTILE, shown
 
@@ -111,6 +112,7 @@ def test_an_output_without_its_kernel_shows_the_bench(page: Page, lab: Any, trou
     expect(bench).to_contain_text("batch dynamic")
     expect(bench).to_contain_text("need a kernel")
     assert "need a kernel" in NO_KERNEL
+    assert not violations(page, ".pbl-bench-output")
     page.evaluate("() => { window.jupyterapp.shell.currentWidget.model.cells.get(0).trusted = true; }")
     expect(bench.locator("h1")).to_have_text("Net")
     expect(page.get_by_text("Error displaying widget")).to_be_hidden()

@@ -25,7 +25,9 @@ export function axesStep(model: BenchModel, ends: Cleanups): HTMLElement {
     edited = edited === place ? "" : place;
     element.dispatchEvent(new Event(REBUILD));
     const first = edited ? ".pbb-axis-editor input" : `[data-edit="${CSS.escape(place)}"]`;
-    element.querySelector<HTMLElement>(first)?.focus();
+    const next = element.querySelector<HTMLElement>(first);
+    next?.focus();
+    if (next instanceof HTMLInputElement) next.select();
   };
   const element: HTMLElement = live(model, ["axes"], () => axesView(model, edited, edit), ends);
   return element;
@@ -68,7 +70,6 @@ function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => voi
     type: "button",
     class: problem ? "pbb-axis pbb-wrong" : "pbb-axis",
     "aria-pressed": String(dynamic),
-    "aria-label": `${path} dim ${dim} dynamic`,
     title:
       problem ||
       `dim ${dim}: sizes in the samples ${seen}. ${dynamic ? "Any size" : "Only this size"} after compiling.`,
@@ -80,17 +81,12 @@ function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => voi
     : problem
       ? "⚠ static, but sizes differ"
       : "static";
-  const toggle = make("button", attributes, make("b", {}, dynamic ? nameOf(axis) : seen), make("small", {}, state));
-  if (verified) toggle.append(make("small", { class: wrong ? "pbb-wrong-text" : "pbb-proven" }, verified));
-  if (linked.length)
-    toggle.append(
-      make(
-        "small",
-        {},
-        `also ${linked.slice(0, 2).join(", ")}${linked.length > 2 ? ` and ${linked.length - 2} more` : ""}`,
-      ),
-    );
+  const lines = [make("b", {}, dynamic ? nameOf(axis) : seen), make("small", {}, state)];
+  if (verified) lines.push(make("small", { class: wrong ? "pbb-wrong-text" : "pbb-proven" }, verified));
+  if (linked.length) lines.push(make("small", {}, `also ${firstOf(linked)}`));
   const place = placeOf(axis);
+  const toggle = make("button", attributes, ...lines.flatMap((line) => [line, " "]));
+  toggle.setAttribute("aria-label", `${place}: ${lines.map((line) => line.textContent).join(" ")}`);
   const name = `Name and range of ${place}`;
   const pencil = make(
     "button",
@@ -107,6 +103,11 @@ function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => voi
     "✎",
   );
   return make("div", { class: "pbb-chip" }, toggle, pencil);
+}
+
+function firstOf(places: readonly string[]): string {
+  const rest = places.length - 2;
+  return `${places.slice(0, 2).join(", ")}${rest > 0 ? ` and ${rest} more` : ""}`;
 }
 
 function linkedChip(axis: AxisSummary, leader: AxisSummary): HTMLElement {

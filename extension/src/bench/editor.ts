@@ -73,7 +73,8 @@ export class Editor {
       this.show(edited);
     };
     const attributes = { type: "button", "aria-expanded": String(this.more), "aria-label": "More settings" };
-    const more = make("button", { ...attributes, class: "pbb-quiet", click: toggle }, this.more ? "Less ▴" : "More ▾");
+    const arrow = make("span", { "aria-hidden": "true" }, this.more ? " ▴" : " ▾");
+    const more = make("button", { ...attributes, class: "pbb-quiet", click: toggle }, "More settings", arrow);
     if (!edited.layers) return [more];
     const hasRule = edited.decisions.some(({ rule }) => rule !== "global");
     const title = "Remove what was set for these layers: the default applies again";

@@ -70,7 +70,7 @@ export class Rail {
     const title = document.createTextNode("");
     const sign = make("span", { class: "pbb-kind", "aria-hidden": "true" });
     const words = make("small");
-    const button = make("button", { ...attributes, "data-step": name, click }, make("b", {}, title, sign), words);
+    const button = make("button", { ...attributes, "data-step": name, click }, make("b", {}, title, sign), " ", words);
     const tab = { button, title, sign, words, status: "" };
     this.tabs.set(name, tab);
     this.element.append(tab.button);

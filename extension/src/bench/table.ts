@@ -56,6 +56,7 @@ export class LayerTable {
     this.body.addEventListener("click", (event) => this.click(event));
     this.body.addEventListener("dblclick", () => this.events.edit());
     this.table.addEventListener("keydown", (event) => this.key(event));
+    this.head.addEventListener("focusin", ({ target }) => showWhole(target as HTMLElement));
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
@@ -234,4 +235,9 @@ export class LayerTable {
       this.element.scrollTop = bottom - this.element.clientHeight;
     }
   }
+}
+
+/** What came into focus by key is brought into sight as a whole, which browsers do only where nothing of it is seen. */
+function showWhole(button: HTMLElement): void {
+  if (button.matches(":focus-visible")) button.scrollIntoView({ block: "nearest", inline: "nearest" });
 }

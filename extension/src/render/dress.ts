@@ -6,14 +6,18 @@ const SVG = "http://www.w3.org/2000/svg";
 
 /** Prepares the elements of a picture; `uid` makes their ids unique in the page. */
 export function dress(picture: Picture, uid: string): void {
+  picture.svg.setAttribute("role", "none"); // the items belong to the tree around the picture
   let number = 0;
   for (const part of picture.parts.values()) {
     const { element } = part;
+    const drawn = part.box === null ? element.querySelector(":scope > text")?.textContent : "";
+    if (drawn) part.title = `${part.title}: ${drawn}`; // who speaks to the page says what is seen
     element.id = `${uid}-${number++}`;
     element.setAttribute("role", "treeitem");
     element.setAttribute("aria-label", part.title);
     const title = document.createElementNS(SVG, "title");
     title.textContent = part.title;
+    for (const text of element.querySelectorAll("text")) text.before(" "); // words that are not one
     element.append(title);
     if (part.box !== null && part.box.kind !== "module" && part.box.kind !== "fold") continue;
     element.setAttribute("aria-expanded", String(part.box === null));

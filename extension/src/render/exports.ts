@@ -5,14 +5,14 @@ import type { Picture } from "./picture";
 
 const SVG = "http://www.w3.org/2000/svg";
 const LEGEND = 18; // of one line
+const LIVE = ["id", "role", "aria-label", "aria-selected", "aria-expanded", "aria-level"];
 
 /** SVG text that needs nothing else: colours written out, the lines of the legend below. */
 export function svgText(picture: Picture, host: HTMLElement, legend: readonly string[]): string {
   const copy = picture.svg.cloneNode(true) as SVGSVGElement;
   for (const ring of copy.querySelectorAll(".pbd-ring, .pbd-handle")) ring.remove();
-  for (const element of copy.querySelectorAll("[id],[role],[aria-label],[aria-selected],[aria-expanded],[aria-level]"))
-    for (const name of ["id", "role", "aria-label", "aria-selected", "aria-expanded", "aria-level"])
-      element.removeAttribute(name);
+  for (const element of copy.querySelectorAll(LIVE.map((name) => `[${name}]`).join()))
+    for (const name of LIVE) element.removeAttribute(name);
   const [width, height] = [picture.width, picture.height + room(legend)];
   copy.setAttribute("xmlns", SVG);
   copy.setAttribute("width", String(width));

@@ -188,6 +188,7 @@ export class Pane implements KeyTarget {
 
   private async drawn(picture: Picture): Promise<void> {
     dress(picture, this.uid);
+    this.stage.canvas.element.setAttribute("aria-label", picture.label);
     this.mark();
     this.showLegend();
     this.showCrumbs();

@@ -56,6 +56,8 @@ export interface Picture {
   /** Size in pixels at zoom 1. */
   width: number;
   height: number;
+  /** The picture in words. */
+  label: string;
   /** Boxes and open modules, by id. */
   parts: Map<string, Part>;
   edges: { from: string; to: string; element: SVGGElement }[];
@@ -69,6 +71,7 @@ export async function makePicture(source: SvgElement, drawing: Drawing, label: s
     svg: document.createElementNS(SVG, "svg"),
     width: 0,
     height: 0,
+    label,
     parts: new Map(),
     edges: [],
   };
@@ -107,7 +110,6 @@ export async function makePicture(source: SvgElement, drawing: Drawing, label: s
   picture.width = parseFloat(source.attributes["width"] ?? "0") * scale;
   picture.height = parseFloat(source.attributes["height"] ?? "0") * scale;
   picture.svg.classList.add("pb-diagram");
-  picture.svg.setAttribute("aria-label", label);
   const style = document.createElementNS(SVG, "style");
   style.textContent = RULES;
   picture.svg.append(style);
@@ -209,7 +211,7 @@ function describe(box: Box): string {
     box.detail,
     box.status === "traced" ? "" : (WORDS[box.status]?.word ?? box.status),
     ...inside,
-    box.calls ? `call ${box.calls}` : "",
+    box.calls ? `${box.calls} calls` : "",
     box.change,
   ];
   return [...new Set(words.filter(Boolean))].join(", ");

@@ -173,7 +173,10 @@ function sourceOf(details: Details, actions: SideActions): Node[] {
         `Open line · ${place}`,
       )
     : make("span", { class: "pbd-dim", title: `${file}:${line}` }, place);
-  return [head, make("pre", { class: "pbd-code" }, details.frame || code)];
+  return [
+    head,
+    make("pre", { class: "pbd-code", tabindex: 0, role: "region", "aria-label": "source" }, details.frame || code),
+  ];
 }
 
 function neighboursOf(word: string, neighbours: Neighbour[], actions: SideActions): Node[] {
