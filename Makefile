@@ -16,7 +16,7 @@ AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy ne
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab check format test test-unit stress test-frontend test-notebooks test-browser bench notebooks pictures frontend clean system bench-revision
+.PHONY: demo lab check format test test-unit stress test-frontend test-notebooks test-browser bench notebooks pictures screenshots frontend clean system bench-revision
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -77,6 +77,10 @@ notebooks: $(INSTALLED)
 # README's pictures of the bench, from a run of its notebook in JupyterLab
 pictures: system $(INSTALLED)
 	$(BIN)/python -m tests.browser.pictures
+
+# what tests compare the page of the bench with, and pictures of all its states: look at the difference afterwards
+screenshots: system $(INSTALLED)
+	$(BIN)/python -m tests.browser.snapshots --write
 
 # what the front end is built to is committed, so that installing needs no Node
 frontend: extension/node_modules/.installed

@@ -47,7 +47,7 @@ class State:
 
     def show(self, page: Page, *, dark: bool = False) -> None:
         """Open the bench in this state."""
-        open_bench(page, {**traits(4), **self.traits}, dark=dark)
+        open_bench(page, {**traits(), **self.traits}, dark=dark)
         turn_to(page, self.step)
         self.act(page)
         page.mouse.move(0, 0)
@@ -80,7 +80,7 @@ def _empty() -> dict[str, Any]:
 
 
 def _after(**more: Any) -> dict[str, Any]:
-    return {**after_run(traits(4)), **more}
+    return {**after_run(traits()), **more}
 
 
 _FIXED = [failure("router", can_fix=True, fixed=True, diff="-a\n+b"), failure("layers.3.gate", is_leaf=True)]

@@ -169,7 +169,7 @@ def run(at: int) -> dict[str, Any]:
     slower = at % 3 == 1
     return {
         "id": f"r{at}", "name": f"int8 ONNX Runtime {at}", "target": "ONNX Runtime",
-        "made": "2026-11-22T18:00:00", "pinned": at == 0, "score": "97.3 %", "spread": "96.9 to 97.8",
+        "made": "2026-01-02T18:00:00", "pinned": at == 0, "score": "97.3 %", "spread": "96.9 to 97.8",
         "change": "−0.2 %", "p50": "2.41",
         "p90": "2.60 ms", "speed": "0.81 ×" if slower else "2.31 ×", "size": "4.1 MB", "slower": slower,
         "why": "Slower: 20 of 41 layers run in PyTorch." if slower else "",

@@ -76,7 +76,7 @@ def test_every_step_fits(page: Page, problems: list[str], width: int, dark: bool
     given = traits()
     open_bench(page, given, dark=dark)
     give(page, after_run(given))
-    assert page.evaluate(WIDE) == (width >= 1200)  # the bench is narrower than the page
+    assert page.evaluate(WIDE) == (width >= 1000)  # the bench is narrower than the page
     for step in STEPS:
         turn_to(page, step)
         panel = page.get_by_role("tabpanel")

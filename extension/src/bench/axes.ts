@@ -113,7 +113,8 @@ function firstOf(places: readonly string[]): string {
 function linkedChip(axis: AxisSummary, leader: AxisSummary): HTMLElement {
   const text = leader.dynamic ? nameOf(leader) : axis.sizes.join(", ");
   const title = `The same size as ${placeOf(leader)}, and changed with it`;
-  return make("span", { class: "pbb-linked", title, "aria-label": `dim ${axis.dim}: ${text}, ${title}` }, `= ${text}`);
+  const label = `${placeOf(axis)}: ${text}. ${title}.`;
+  return make("span", { class: "pbb-linked", role: "note", title, "aria-label": label }, `= ${text}`);
 }
 
 function nameOf({ name, symbol, dim }: AxisSummary): string {

@@ -5,13 +5,15 @@ import { act, type BenchModel } from "./model";
 
 const SAID_MS = 1600;
 
-export function copyButton(text: () => string, label: string): HTMLButtonElement {
+/** `name` is what is read aloud where several buttons copy. */
+export function copyButton(text: () => string, label: string, name = ""): HTMLButtonElement {
   const click = async (): Promise<void> => {
     await copyText(text());
     button.replaceChildren(copyIcon(), " Copied");
     setTimeout(() => button.replaceChildren(copyIcon(), ` ${label}`), SAID_MS);
   };
   const button = make("button", { type: "button", click }, copyIcon(), ` ${label}`);
+  if (name) button.setAttribute("aria-label", name);
   return button;
 }
 

@@ -118,7 +118,7 @@ function actions(model: BenchModel, failure: FailureSummary, name: string): HTML
     const click = (): void => open(file, line, code, row);
     row.append(make("button", { type: "button", title: `Open ${place}`, click }, "Open line"));
   }
-  if (report) row.append(copyButton(() => report, "Copy report"));
+  if (report) row.append(copyButton(() => report, "Copy report", `Copy report of ${name}`));
   return row;
 }
 

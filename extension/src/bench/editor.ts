@@ -138,8 +138,9 @@ export function settingField(
     const group = make("div", { class: "pbb-choice", role: "radiogroup", "aria-label": title });
     for (const choice of choices) {
       const attributes = { type: "button", role: "radio", "aria-checked": String(choice === value) };
-      const more = { "aria-label": `${title} ${wordOf(choice)}`, click: () => set(choice) };
-      group.append(make("button", { ...attributes, ...more }, wordOf(choice) || "auto"));
+      const word = wordOf(choice) || "auto";
+      const more = { "aria-label": `${title} ${word}`, click: () => set(choice) };
+      group.append(make("button", { ...attributes, ...more }, word));
     }
     return make("div", { class: "pbb-field", title: help }, name, steppedByArrows(group));
   }

@@ -18,7 +18,7 @@ export function headerView(model: BenchModel, events: HeaderEvents): HTMLElement
   return make(
     "header",
     {},
-    make("strong", {}, model.get("title")),
+    make("strong", { role: "heading", "aria-level": 3 }, model.get("title")),
     make("span", { class: "pbb-sentence", title: model.get("sentence") }, model.get("sentence")),
     make(
       "div",

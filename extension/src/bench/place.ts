@@ -6,7 +6,7 @@
 import { make } from "../render/dom";
 import { followCharts } from "./chart";
 
-const WIDE = 1100; // pixels of the bench's own width
+const WIDE = 960; // pixels of the bench's own width
 const [LEAST, MOST, STEP, FIRST] = [25, 70, 2, 45]; // percent of the width that the diagram has
 const KEPT = "prepbench:split";
 

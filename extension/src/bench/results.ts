@@ -8,7 +8,7 @@ import { detailsOf } from "./rundetails";
 import { takeAway } from "./takeaway";
 
 const TITLES = ["Compare", "Run", "Score", "Against float", "Median (ms)", "Speed-up", "Size", "Made"];
-const CLASSES: Record<number, string> = { 0: "pbb-tick", 1: "", 7: "" };
+const WORDS = new Set([0, 1, 7]); // columns without numbers
 
 export class ResultsStep {
   readonly element: HTMLElement;
@@ -23,11 +23,7 @@ export class ResultsStep {
     private readonly model: BenchModel,
     ends: Cleanups,
   ) {
-    const head = make(
-      "tr",
-      {},
-      ...TITLES.map((title, at) => make("th", { scope: "col", class: CLASSES[at] ?? "pbb-number" }, title)),
-    );
+    const head = make("tr", {}, ...TITLES.map((title, at) => headCell(title, at)));
     const table = make("table", { class: "pbb-runs", "aria-label": "Runs" }, make("thead", {}, head), this.body);
     this.table = make(
       "div",
@@ -148,6 +144,12 @@ export class ResultsStep {
     const shown = runsNow(this.model).find((run) => run.shown);
     return make("div", { class: "pbb-run-details", hidden: !shown }, ...(shown ? [detailsOf(this.model, shown)] : []));
   }
+}
+
+/** The boxes of the first column say what they are for. */
+function headCell(title: string, at: number): HTMLElement {
+  if (at === 0) return make("th", { scope: "col", title: "Compare two runs", "aria-label": title }, "⇄");
+  return make("th", { scope: "col", class: WORDS.has(at) ? "" : "pbb-number" }, title);
 }
 
 function number(text: string, title = "", kind = ""): HTMLElement {

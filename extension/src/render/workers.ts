@@ -50,8 +50,13 @@ class Caller {
   }
 
   end(error: Error): void {
-    this.worker.terminate();
     for (const call of this.waiting.values()) call.reject(error);
+    this.close();
+  }
+
+  /** Ends without an answer to what was asked: nobody is there to hear it. */
+  close(): void {
+    this.worker.terminate();
     this.waiting.clear();
   }
 }
@@ -113,7 +118,7 @@ export class EngineClient {
     return this.ask("visibleOf", part, view, ids);
   }
   dispose(): void {
-    this.caller.end(new Error("The diagram was closed."));
+    this.caller.close();
   }
 
   private ask<T>(method: keyof Engine, ...args: unknown[]): Promise<T> {
@@ -178,7 +183,10 @@ export class Layouter {
   }
 
   dispose(): void {
-    this.running?.(new Cancelled("The diagram was closed."));
-    void this.caller?.then((caller) => caller.end(new Error("The diagram was closed.")));
+    this.caller?.then(
+      (caller) => caller.close(),
+      () => undefined, // it could not start, which was told
+    );
+    this.caller = null;
   }
 }
