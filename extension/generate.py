@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.bench import BenchSummary
+from prepbench.bench.variables import KernelVariables
 from prepbench.document.bench import ShownBench
 from prepbench.document.schema import definitions, schema
 from prepbench.views import palette
@@ -30,6 +31,7 @@ def files() -> dict[str, str]:
     return {
         "document.ts": _types(schema()["$defs"]),
         "saved.ts": _types(definitions(ShownBench)),
+        "variables.ts": _types(definitions(KernelVariables)),
         "saved.json": json.dumps({"$defs": definitions(ShownBench)}, separators=(",", ":")) + "\n",
         "widgets.ts": _types(_widget_definitions())
         + _actions("BenchActions", BENCH_ACTIONS)

@@ -187,3 +187,71 @@ def test_a_restarted_kernel_is_told_with_what_still_works(page: Page, lab: Lab, 
     expect(bench).to_be_visible(timeout=60_000)
     expect(note).to_be_empty()
     assert not errors, errors
+
+
+HOSTILE = """
+import time
+loss = torch.nn.MSELoss()
+evil = type("Net<img src=x onerror=alert(1)>", (torch.nn.Linear,), {})(4, 2)
+bench, pb = "mine", "mine too"
+_kept = 1
+"""
+
+
+def prepare(page: Page) -> Locator:
+    page.evaluate("() => { void window.jupyterapp.commands.execute('prepbench:prepare-model') }")
+    dialog = page.locator(".jp-Dialog")
+    expect(dialog).to_be_visible(timeout=40_000)
+    return dialog
+
+
+def test_a_model_of_the_kernel_gets_a_bench(page: Page, lab: Lab, errors: list[str]) -> None:
+    open_notebook(page, lab, "prepared", [MODEL, HOSTILE, "", "In[-1], len(In), bench, pb, _kept"])
+    dialog = prepare(page)
+    expect(dialog).to_contain_text("No variable of this kernel is a torch.nn.Module")
+    dialog.get_by_role("button", name="Ok").click()
+    run_cell(page, 0)
+    dialog = prepare(page)
+    model, samples = dialog.get_by_label("Model"), dialog.get_by_label("Samples")
+    expect(model.locator("option")).to_have_text(["net · Sequential · 58 parameters"])
+    expect(samples.locator("option").first).to_contain_text("batches · list of 2")
+    samples.select_option("-")
+    expect(dialog.locator("pre")).to_contain_text("put here representative samples")
+    samples.select_option("batches")
+    for theme, width in looks(page):
+        shot(page, f"prepare-{width}-{theme[-5:].strip()}")
+    page.evaluate(f"() => {{ {NOTEBOOK}.content.activeCellIndex = 0; }}")
+    dialog.get_by_role("button", name="Insert and run").click()
+    expect(page.locator(".jp-Notebook .pbb-box .pbb-sentence")).to_contain_text("2 int8", timeout=60_000)
+    source = page.evaluate(f"() => {NOTEBOOK}.content.widgets[1].model.sharedModel.getSource()")
+    assert source == "import prepbench as pb\n\nbench = pb.Bench(net, calibration_inputs=batches)\nbench"
+
+    run_cell(page, 2)
+    dialog = prepare(page)
+    expect(dialog.get_by_label("Model").locator("option")).to_have_text(
+        ["net · Sequential · 58 parameters", "evil · Net<img src=x onerror=alert(1)> · 10 parameters",
+         "loss · MSELoss · 0 parameters"]
+    )  # fmt: skip
+    assert dialog.locator("img").count() == 0
+    expect(dialog.locator("pre")).to_contain_text("bench_2 = prepbench.Bench(net")
+    dialog.get_by_role("button", name="Cancel").click()
+    printed: Any = run_cell(page, 4)[0]
+    assert printed["data"]["text/plain"].endswith(", 5, 'mine', 'mine too', 1)"), "nothing of ours is in the history"
+    assert not errors, errors
+
+
+def test_preparing_says_why_there_is_nothing_to_prepare(page: Page, lab: Lab, errors: list[str]) -> None:
+    open_notebook(page, lab, "unready", ["import time\ntime.sleep(20)"])
+    page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-cell') }")
+    expect(page.locator(".jp-InputPrompt")).to_have_text("[*]:")
+    dialog = prepare(page)
+    expect(dialog).to_contain_text("The kernel is busy")
+    dialog.get_by_role("button", name="Ok").click()
+    page.evaluate(f"() => {NOTEBOOK}.sessionContext.shutdown()")
+    dialog = prepare(page)
+    expect(dialog).to_contain_text("The notebook has no kernel")
+    dialog.get_by_role("button", name="Ok").click()
+    page.goto(f"{lab.url}/lab?reset")
+    page.wait_for_function("() => window.jupyterapp?.restored.then(() => true)", timeout=60_000)
+    expect(prepare(page)).to_contain_text("Open the notebook")
+    assert not errors, errors

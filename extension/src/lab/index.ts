@@ -18,6 +18,7 @@ import { Keeper } from "./keeper";
 import { watchKernels } from "./kernels";
 import { rendererFactory } from "./mime";
 import { ModelPanel } from "./panel";
+import { addPrepareCommand } from "./prepare";
 import { Diagrams, type OpenSource } from "./registry";
 import { followSettings, type Settings } from "./settings";
 import { sourceOpener } from "./source";
@@ -54,6 +55,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     for (const kind of [graphFiles(app, diagrams), benchFiles(app, diagrams)]) addFileType(app, kind, restorer);
     addPanel(app, new ModelPanel(app.shell, diagrams, openSource), restorer);
     addCommands(app, { palette, launcher, browser });
+    addPrepareCommand(app, palette, CATEGORY);
     if (palette) beside?.offer(palette, CATEGORY);
     if (settings) {
       const apply = ({ look, keepBenches }: Settings): void => {

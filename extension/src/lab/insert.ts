@@ -16,12 +16,22 @@ export function cellInserter(app: JupyterFrontEnd): (code: string, from: HTMLEle
   return (code, from) => {
     const main = [...app.shell.widgets("main")];
     const owner = main.find((widget) => widget.node.contains(from) && isNotebook(widget)) ?? main.find(isNotebook);
-    const notebook = (owner as (Widget & { content?: Written }) | undefined)?.content;
-    if (!owner || !notebook?.model) return;
+    const notebook = writtenIn(owner);
+    if (!owner || !notebook) return;
     const asking = notebook.widgets.findIndex(({ node }) => node.contains(from));
-    const at = (asking >= 0 ? asking : notebook.activeCellIndex) + 1;
-    notebook.model.sharedModel.insertCell(at, { cell_type: "code", source: code, metadata: { trusted: true } });
-    notebook.activeCellIndex = at;
-    void notebook.scrollToItem?.(at, "smart");
+    insertCell(owner, (asking >= 0 ? asking : notebook.activeCellIndex) + 1, code);
   };
+}
+
+/** Puts code into a new cell at a place of an open notebook, and makes that the active one. */
+export function insertCell(owner: Widget, at: number, code: string): void {
+  const notebook = writtenIn(owner);
+  if (!notebook?.model) return;
+  notebook.model.sharedModel.insertCell(at, { cell_type: "code", source: code, metadata: { trusted: true } });
+  notebook.activeCellIndex = at;
+  void notebook.scrollToItem?.(at, "smart");
+}
+
+function writtenIn(owner: Widget | undefined): Written | undefined {
+  return (owner as (Widget & { content?: Written }) | undefined)?.content;
 }
