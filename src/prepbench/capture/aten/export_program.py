@@ -13,9 +13,9 @@ from torch.export.graph_signature import InputKind
 from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
 from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds
 from prepbench._torch_compat.sizes import exact_zero_one, watched_sizes, watched_specialisation
-from prepbench.capture.aten.recurrent import RecurrentLayers
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.recurrent import RecurrentLayers
 from prepbench.capture.sizes.sample_sizes import SampleSizes
 from prepbench.inputs import Sample, named_leaves
 from prepbench.patching import patched

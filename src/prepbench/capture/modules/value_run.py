@@ -41,6 +41,7 @@ from prepbench.capture.modules.trace_result import (
     ModuleVisit,
     TraceResult,
 )
+from prepbench.capture.sizes.recurrent import RecurrentLayers
 from prepbench.inputs import Sample
 from prepbench.running import nested_values as structures
 from prepbench.running.module_state import replaced_buffers, restored
@@ -323,9 +324,10 @@ class ValueRun:
             return self._leaf_node(module, fqn, number, args, kwargs, prepared, "leaf")
         try:
             versions = _versions(args, kwargs)
-            result = self.leaves.output(
-                module, args, kwargs, lambda: self.call_quietly(original, module, *args, **kwargs)
-            )
+            with RecurrentLayers():  # torch goes through the steps of a sequence one by one, and fixes their number
+                result = self.leaves.output(
+                    module, args, kwargs, lambda: self.call_quietly(original, module, *args, **kwargs)
+                )
             result = self._told_apart(result, versions)
         except Exception:
             # a leaf is never looked into, so what its code cannot do without data is no failure

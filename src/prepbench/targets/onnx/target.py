@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from prepbench.capture.aten.computed_in_float32 import computed_in_float32
-from prepbench.capture.aten.recurrent import has_recurrent_layers
+from prepbench.capture.sizes.recurrent import has_recurrent_layers
 from prepbench.targets.base import Lowering, Target
 from prepbench.targets.onnx.export import Change, export_onnx
 from prepbench.targets.onnx.finish import quantize_biases

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-import prepbench.capture.aten.recurrent
+import prepbench.capture.sizes.recurrent
 import prepbench.quantize.blocks  # noqa: F401 (these two define the operators)
 from prepbench.targets.onnx.recurrent import lstm_layer, recurrent_layer
 

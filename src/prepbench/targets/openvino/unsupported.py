@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from prepbench._torch_compat.operators import OpOverload
-from prepbench.capture.aten.recurrent import has_lengths
+from prepbench.capture.sizes.recurrent import has_lengths
 from prepbench.errors import TargetError
 
 Program = torch.export.ExportedProgram

@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from prepbench._torch_compat.operators import RNN_FUNCTIONS
-from prepbench.capture.aten.packed_sequences import Packing, Packings, without_packed_checks
+from prepbench.capture.sizes.packed_sequences import Packing, Packings, without_packed_checks
 from prepbench.patching import patched_here
 
 _KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")

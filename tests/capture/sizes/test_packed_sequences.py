@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import prepbench as pb
-from prepbench.capture.aten.recurrent import has_lengths
+from prepbench.capture.sizes.recurrent import has_lengths
 from prepbench.errors import TargetError
 
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+import prepbench as pb
 from prepbench.capture.aten.capture import capture
 from prepbench.capture.aten.captured import Captured
-from prepbench.capture.aten.recurrent import has_recurrent_layers, lstm_layer, recurrent_layer
+from prepbench.capture.sizes.recurrent import has_recurrent_layers, lstm_layer, recurrent_layer
 
 KINDS = {
     "lstm": nn.LSTM(4, 6, 2, batch_first=True, bidirectional=True),
@@ -101,3 +102,13 @@ def test_the_operators_say_the_sizes_of_what_they_return() -> None:
         weights = [parameter.detach() for parameter in layer.parameters()]
         arguments = (x, h[:1], weights, kind)
         torch.library.opcheck(recurrent_layer, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_recurrent_layer_is_seen_whole_in_a_trace_of_modules(name: str) -> None:
+    model = nn.Sequential(KINDS[name].eval())
+    start = time.process_time()
+    traced = pb.recursive_trace(model, inputs=[torch.randn(2, 700, 4), torch.randn(3, 1100, 4)])
+    assert time.process_time() - start < 20, "it goes through the steps one by one"
+    assert traced.failures == ()
+    assert traced.assumptions == (), "no size is fixed"
