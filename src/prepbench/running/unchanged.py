@@ -11,7 +11,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
-from prepbench.running.module_state import restored
+from prepbench.running.module_state import tensors_of, tensors_restored
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.random_numbers import numbers_kept
 
@@ -24,13 +24,16 @@ def unchanged(model: torch.nn.Module, *, seed: int | None = None) -> Iterator[No
         model: whose forward runs in the block.
         seed: what torch's random numbers are seeded with inside the block.
     """
-    _check_materialised(model)
-    devices = sorted({tensor.device.index for tensor in model.parameters() if tensor.device.type == "cuda"})
-    with restored(model), numbers_kept(devices, seed=seed):
+    parameters, others = tensors_of(model)
+    _check_materialised(model, [*parameters, *others])
+    devices = sorted({tensor.device.index for tensor in parameters if tensor.is_cuda})
+    with tensors_restored(model, parameters, others), numbers_kept(devices, seed=seed):
         yield
 
 
-def _check_materialised(model: torch.nn.Module) -> None:
+def _check_materialised(model: torch.nn.Module, tensors: list[torch.Tensor]) -> None:
+    if not any(map(torch.nn.parameter.is_lazy, tensors)):
+        return
     for fqn, parameter in (*model.named_parameters(), *model.named_buffers()):
         if torch.nn.parameter.is_lazy(parameter):
             raise InputError(
