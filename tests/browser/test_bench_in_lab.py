@@ -189,6 +189,36 @@ def test_a_restarted_kernel_is_told_with_what_still_works(page: Page, lab: Lab, 
     assert not errors, errors
 
 
+UNTIMED = """
+import functools, prepbench.bench.bench
+prepbench.bench.bench.compare = functools.partial(pb.compare, rounds=0)
+"""
+
+
+def test_the_panel_lists_the_runs_of_benches(page: Page, lab: Lab, errors: list[str]) -> None:
+    run = "_ = bench.compile()\nbench.set_precision('0', 'float32')"
+    open_notebook(page, lab, "runs", [MODEL + UNTIMED, BENCH, run])
+    for cell in range(3):
+        run_cell(page, cell)
+    bench = page.locator(".jp-Notebook .pbb-box")
+    page.evaluate("() => window.jupyterapp.commands.execute('prepbench:show-panel')")
+    panel = page.locator("#prepbench-model-panel")
+    row = panel.get_by_role("list", name="Runs of Sequential").get_by_role("listitem")
+    expect(row).to_have_count(1, timeout=60_000)
+    expect(row).to_contain_text("int8 ONNX Runtime")
+    expect(row).to_contain_text("1 layer had another precision")
+    for theme, width in looks(page):
+        shot(page, f"panel-{width}-{theme[-5:].strip()}")
+    page.set_viewport_size({"width": 1500, "height": 1000})
+    row.get_by_role("button", name="Restore").click()
+    expect(bench.locator(".pbb-sentence")).to_contain_text("2 int8")
+    expect(row).not_to_contain_text("another precision")
+    expect(row.get_by_role("button", name="Restore")).to_be_focused()
+    row.get_by_role("button", name="int8 ONNX Runtime", exact=True).click()
+    expect(row.locator("[aria-current]")).to_have_count(1)
+    assert not errors, errors
+
+
 HOSTILE = """
 import time
 loss = torch.nn.MSELoss()

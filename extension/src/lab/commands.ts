@@ -34,7 +34,7 @@ export function addCommands(app: JupyterFrontEnd, { palette, launcher, browser }
   });
   app.commands.addCommand(SHOW_PANEL, {
     label: "Show model panel",
-    caption: "The modules and failures of the model in front",
+    caption: "The modules and failures of the model in front, and the runs of its bench",
     icon: modelIcon,
     describedBy: { args: { type: "object", properties: {} } },
     execute: () => app.shell.activateById(PANEL_ID),

@@ -53,7 +53,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     rendermime.addFactory(rendererFactory(diagrams), 0);
     rendermime.addFactory(benchRendererFactory(diagrams, benches));
     for (const kind of [graphFiles(app, diagrams), benchFiles(app, diagrams)]) addFileType(app, kind, restorer);
-    addPanel(app, new ModelPanel(app.shell, diagrams, openSource), restorer);
+    addPanel(app, new ModelPanel(app.shell, diagrams, openSource, benches), restorer);
     addCommands(app, { palette, launcher, browser });
     addPrepareCommand(app, palette, CATEGORY);
     if (palette) beside?.offer(palette, CATEGORY);

@@ -3,9 +3,11 @@ import type { Message } from "@lumino/messaging";
 import { Widget } from "@lumino/widgets";
 
 import type { DiagramView } from "../render";
+import type { Benches } from "./benches";
 import { failureList } from "./failures";
 import { modelIcon } from "./icons";
 import type { Diagrams, Living, OpenSource } from "./registry";
+import { runList } from "./runs";
 import { bringIntoSight } from "./sight";
 import { ModuleTree, TreeState } from "./tree";
 import { element, isGraphFile, isNotebook } from "./widgets";
@@ -13,12 +15,13 @@ import { element, isGraphFile, isNotebook } from "./widgets";
 export const PANEL_ID = "prepbench-model-panel";
 const NOTHING = "Run a cell that shows a captured model, or open a .graph.json file, to see its modules here.";
 
-/** The modules and failures of the diagram in front. */
+/** The modules and failures of the diagram in front, and the runs of the benches there. */
 export class ModelPanel extends Widget {
   constructor(
     private readonly shell: JupyterFrontEnd.IShell,
     private readonly diagrams: Diagrams,
     private readonly openSource: OpenSource,
+    private readonly benches: Benches,
   ) {
     super();
     this.id = PANEL_ID;
@@ -34,8 +37,9 @@ export class ModelPanel extends Widget {
       const chosen = this.choices[this.choice.selectedIndex];
       if (chosen) diagrams.use(chosen);
     });
-    this.node.append(this.choice, this.failures, this.filter, this.tree.element, this.nothing);
+    this.node.append(this.choice, this.failures, this.runs, this.filter, this.tree.element, this.nothing);
     diagrams.changed.connect(() => this.update());
+    benches.changed.connect(() => this.update());
     diagrams.loaded.connect((_, view) => {
       this.states.delete(view);
       this.update();
@@ -57,9 +61,24 @@ export class ModelPanel extends Widget {
   protected override onUpdateRequest(_message: Message): void {
     if (this.front?.isDisposed) this.front = null;
     this.choices = this.front ? this.diagrams.within(this.front) : [];
+    this.showRuns();
     const next = this.diagrams.lastUsed(this.choices);
     if (next !== this.current) this.follow(next);
     else void this.refresh();
+  }
+
+  private showRuns(): void {
+    const at = this.runs.contains(document.activeElement) ? document.activeElement?.getAttribute("aria-label") : null;
+    const list = runList(this.front ? this.benches.within(this.front.node) : [], {
+      show: (bench, { id }) => {
+        bench.show(id);
+        const output = this.benches.outputOf(bench.element);
+        if (output) void bringIntoSight(this.shell, output);
+      },
+      restore: (bench, { id }) => bench.restore(id),
+    });
+    this.runs.replaceChildren(...(list ? [list] : []));
+    if (at) this.runs.querySelector<HTMLElement>(`[aria-label="${CSS.escape(at)}"]`)?.focus();
   }
 
   private follow(next: Living | null): void {
@@ -125,6 +144,7 @@ export class ModelPanel extends Widget {
   private readonly states = new WeakMap<DiagramView, TreeState>();
   private readonly choice = element("select", "pbl-choice");
   private readonly failures = element("div", "pbl-failures-place");
+  private readonly runs = element("div", "pbl-failures-place");
   private readonly filter = element("input", "pbl-filter");
   private readonly tree = new ModuleTree((fqn) => void this.reveal(fqn));
   private readonly nothing = element("p", "pbl-nothing", NOTHING);
