@@ -97,7 +97,7 @@ def test_a_second_view_beside_the_notebook_is_in_step(page: Page, lab: Lab, erro
         expect(view.locator(".pbb-sentence")).to_contain_text("1 float, 1 int8")
         turn_to(view, "precision")
         expect(view.locator("tr[data-at='0']")).to_have_attribute("aria-selected", "true")
-    bench.get_by_role("button", name="Undo").click()
+    bench.locator(".pbb-head").get_by_role("button", name="Undo").click()
     expect(second.locator(".pbb-sentence")).to_contain_text("2 int8")
     for theme, width in looks(page):
         shot(page, f"beside-{width}-{theme[-5:].strip()}")
@@ -171,7 +171,7 @@ def test_a_restarted_kernel_is_told_with_what_still_works(page: Page, lab: Lab, 
     expect(note).to_contain_text("restarted", timeout=20_000)
     turn_to(bench, "precision")
     expect(bench.locator("tr[data-at]")).to_have_count(2)
-    bench.get_by_role("searchbox").fill("2")
+    bench.get_by_role("searchbox", name="Filter layers").fill("2")
     expect(bench.locator("tr[data-at]")).to_have_count(1)
     turn_to(bench, "run")
     bench.get_by_role("button", name="Compile", exact=True).click()

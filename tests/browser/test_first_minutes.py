@@ -170,7 +170,7 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     expect(failure).to_contain_text("if x.sum() > 0:")  # known before anything is compiled
     expect(failure.get_by_role("button", name="Apply fix")).to_be_visible()
     turn_to(bench, "precision")
-    filter_box = bench.get_by_role("searchbox")
+    filter_box = bench.get_by_role("searchbox", name="Filter layers")
     rows = bench.locator("tr[data-at]:visible")
     for query, count in (("blocks.*.conv1", 4), ("CONV1", 4), ("blocks.[01].conv?", 4), ("linear", 1), ("", 10)):
         filter_box.fill(query)
@@ -186,7 +186,7 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     expect(bench.locator(".pbb-problem")).to_contain_text("sample 2 has 40")
     expect(axis).to_contain_text("sizes differ")
     shot(page, "contradiction")
-    bench.get_by_role("button", name="Undo").click()
+    bench.locator(".pbb-head").get_by_role("button", name="Undo").click()
     expect(bench.locator(".pbb-problem")).to_have_count(0)
 
     turn_to(bench, "run")
@@ -247,7 +247,7 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
     expect(bench.locator(".pbb-run .pbb-old")).to_contain_text("1 layer had another precision")
     expect(page.locator(".pbb-stale")).to_have_count(1)
     shot(page, "stale")
-    bench.get_by_role("button", name="Undo").click()
+    bench.locator(".pbb-head").get_by_role("button", name="Undo").click()
     expect(bench.locator(".pbb-run .pbb-old")).to_have_count(0)
     expect(page.locator(".pbb-stale")).to_have_count(0)
     assert not problems

@@ -32,7 +32,7 @@ def test_quickstart_runs_and_the_bench_compiles(page: Page, lab: Any) -> None:
     axis.click()
     toggled = bench.locator(f".pbb-axis[aria-label^='{place}:']")
     expect(toggled).to_have_attribute("aria-pressed", "true")
-    bench.get_by_role("button", name="Undo", exact=True).click()  # the network takes images of one size only
+    bench.locator(".pbb-head").get_by_role("button", name="Undo").click()  # the network takes images of one size only
     expect(toggled).to_have_attribute("aria-pressed", "false")
 
     bench.locator("[data-step='precision']").click()

@@ -16,9 +16,9 @@ export function runStep(model: BenchModel, ends: Cleanups): HTMLElement {
     live(model, ["targets", "leaf_wrap", "leaf_label"], targetsView, ends),
     live(model, ["running", "targets", "queue"], startView, ends),
     new ProgressView(model, ends).element,
+    logView(model, ends), // what comes below it when a run ends moves nothing in this step
     live(model, ["stale", "running"], staleView, ends),
     live(model, ["message"], messageView, ends),
-    logView(model, ends),
   );
 }
 
