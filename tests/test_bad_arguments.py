@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import prepbench as pb
 from prepbench.bench.history import new_run
+from prepbench.document.model import Failure
 from prepbench.errors import PrepbenchError, SettingsError
 
 REMEDY = re.compile(
@@ -41,6 +43,13 @@ class Model(torch.nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.linear(self.table(ids)))
+
+
+class Branch(torch.nn.Module):
+    """A model that cannot be traced."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x > 0 else -x
 
 
 SAMPLES = [torch.tensor([1, 2]), torch.tensor([1, 2, 3])]
@@ -72,6 +81,7 @@ def objects() -> dict[str, Any]:
     return {
         "Bench": bench(model),
         "Captured": pb.capture(model, SAMPLES),
+        "Failure": pb.recursive_trace(Branch(), inputs=[torch.ones(())]).failures[0],
         "Comparison": pb.compare({"float32": model}, SAMPLES, rounds=0),
         "CompiledModel": compiled(),
         "DynamicAxes": pb.DynamicAxes.infer(SAMPLES, model),
@@ -97,13 +107,13 @@ GOOD: dict[str, Any] = {
     "work": lambda: print, **dict.fromkeys(("id", "first", "second"), lambda: objects()["Bench"].runs[0].id),
      "pinned": lambda: True, "leaf": lambda: False,
     "patterns": lambda: ["linear"], "field": lambda: "weights_num_bits", "rules": dict, "value": lambda: 8,
-    "leaves": lambda: {"ids": SAMPLES[0]}, "output": lambda: torch.ones(2, 3),
+    "leaves": lambda: {"ids": SAMPLES[0]}, "sizes": lambda: (1, 2), "output": lambda: torch.ones(2, 3),
 }  # fmt: skip
 """What to give for arguments without a default, by name."""
 
 LEFT_OUT = {
     # data that we make, and that nobody makes by hand
-    "Axis", "Captured", "Comparison", "CompiledModel", "PreparationReport", "Progress", "Sample",
+    "Captured", "Comparison", "CompiledModel", "PreparationReport", "Progress", "Sample",
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
     # what prepbench calls itself
@@ -167,6 +177,7 @@ def arguments() -> Iterator[Argument]:
                     yield from _arguments(f"{name}.{method}", function, partial(_method, name, thing, method))
         elif not inspect.isclass(thing) and callable(thing):
             yield from _arguments(name, thing, lambda thing=thing: thing)  # type: ignore[misc]
+    yield from _arguments("Failure.reproduce", Failure.reproduce, partial(_method, "Failure", Failure, "reproduce"))
     yield from _arguments("metrics.top_k", pb.metrics.top_k, lambda: pb.metrics.top_k)
 
 
@@ -191,7 +202,8 @@ def _arguments(call: str, function: Any, get: Callable[[], Callable[..., Any]]) 
         yield Argument(call, get, parameter.name, str(parameter.annotation), needed)
 
 
-ARGUMENTS = [argument for argument in arguments() if argument.annotation != "Any"]
+EVERY = list(arguments())
+ARGUMENTS = [argument for argument in EVERY if argument.annotation != "Any"]
 
 
 def check_refused(argument: Argument, value: Any) -> None:
@@ -211,6 +223,17 @@ def test_values_of_another_type_are_refused(argument: Argument) -> None:
     for value in VALUES:
         if not argument.takes(value):
             check_refused(argument, value)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [argument for argument in EVERY if argument.annotation == "Any"],
+    ids=lambda argument: f"{argument.call}-{argument.name}",
+)
+def test_what_may_be_anything_raises_errors_of_ours_or_none(argument: Argument) -> None:
+    for value in VALUES:
+        with contextlib.suppress(PrepbenchError):
+            argument.call_with(value)
 
 
 JSON = st.recursive(

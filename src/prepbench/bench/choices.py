@@ -34,6 +34,7 @@ from prepbench.settings import (
 )
 from prepbench.targets import target_for
 
+_PLAIN = (bool, int, float, str, list, tuple)
 _NOT_CALIBRATED = (
     "Quantization needs calibration inputs: Bench(model, calibration_inputs=[...]) with representative samples."
 )
@@ -205,6 +206,7 @@ class Choices:
         """
         check_texts("patterns", patterns, "encoder.*")
         check_text("field", field, "weights_num_bits")
+        check_type("value", value, _PLAIN, "Give what QuantizationSettings takes for this field.", optional=True)
         base, rules = self.state.quantization, dict(self.state.rules)
         if field != "skip_quantization" and field not in base.to_dict():
             raise SettingsError(f"field must be a field of QuantizationSettings, got {described(field)}.")
@@ -265,13 +267,13 @@ class Choices:
         Raises:
             SettingsError: none, or one of them twice.
         """
-        if isinstance(targets, DeploymentSettings) or not isinstance(targets, Iterable):
+        if isinstance(targets, DeploymentSettings | str | bytes) or not isinstance(targets, Iterable):
             raise SettingsError(f"targets must be a list, got {described(targets)}. Give [pb.OnnxRuntimeDeployment()].")
         listed = tuple(targets)
         check_all_of("targets", listed, DeploymentSettings, "Give [pb.OnnxRuntimeDeployment()].")
         names = [target_for(settings, "targets").display_name for settings in listed]
         if not listed:
-            raise SettingsError("targets is empty: choose at least one, e.g. [pb.OnnxRuntimeDeployment()].")
+            raise SettingsError("targets is empty. Give at least one, such as [pb.OnnxRuntimeDeployment()].")
         if len(set(names)) < len(names):
             raise SettingsError(f"targets names one target twice: {', '.join(names)}. Give each once.")
         self._choose(targets=listed)

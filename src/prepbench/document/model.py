@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from prepbench.checks import check_path
 from prepbench.errors import DocumentError
 
 VERSION = "1.2"
@@ -72,6 +73,7 @@ class Failure:
             DocumentError: this failure was read from a document, which holds neither code nor weights.
             CaptureError: the module holds something that a script cannot; the message names it.
         """
+        check_path("path", path)
         reproduction = self.__dict__.get("_reproduction")
         if reproduction is None:
             raise DocumentError(

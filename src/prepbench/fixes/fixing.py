@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prepbench.checks import described
+from prepbench.checks import check_table, described
 from prepbench.errors import InputError
 from prepbench.fixes.results import Fixed
 from prepbench.fixes.search import Search
@@ -53,6 +53,8 @@ def fix(model: Any, samples: Any, *, bounds: Mapping[str, int] | int | None = No
 
 
 def _check_bounds(bounds: Any) -> None:
+    if isinstance(bounds, Mapping):
+        check_table("bounds", bounds, '{"n": 16}')
     values = list(bounds.values()) if isinstance(bounds, Mapping) else [] if bounds is None else [bounds]
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -140,10 +140,12 @@ class LayerQuantizationSettings(Settings):
         check_choice(self, "observer", (*OBSERVERS, None))
         _check_threshold(self)
         until = self.skip_quantization_until
-        names = (until,) if isinstance(until, str) else tuple(until) if isinstance(until, Iterable) else (None,)
+        is_list = isinstance(until, Iterable) and not isinstance(until, bytes)
+        names = (until,) if isinstance(until, str) else tuple(until) if is_list else (None,)
         if not all(isinstance(name, str) for name in names):
             raise SettingsError(
-                f"LayerQuantizationSettings.skip_quantization_until must be a list of FQNs of layers, got {until!r}."
+                f"LayerQuantizationSettings.skip_quantization_until must be a list of FQNs of layers, got {until!r}. "
+                "Give the names of layers."
             )
         object.__setattr__(self, "skip_quantization_until", names)
         if self.skips and (stated := self._overrides()):

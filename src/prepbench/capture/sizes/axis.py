@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from prepbench.checks import check_count, check_switches, check_text, check_type
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -31,6 +33,17 @@ class Axis:
     named: bool = False
     minimum: int | None = None
     maximum: int | None = None
+
+    def __post_init__(self) -> None:
+        check_text("path", self.path, "input_ids")
+        check_text("symbol", self.symbol, "batch")
+        check_count("dim", self.dim)
+        check_type("sizes", self.sizes, (tuple, list), "Give its size in each sample, such as (1, 4).")
+        for index, size in enumerate(self.sizes):
+            check_count(f"sizes[{index}]", size)
+        check_switches(dynamic=self.dynamic, named=self.named)
+        check_count("minimum", self.minimum, optional=True)
+        check_count("maximum", self.maximum, optional=True)
 
     def allows(self, size: int) -> bool:
         """Whether the size is within the limits."""
