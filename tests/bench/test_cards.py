@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import prepbench as pb
 from prepbench.bench.cards import LEAF_LABEL, error_card, size_words, slower_because
 from prepbench.errors import SettingsError, TargetError
 
@@ -16,6 +18,31 @@ def test_an_error_names_the_checkbox_in_place_of_the_argument() -> None:
     assert "fullgraph" not in card.details
     assert card.can_be_leaf
     assert not error_card(error, leaf_wrap=True).can_be_leaf
+
+
+def test_where_the_model_itself_fails_no_leaf_is_offered() -> None:
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.fc(x)
+            while x.norm() > 1:
+                x = x / 2
+            return x
+
+    bench = pb.Bench(Whole().eval(), calibration_inputs=[torch.randn(2, 4), torch.randn(2, 4)])
+    bench.set_target("PyTorch eager")
+    for leaf_wrap in (False, True):
+        bench.set_leaf_wrap(leaf_wrap)
+        assert bench.summary().steps[0].kind == "bad"
+        with pytest.raises(pb.PrepbenchError) as caught:
+            bench.compile()
+        card = error_card(caught.value, leaf_wrap=leaf_wrap)
+        assert card.text == "The model itself cannot be captured: data-dependent branch"
+        assert card.troubles[0].code == "while x.norm() > 1:"
+        assert not card.can_be_leaf
 
 
 def test_a_long_error_has_a_short_title_and_all_of_it_folded() -> None:

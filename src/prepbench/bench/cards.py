@@ -70,7 +70,9 @@ def error_card(error: BaseException, *, leaf_wrap: bool) -> Card:
     troubles = tuple(map(_trouble, alike_failures(failures)))
     title = _title(failures) if failures else _first_sentence(text)
     details = "" if text == title else text
-    return Card("error", title, troubles, details, can_be_leaf="fullgraph=False" in said and not leaf_wrap)
+    # where the model itself fails, nothing would be left to compile
+    helps = not leaf_wrap and "fullgraph=False" in said and all(failure.fqn for failure in failures)
+    return Card("error", title, troubles, details, can_be_leaf=helps)
 
 
 def _title(failures: tuple[Failure, ...]) -> str:

@@ -105,7 +105,8 @@ def _steps(
     failing = _open_failures(failures)
     leaves = len(bench.state.leaves)
     capture = f"{failing} fail" if failing else f"{leaves} in PyTorch" if leaves else "all captured"
-    if failing and bench.state.leaf_wrap:
+    in_pytorch = bench.state.leaf_wrap and all(card.fqn or card.fixed for card in failures)  # else nothing is left
+    if failing and in_pytorch:
         capture = f"{failing + leaves} in PyTorch"
     wrong = sum(bool(axis.problem) for axis in axes)
     names = list(dict.fromkeys(axis.symbol for axis in axes if axis.dynamic))
@@ -113,7 +114,7 @@ def _steps(
     blocked = [target for target in chosen if target.unavailable or target.problem]
     broken = sum(bool(run.error) for run in bench.runs)
     return (
-        StepSummary("capture", "Capture", capture, "bad" if failing and not bench.state.leaf_wrap else "good"),
+        StepSummary("capture", "Capture", capture, "bad" if failing and not in_pytorch else "good"),
         StepSummary(
             "axes", "Axes", f"{wrong} wrong" if wrong else ", ".join(names[:3]) or "static", "bad" if wrong else "good"
         ),

@@ -38,9 +38,8 @@ from prepbench.compile.report import CompileReport
 from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
-from prepbench.compile.uncompiled import UncompiledModel
+from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
 from prepbench.document.model import Failure
-from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
@@ -261,10 +260,10 @@ def _uncompiled(
     """The model in Python, because all of it is one leaf module."""
     remark = f"nothing is compiled: the whole model is one leaf module and runs in Python, {failure_line(why)}"
     if layers is not None:
-        raise SettingsError(
-            f"Nothing would be quantized, and {remark}. {why.remedy} Or compile in float with "
-            "quantization_settings=None."
+        text = (
+            f"Nothing would be quantized, and {remark}. {why.remedy} Or compile in float: quantization_settings=None."
         )
+        raise NothingCompiledError(text, why)
     seconds, target = dict(timer.seconds), target_for(settings).name
     report = CompileReport(target, seconds, (), state_bytes(model), None, ("",), name=name, remarks=(remark,))
     return UncompiledModel(model, sample, settings, report)

@@ -9,9 +9,18 @@ from torch import nn
 
 from prepbench.compile.compiled import CompiledModel
 from prepbench.compile.report import CompileReport
+from prepbench.document.model import Failure
 from prepbench.errors import DocumentError, SettingsError, TargetError
 from prepbench.inputs import Sample
 from prepbench.settings import DeploymentSettings
+
+
+class NothingCompiledError(SettingsError):
+    """Layers are to be quantized, and the whole model is one leaf module."""
+
+    def __init__(self, text: str, why: Failure) -> None:
+        super().__init__(text)
+        self.failures = (why,)
 
 
 class UncompiledModel(CompiledModel):
