@@ -58,8 +58,17 @@ class CallSpec:
     def of(
         cls, module_or_function: Callable[..., Any], sample: Sample, program: torch.export.ExportedProgram
     ) -> CallSpec:
-        """Describe the call ``sample`` for which ``program`` was captured."""
+        """Describe the call ``sample`` for which ``program`` was captured.
+
+        Raises:
+            InputError: nothing of its result is computed.
+        """
         leaves = named_leaves(module_or_function, sample)
+        if len(constant_outputs(program)) == len(program.graph_signature.user_outputs):
+            raise InputError(
+                f"{type(module_or_function).__name__} returns no tensor, so there is nothing to compile. Let forward "
+                "return what it computes; what it writes into its inputs or elsewhere is no result."
+            )
         return cls(
             _parameters(module_or_function),
             len(sample.args),

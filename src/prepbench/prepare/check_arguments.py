@@ -10,6 +10,7 @@ import torch
 from prepbench.checks import check_function, described
 from prepbench.errors import InputError
 from prepbench.prepare.model import PreparedModel
+from prepbench.running.check_inputs import check_names
 
 
 def check_arguments(model: Any, modules: Any, classes: Any, passes: Any) -> None:
@@ -24,6 +25,7 @@ def check_arguments(model: Any, modules: Any, classes: Any, passes: Any) -> None
             "model is a scripted module, whose code torch runs outside Python, so that nothing in it can be replaced. "
             "Give prepare_model the module that it was made from, before torch.jit.script or torch.jit.trace."
         )
+    check_names(model)
     check_passes("extra_passes", passes)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import keyword
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -109,6 +111,26 @@ def check_traced(name: str, model: Any) -> None:
         raise InputError(
             f"{name} must be a module or a function, got {described(model)}. Give an instance of a module."
         )
+
+
+def check_names(model: torch.nn.Module) -> None:
+    """Raise ``InputError`` for names of modules and tensors that torch cannot write into the code of a graph.
+
+    It writes each name after a dot or between quotes, whatever Python would read there.
+    """
+    for path, module in model.named_modules():
+        for table in ("_modules", "_parameters", "_buffers"):
+            for name in vars(module)[table]:
+                if keyword.iskeyword(name) or set(name) & _NOT_QUOTED:
+                    safe = re.sub(r"\W", "_", name) + ("_" if keyword.iskeyword(name) else "")
+                    raise InputError(
+                        f"{type(module).__name__} has a part that is called {f'{path}.{name}'.lstrip('.')!r}, which "
+                        "torch cannot write into the code of a graph: Python has another meaning for it. Give it "
+                        f"another name, such as {safe!r}."
+                    )
+
+
+_NOT_QUOTED = frozenset('"\\\n\r\0')
 
 
 def known_names(function: Callable[..., Any], names: Any) -> dict[str, Any] | None:

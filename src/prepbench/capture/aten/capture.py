@@ -21,7 +21,7 @@ from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
-from prepbench.running.check_inputs import check_traced, itself_raises, on_device_of
+from prepbench.running.check_inputs import check_names, check_traced, itself_raises, on_device_of
 from prepbench.running.first_calls import built_buffers, fill_caches_
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.outcomes import Outcome, outcome
@@ -77,6 +77,7 @@ def capture(
     check_axes(dynamic_axes)
     start = time.perf_counter()
     model = as_module(module_or_func)
+    check_names(model)
     if isinstance(module_or_func, torch.jit.ScriptModule):
         module_or_func = model  # it knows the names of the arguments
     samples = on_device_of(model, normalize_samples(module_or_func, inputs))

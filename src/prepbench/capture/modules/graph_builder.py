@@ -133,6 +133,8 @@ class GraphBuilder:
 
     def create(self, op: str, target: Any, args: Any = (), kwargs: Any = None, name: str | None = None) -> fx.Node:
         """Append a node whose arguments are FX arguments already."""
+        if target == "self" and name is None:
+            name = "self_"  # the code of the graph calls the model itself so
         node = self.graph.create_node(op, target, args, kwargs or {}, name=name)
         self._created.append(node)
         self._describe(node)
