@@ -22,10 +22,10 @@ export function columnsOf(rows: Rows, stale: string): Column[] {
   };
   const old = stale ? `These are results of other choices: ${stale}` : "";
   return [
-    text("name", "Layer", "Name in the model", 210),
-    text("planned", "Planned", "What the current choices ask for", 118),
-    text("applied", stale ? "Applied (old)" : "Applied", old || "What the newest run made of the layer", 118),
-    text("why", "Why", "Why a run did something else than was planned", 168),
+    text("name", "Layer", "Name in the model", 216),
+    text("planned", "Planned", "What the current choices ask for", 110),
+    text("applied", stale ? "Applied (old)" : "Applied", old || "What the newest run made of the layer", 110),
+    text("why", "Why", "Why a run did something else than was planned", 160),
     ...numbers,
     { key: "parameters", title: "Parameters", help: "Numbers in weight and bias", width: 104, numeric: true },
     text("rule", "Set by", "The rule that decides for the layer", 150),

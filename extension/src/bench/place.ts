@@ -8,13 +8,15 @@ import { followCharts } from "./chart";
 
 const WIDE = 960; // pixels of the bench's own width
 const [LEAST, MOST, STEP, FIRST] = [25, 70, 2, 45]; // percent of the width that the diagram has
+const ROOM = 632; // pixels of the step and the border, so that the table shows the reason of a layer
 const KEPT = "prepbench:split";
 
 export class Place {
   readonly splitter: HTMLElement;
   readonly strip: HTMLButtonElement;
   private box: HTMLElement | null = null;
-  private share = kept();
+  private share = FIRST;
+  private isOwn = false; // chosen by the person, here or earlier
   private folded = true;
   private stop: (() => void) | null = null;
   private step = "";
@@ -38,6 +40,8 @@ export class Place {
       pointerdown: (event: PointerEvent) => this.grab(event),
     });
     this.strip = make("button", { type: "button", class: "pbb-strip", click: () => this.fold(!this.folded) });
+    const share = kept();
+    if (share !== null) [this.share, this.isOwn] = [share, true];
     this.observer.observe(root.firstElementChild ?? root);
     this.draw();
   }
@@ -63,6 +67,8 @@ export class Place {
     if (!this.box) this.join();
     const width = (this.box ?? this.root).clientWidth;
     if (!width) return;
+    if (!this.isOwn) this.share = Math.max(LEAST, Math.min(FIRST, Math.floor((100 * (width - ROOM)) / width)));
+    this.draw();
     for (const element of [this.box, this.root]) {
       element?.classList.toggle("pbb-wide", width >= WIDE && this.hasPicture());
       element?.classList.toggle("pbb-small", width < 560);
@@ -102,6 +108,7 @@ export class Place {
 
   private moveTo(share: number): void {
     this.share = Math.min(MOST, Math.max(LEAST, share));
+    this.isOwn = true;
     keep(this.share);
     this.draw();
   }
@@ -128,12 +135,12 @@ export class Place {
   }
 }
 
-function kept(): number {
+function kept(): number | null {
   try {
     const share = Number(localStorage.getItem(KEPT));
-    return share >= LEAST && share <= MOST ? share : FIRST;
+    return share >= LEAST && share <= MOST ? share : null;
   } catch {
-    return FIRST; // pages without storage, such as sandboxed frames
+    return null; // pages without storage, such as sandboxed frames
   }
 }
 

@@ -3,6 +3,7 @@
 import { make } from "../render/dom";
 import { Editor } from "./editor";
 import { readQuery, STATUSES, type Status, widen } from "./filters";
+import { previewRows } from "./hover";
 import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
@@ -57,6 +58,8 @@ export class PrecisionStep {
       this.nothing,
       rules,
     );
+    const namesAt = (target: Element): string[] => this.table.membersAt(target).map((layer) => this.nameOf([layer]));
+    previewRows(this.table.element, namesAt, ends);
     this.follow(ends);
     this.fillTypes();
     this.ask({});
@@ -177,7 +180,7 @@ export class PrecisionStep {
   private searchBox(): HTMLInputElement {
     const box = make("input", {
       type: "search",
-      placeholder: "Filter: conv, blocks.*.conv1, re:q|k",
+      placeholder: "Filter: conv, *.q, re:q|k",
       title: "Part of a name or type; a pattern over whole names with * and ?; or re: and a regular expression",
       "aria-label": "Filter layers",
       input: () => this.ask({ text: box.value }),

@@ -78,6 +78,12 @@ export class LayerTable {
     this.draw();
   }
 
+  /** The layers of the row that holds an element of the table; none outside of rows. */
+  membersAt(target: Element): readonly number[] {
+    const row = target.closest<HTMLElement>("[data-at]");
+    return row ? (this.list[Number(row.dataset["at"])]?.members ?? []) : [];
+  }
+
   /** Brings the first marked row into sight. */
   revealMarked(): void {
     const whole = this.list.findIndex((row) => this.marked.has(row) === "all");

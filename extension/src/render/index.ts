@@ -6,6 +6,7 @@ import type { View } from "./boxes";
 import { make } from "./dom";
 import type { Summary } from "./engine";
 import { Pane } from "./pane";
+import { joinPreviews } from "./preview";
 import { EngineClient } from "./workers";
 
 export type { Assets, DiagramView, Options, Source, TreeRow } from "./api";
@@ -34,6 +35,7 @@ export class Diagram implements DiagramView {
     private options: Options,
   ) {
     this.colour();
+    joinPreviews(this.element, () => this.panes.map(({ stage }) => stage));
   }
 
   async load(source: Source): Promise<void> {
