@@ -32,7 +32,7 @@ class Fact:
         truths: the truth of numbers and of tensors with one value.
         values: the first values, to read settings from; never changed.
         lengths: of ranges, lists and tuples.
-        requires_grad: whether a tensor had a gradient to carry.
+        given: on the user's samples, lengths of ranges, and how often a condition was true before it was false.
     """
 
     kinds: set[str] = field(default_factory=set)
@@ -41,6 +41,7 @@ class Fact:
     truths: set[bool] = field(default_factory=set)
     values: list[Any] = field(default_factory=list)
     lengths: set[int] = field(default_factory=set)
+    given: set[int] = field(default_factory=set)
 
     @property
     def is_tensor(self) -> bool:
@@ -85,6 +86,8 @@ class Facts:
 
     found: dict[Place, Fact] = field(default_factory=dict)
     taken: set[tuple[Place, bool]] = field(default_factory=set)
+    is_given: bool = True
+    _runs: dict[Place, int] = field(default_factory=dict)
 
     def probe(self, place: Place, value: Any) -> Any:
         """What instrumented code calls with every value."""
@@ -94,9 +97,29 @@ class Facts:
             fact.truths = set()
             with contextlib.suppress(RuntimeError, TypeError, ValueError):  # a value without a truth
                 fact.add(value)
-            self.taken.update((place, truth) for truth in fact.truths)
+            self._count(place, fact, value)
             fact.truths |= before
         return value
+
+    def _count(self, place: Place, fact: Fact, value: Any) -> None:
+        self.taken.update((place, truth) for truth in fact.truths)
+        if isinstance(value, range) and self.is_given:
+            fact.given.add(len(value))
+        for truth in fact.truths:
+            self._runs[place] = self._runs.get(place, 0) + 1
+            if not truth:
+                self._ended(place, -1)
+
+    def _ended(self, place: Place, more: int = 0) -> None:
+        if self.is_given:
+            self.found[place].given.add(self._runs[place] + more)
+        self._runs[place] = 0
+
+    def ended(self) -> None:
+        """Note that a call has ended."""
+        for place in self._runs:
+            self._ended(place)
+        self._runs.clear()
 
 
 def instrumented_codes(source: SourceText, line: int) -> dict[CodePath, types.CodeType]:

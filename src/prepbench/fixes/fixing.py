@@ -49,6 +49,9 @@ def fix(model: Any, samples: Any, *, bounds: Mapping[str, int] | int | None = No
     chosen = checked_samples(model, samples)
     search = Search(as_module(model), chosen, bounds)
     search.run()
+    problem = search.program_problem()
+    if problem:
+        search.give_up(problem)
     return _fixed(search)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -11,6 +12,11 @@ from prepbench.fixes.facts import Facts, Place
 from prepbench.fixes.trials import Answer, TimeLimitReached, Trial, answer, trials
 from prepbench.inputs import Sample
 from prepbench.running.equality import REWRITTEN, difference
+from prepbench.running.outcomes import without_output
+from prepbench.running.unchanged import own_copy
+
+ASSUMED = "which pb.fix assumed to be enough"
+"""What an assertion says that a change adds for its assumption."""
 
 
 @dataclass
@@ -57,7 +63,7 @@ def observe(original: torch.nn.Module, samples: Sequence[Sample]) -> list[Observ
     found = []
     for trial in trials(samples):
         try:
-            expected = answer(original, trial.sample)
+            expected = answer(original, trial)
         except TimeLimitReached:
             continue
         if expected.error is None or expected.is_wanted:
@@ -83,10 +89,12 @@ def prove(
     proof = Proof()
     for one in observed:
         problem = _compared(changed, one, is_compiling=False)
+        if problem == _REFUSED:
+            continue
         if not problem and is_compiling:
             problem = _compared(changed, one, is_compiling=True)
         if problem:
-            where = f"sample {one.trial.sample.index}" if one.trial.is_given else "other values of the samples"
+            where = f"sample {one.trial.sample.index}" if one.trial.is_given else "other values"
             proof.problem = f"on {where} it differs: {problem}"
             return proof
         proof.calls += 1
@@ -106,15 +114,21 @@ def prove(
 def _compared(changed: torch.nn.Module, one: Observed, is_compiling: bool) -> str:
     expected = one.expected
     try:
-        got = answer(changed, one.trial.sample, is_compiling=is_compiling, gradients=bool(expected.gradients))
+        got = answer(changed, one.trial, is_compiling=is_compiling, gradients=bool(expected.gradients))
     except TimeLimitReached:
         return "it does not come to an end"
+    if got.error is not None and ASSUMED in str(got.error) and not one.trial.is_given:
+        return _REFUSED
     if expected.error is not None:
         return _error_problem(expected.error, got, is_compiling)
     if got.error is not None:
         return f"it raises {type(got.error).__name__}: {str(got.error).splitlines()[0] if str(got.error) else ''}"
     found = difference(expected.outcome, got.outcome, REWRITTEN)
     return found.text or _gradient_problem(expected.gradients, got.gradients)
+
+
+_REFUSED = "refused"
+"""What a call is that does not keep to an assumption."""
 
 
 def _error_problem(expected: Exception, got: Answer, is_compiling: bool) -> str:
@@ -143,14 +157,36 @@ def _gradient_problem(expected: Sequence[torch.Tensor | None], got: Sequence[tor
     return ""
 
 
+def program_problem(program: Callable[..., Any], observed: Sequence[Observed]) -> str:
+    """Where a captured program differs from what was observed of the original; "" where it does not."""
+    for one in (each for each in observed if each.trial.scale == 1):
+        try:
+            with torch.no_grad(), without_output():
+                got = own_copy(one.trial.sample).call(program)
+        except Exception as error:
+            if one.expected.error is None and (ASSUMED not in str(error) or one.trial.is_given):
+                return f"its graph raises {type(error).__name__}"
+            continue
+        if one.expected.error is not None:
+            return f"the original raises {type(one.expected.error).__name__}, and its graph does not"
+        assert one.expected.outcome is not None
+        found = difference(one.expected.outcome.output, got, REWRITTEN)
+        if not found.equal:
+            return f"its graph differs: {found.text}"
+    return ""
+
+
 def with_sides(instrumented: torch.nn.Module, facts: Facts, observed: Sequence[Observed]) -> list[Observed]:
     """The same calls with the sides that the conditions of an instrumented model take in them."""
     found = []
     for one in observed:
         facts.taken.clear()
+        facts.is_given = one.trial.is_given
         try:
-            answer(instrumented, one.trial.sample, gradients=False)
+            answer(instrumented, one.trial, gradients=False)
         except TimeLimitReached:
             continue
+        finally:
+            facts.ended()
         found.append(Observed(one.trial, one.expected, frozenset(facts.taken)))
     return found

@@ -17,7 +17,7 @@ from prepbench.errors import CaptureError, sentence
 from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.facts import PROBE, Facts, Place, instrumented_codes
 from prepbench.fixes.kinds import KINDS, Kind
-from prepbench.fixes.proof import Observed, Proof, observe, prove, with_sides
+from prepbench.fixes.proof import Observed, Proof, observe, program_problem, prove, with_sides
 from prepbench.fixes.results import Draft, Fix
 from prepbench.fixes.site import Function, Proposal, Site, functions_at, parsed
 from prepbench.fixes.source_text import SourceText, does_the_same
@@ -109,6 +109,20 @@ class Search:
             name = type(self.model).__name__
             return [describe_failure(error, fqn="", module_type=name, module=self.model)]
         return []
+
+    def program_problem(self) -> str:
+        """Whether the program that was captured at the end differs from the user's model; "" if not."""
+        if self.program is None or not self.applied:
+            return ""
+        return program_problem(self.program.module(), self.observed(""))
+
+    def give_up(self, reason: str) -> None:
+        """Take back every fix, because the whole is not equal."""
+        self.sources = _unchanged(self.sources, {})
+        diffs, self.applied = {fix.fqn: fix.diff for fix in self.applied}, []
+        self.failures = self._captured()
+        for failure in self.failures:
+            self.drafts[self.key(failure)] = Draft(failure, reason, diff=diffs.get(failure.fqn, ""))
 
     # -- one failure ---------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.facts import Fact, Facts, Place
 from prepbench.fixes.source_text import SourceText
-from prepbench.fixes.syntax import Expression, walk, walk_here
+from prepbench.fixes.syntax import Expression, walk, walk_traced
 
 Function = cst.FunctionDef | cst.Lambda
 
@@ -109,8 +109,8 @@ class Site:
         return next(name for name in candidates if name not in used)
 
     def expressions(self, kind: Any) -> list[Any]:
-        """All nodes of a kind in the function, without those in functions inside of it."""
-        return [node for part in self.function.children for node in walk_here(part) if isinstance(node, kind)]
+        """All nodes of a kind in the function, without those in functions inside of it and those for Python only."""
+        return [node for part in self.function.children for node in walk_traced(part) if isinstance(node, kind)]
 
 
 def parsed(source: SourceText) -> tuple[cst.Module, Mapping[cst.CSTNode, Any]]:

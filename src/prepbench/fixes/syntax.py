@@ -41,6 +41,12 @@ def text_of(node: cst.CSTNode) -> str:
     return cst.Module([]).code_for_node(node).strip()
 
 
+def quoted(text: str) -> cst.SimpleString:
+    """A text as a literal."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return cst.SimpleString(f'"{escaped}"')
+
+
 def bare(node: Expression) -> Expression:
     """The expression without parentheses around it, as an argument of a call."""
     needed = isinstance(node, cst.Tuple | cst.GeneratorExp | cst.NamedExpr | cst.Yield)
@@ -97,6 +103,16 @@ def walk_here(node: cst.CSTNode | Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode
         yield each
         if not isinstance(each, cst.FunctionDef | cst.ClassDef | cst.Lambda):
             yield from walk_here(each.children)
+
+
+def walk_traced(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The same without branches that ask whether the model is being traced."""
+    yield node
+    if isinstance(node, cst.If) and "is_compiling()" in text_of(node.test):
+        return
+    if not isinstance(node, cst.FunctionDef | cst.ClassDef | cst.Lambda):
+        for part in node.children:
+            yield from walk_traced(part)
 
 
 def stored_names(node: cst.CSTNode | Iterable[cst.CSTNode]) -> dict[str, None]:

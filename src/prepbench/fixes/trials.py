@@ -42,10 +42,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Trial:
-    """One call of one module; ``is_given`` tells the user's samples from derived ones."""
+    """One call of one module.
+
+    Attributes:
+        sample: its arguments.
+        is_given: whether they are the user's; others are derived from them.
+        scale: what parameters and buffers of floating-point numbers are multiplied with, because a condition may ask
+            for them.
+    """
 
     sample: Sample
     is_given: bool
+    scale: float = 1.0
 
 
 def trials(samples: Sequence[Sample]) -> list[Trial]:
@@ -57,7 +65,8 @@ def trials(samples: Sequence[Sample]) -> list[Trial]:
         for change in (*_CHANGES, *_integer_changes(ranges))
         for sample in given[:2]
     ]
-    return [*(Trial(sample, True) for sample in given), *derived]
+    scaled = [Trial(replace(given[0], index=-1), False, scale) for scale in (0.0, 0.1, -1.0, 10.0)] if given else []
+    return [*(Trial(sample, True) for sample in given), *derived, *scaled]
 
 
 def _changed(sample: Sample, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
@@ -140,23 +149,44 @@ def _drawn(tensor: torch.Tensor, low: int, high: int) -> torch.Tensor:
     return made.to(tensor.device, tensor.dtype)
 
 
-def answer(model: torch.nn.Module, sample: Sample, *, is_compiling: bool = False, gradients: bool = True) -> Answer:
-    """What a model gives on one sample; model, sample and random numbers stay as they are.
+def answer(model: torch.nn.Module, trial: Trial, *, is_compiling: bool = False, gradients: bool = True) -> Answer:
+    """What a model gives in one call; model, sample and random numbers stay as they are.
 
     Args:
+        trial: the call.
         is_compiling: run what the model keeps for the time when it is traced.
         gradients: also compute gradients.
 
     Raises:
         TimeLimitReached: it takes too long.
     """
+    sample, function = trial.sample, _called(model, trial.scale)
     flags = patched_here(torch.compiler, "is_compiling", lambda: True) if is_compiling else without_output()
     with without_output(), TimeLimit(SECONDS), flags:
         try:
-            found = outcome(model, sample, model)
+            found = outcome(function, sample, model)
         except Exception as error:
             return Answer(error=error, is_wanted=_is_wanted(error))
-        return Answer(found, _gradients(model, sample) if gradients else [])
+        # what is computed and not chosen may have no derivative at infinity, where nobody asks for one
+        return Answer(found, _gradients(model, sample) if gradients and trial.scale == 1 and _is_finite(sample) else [])
+
+
+def _called(model: torch.nn.Module, scale: float) -> Callable[..., Any]:
+    """The model, or a call of it with other values of its tensors."""
+    if scale == 1:
+        return model
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    floats = {name: tensor.detach() * scale for name, tensor in tensors.items() if tensor.is_floating_point()}
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return torch.func.functional_call(model, floats, args, kwargs)
+
+    return called if floats else model
+
+
+def _is_finite(sample: Sample) -> bool:
+    leaves = pytree.tree_leaves((sample.args, sample.kwargs))
+    return all(bool(leaf.isfinite().all()) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def _gradients(model: torch.nn.Module, sample: Sample) -> list[torch.Tensor | None]:

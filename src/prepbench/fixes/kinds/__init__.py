@@ -3,10 +3,18 @@
 To add a kind, write a file with one :class:`~prepbench.fixes.kinds.kind.Kind` and list it in :data:`KINDS`.
 """
 
+from prepbench.fixes.kinds.arrays import ARRAYS
 from prepbench.fixes.kinds.branches import BRANCHES
+from prepbench.fixes.kinds.checks import CHECKS
+from prepbench.fixes.kinds.chosen_modules import CHOSEN_MODULES
+from prepbench.fixes.kinds.copies import COPIES
+from prepbench.fixes.kinds.effects import EFFECTS
+from prepbench.fixes.kinds.empty_selections import EMPTY_SELECTIONS
 from prepbench.fixes.kinds.kind import Kind
+from prepbench.fixes.kinds.loops import LOOPS
+from prepbench.fixes.kinds.numbers import NUMBERS
 
-KINDS: tuple[Kind, ...] = (BRANCHES,)
+KINDS: tuple[Kind, ...] = (CHECKS, EFFECTS, BRANCHES, LOOPS, ARRAYS, NUMBERS, CHOSEN_MODULES, EMPTY_SELECTIONS, COPIES)
 """Every kind of change, in the order in which they are tried."""
 
 __all__ = ["KINDS", "Kind"]

@@ -10,6 +10,7 @@ import torch
 
 from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
+from prepbench.fixes.kinds.effects import is_effect
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.sides import Side, side_of
 from prepbench.fixes.site import Proposal, Site
@@ -50,9 +51,8 @@ def propose(site: Site) -> Iterator[Proposal]:
             raise
         chosen = here
         yield _proposal(site, chosen)
-    if not isinstance(site.function, cst.Lambda):
-        yield _proposal(site, chosen, "1")
-        yield _proposal(site, chosen, "{torch}.arange(1, {x}.numel() + 1, device={x}.device).view_as({x})")
+    yield _proposal(site, chosen, "1")
+    yield _proposal(site, chosen, "{torch}.arange(1, {x}.numel() + 1, device={x}.device).view_as({x})")
 
 
 def _proposal(site: Site, chosen: Sequence[cst.If | cst.IfExp], harmless: str = "") -> Proposal:
@@ -62,7 +62,8 @@ def _proposal(site: Site, chosen: Sequence[cst.If | cst.IfExp], harmless: str = 
     else:
         body = branches.block(body_of(site.function.body))
         function = with_body(site.function, body)
-    return Proposal(function, tuple(site.place(node.test) for node in chosen))
+    conditions = tuple(site.place(node.test) for node in chosen)
+    return Proposal(function, conditions, is_compiling=branches.is_telling)
 
 
 def with_body(function: cst.FunctionDef, body: Sequence[Statement]) -> cst.FunctionDef:
@@ -80,6 +81,7 @@ class Branches:
         self.harmless = harmless
         self._chosen = set(chosen)
         self._taken: set[str] = set()
+        self.is_telling = False
 
     def fresh(self, base: str) -> str:
         """A name that nothing uses."""
@@ -154,25 +156,49 @@ class Branches:
         values = []
         for value in (node.body, node.orelse):
             nested = isinstance(value, cst.IfExp) and self.is_chosen(value)
-            values.append(self._conditional(value) if nested else value)  # type: ignore[arg-type]
+            suffix = "if_true" if value is node.body else "if_false"
+            values.append(self._conditional(value) if nested else self._guarded(value, condition, suffix))  # type: ignore[arg-type]
         return choice(self.site, condition, *values)
 
     # -- a branch that assigns
 
     def _assigning(self, node: cst.If, rest: Sequence[Statement]) -> list[Statement]:
-        condition, made = self._condition(node)
-        yes, no = self._sides(node, condition)
         used = self._used_after(node, rest)
+        condition, made = self._condition(node)
+        whole = node
+        node, told = self._told(node, condition)
+        made += told
+        yes, no = self._sides(node, condition)
         names = [name for name in dict.fromkeys([*yes.values, *no.values]) if name in used]
         pairs = []
         for name in names:
-            self._check_has_value(name, node, yes, no)
+            self._check_has_value(name, whole, yes, no)
             one, other = yes.value(self.site, name), no.value(self.site, name)
             pairs.append((name, choice(self.site, condition, one, other)))
         made += [*yes.statements, *no.statements]
         made += yes.effects(self.site, condition, no)
         made += [assignment(name, value) for name, value in pairs]
-        return _with_comments(node, made)
+        return _with_comments(whole, made)
+
+    def _told(self, node: cst.If, condition: Expression) -> tuple[cst.If, list[Statement]]:
+        """The branch without what it prints, logs or counts, and that as branches for Python only."""
+        told: list[Statement] = []
+        sides = []
+        for statements, template in ((body_of(node.body), "{c}"), (orelse_of(node), "not {c}")):
+            effects = [each for each in statements if not isinstance(each, cst.If) and is_effect(self.site, each)]
+            effects = [each for each in effects if not isinstance(small_of(each), cst.Pass)]
+            if read_names(effects) & set(stored_names(statements)):
+                raise CannotFix("a side tells what it computes")
+            if effects:
+                test = expression(template, c=atom(condition))
+                test = expression("not {torch}.compiler.is_compiling() and {t}", torch=self.site.torch, t=test)
+                told.append(cst.If(test, block_of(effects)))
+                self.is_telling = True
+            sides.append([each for each in statements if each not in effects])
+        if not told:
+            return node, []
+        orelse = cst.Else(block_of(sides[1])) if sides[1] else None
+        return node.with_changes(body=block_of(sides[0]), orelse=orelse), told
 
     def _condition(self, node: cst.If) -> tuple[Expression, list[Statement]]:
         """The condition as a name, and what computes it; names that a side assigns may be part of it."""
@@ -193,6 +219,17 @@ class Branches:
             guards = self._guards(statements, condition, suffix)
             sides.append(side_of(self, self.block(statements), suffix, single=len(statements) <= 1, guards=guards))
         return sides[0], sides[1]
+
+    def _guarded(self, value: Expression, condition: Expression, suffix: str) -> Expression:
+        """A side of ``a if c else b`` that computes with harmless values where it is not taken."""
+        if not self.harmless or isinstance(value, cst.Name):
+            return value
+        guards = self._guards([cst.SimpleStatementLine([cst.Expr(value)])], condition, suffix)
+        names: dict[cst.CSTNode, Any] = {
+            node: guards[node.value] for node in walk_here(value) if isinstance(node, cst.Name) and node.value in guards
+        }
+        guarded: Expression = self.site.same_fact(replaced(value, names), value)
+        return guarded
 
     def _guards(self, statements: Sequence[Statement], condition: Expression, suffix: str) -> dict[str, Expression]:
         """What the tensors that a side computes with are: themselves, or harmless values where it is not taken."""
@@ -244,7 +281,7 @@ class Branches:
             raise CannotFix("one side of the branch returns a value and the other one nothing")
         condition = condition_of(self.site, node.test)
         made_lines: list[Statement] = []
-        if self.harmless or any(len(side) > 1 for side in sides):
+        if self.harmless or any(len(side) > 1 or _is_nested(side) for side in sides):
             name = self.fresh("condition")
             made_lines.append(assignment(name, condition))
             condition = cst.Name(name)
@@ -258,6 +295,11 @@ class Branches:
         value = choice(self.site, condition, yes.returned, no.returned)
         made_lines.append(cst.SimpleStatementLine([cst.Return(value)]))
         return _with_comments(node, made_lines)
+
+
+def _is_nested(side: Sequence[Statement]) -> bool:
+    value = getattr(small_of(side[-1]), "value", None)
+    return isinstance(value, cst.Tuple | cst.List | cst.Dict)
 
 
 def _is_float(dtype: Any) -> bool:

@@ -151,7 +151,7 @@ def _of_values(site: Site, condition: Expression, yes: Expression, no: Expressio
         start = "tuple" if kinds == {"tuple"} else "list"
         return expression(f"{start}({{torch}}.where({{c}}, one, other) for one, other in zip({{a}}, {{b}}))", **parts)
     if kinds == {"dict"} and isinstance(yes, cst.Name) and isinstance(no, cst.Name):
-        return expression("{{key: {torch}.where({c}, {a}[key], {b}[key]) for key in {a}}}", **parts)
+        return expression("{key: {torch}.where({c}, {a}[key], {b}[key]) for key in {a}}", **parts)
     return expression("{torch}.where({c}, {a}, {b})", **parts)
 
 

@@ -1,0 +1,244 @@
+"""NumPy on tensors: the torch function that equals it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import libcst as cst
+import numpy as np
+import torch
+
+from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.fixes.kinds.kind import Kind
+from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced, target_names, text_of, walk_here
+
+_SAME = frozenset(
+    (
+        "abs absolute exp expm1 log log1p log2 log10 sqrt square sin cos tan tanh sinh cosh arcsin arccos arctan "
+        + "arctan2 floor ceil trunc sign maximum minimum where isnan isinf isfinite logical_and logical_or logical_not "
+        + "outer dot matmul einsum reciprocal power fmax fmin hypot stack concatenate round multiply add subtract "
+        + "divide zeros_like ones_like tril triu kron cross inner clip"
+    ).split()
+)
+_OTHER = {
+    "absolute": "abs", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "power": "pow",
+    "concatenate": "cat",
+}  # fmt: skip
+_REDUCED = {
+    "sum": "sum", "mean": "mean", "prod": "prod", "max": "amax", "min": "amin", "amax": "amax", "amin": "amin",
+    "argmax": "argmax", "argmin": "argmin", "cumsum": "cumsum", "cumprod": "cumprod", "argsort": "argsort",
+    "any": "any", "all": "all", "flip": "flip", "roll": "roll", "median": "median",
+}  # fmt: skip
+_WITHOUT = ("detach", "cpu", "numpy", "clone")
+_FROM = ("from_numpy", "as_tensor", "tensor")
+
+
+def propose(site: Site) -> Iterator[Proposal]:
+    """Every call of NumPy in the function that gets a tensor's values."""
+    numpy = site.library(np, "np")
+    arrays = _Arrays(site, numpy)
+    if not arrays.is_needed:
+        return
+    found: dict[cst.CSTNode, cst.CSTNode] = {}
+    inside: set[cst.CSTNode] = set()
+    for node in site.expressions(cst.BaseExpression):
+        if node in inside or not isinstance(node, cst.Call | cst.BinaryOperation):
+            continue
+        new = arrays.changed(node)
+        if new is not None:
+            found[node] = new
+            inside.update(walk_here(node))
+    if found:
+        yield Proposal(replaced(site.function, found))
+
+
+class _Arrays:
+    """Says what NumPy computes from tensors in torch."""
+
+    def __init__(self, site: Site, numpy: str) -> None:
+        self._site, self._numpy = site, numpy
+        self._names: set[str] = set()
+        before = -1
+        while len(self._names) != before:
+            before = len(self._names)
+            for node in site.expressions(cst.Assign):
+                if self.is_data(node.value):
+                    self._names.update(name for target in node.targets for name in target_names(target.target))
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the function makes an array of a tensor."""
+        calls = self._site.expressions(cst.Call)
+        return any(self._is_array_of(call) for call in calls) or any(self._gets_tensor(call) for call in calls)
+
+    def _is_array_of(self, call: cst.Call) -> bool:
+        is_numpy = isinstance(call.func, cst.Attribute) and call.func.attr.value == "numpy"
+        return is_numpy and self._site.fact(getattr(call.func, "value", call)).is_tensor
+
+    def _gets_tensor(self, call: cst.Call) -> bool:
+        return self._function(call) != "" and any(self._site.fact(arg.value).is_tensor for arg in call.args)
+
+    def _function(self, call: cst.Call) -> str:
+        """The name of a function of NumPy; "" for others."""
+        name = text_of(call.func)
+        return name.removeprefix(f"{self._numpy}.") if name.startswith(f"{self._numpy}.") else ""
+
+    def is_data(self, node: cst.CSTNode) -> bool:
+        """Whether an expression is an array, or a number of one, that comes from a tensor."""
+        if isinstance(node, cst.Name):
+            return node.value in self._names and not self._site.fact(node).is_tensor
+        if isinstance(node, cst.Call) and (self._is_array_of(node) or self._gets_tensor(node)):
+            return True
+        if self._site.fact(node).is_tensor:
+            return False
+        return any(self.is_data(part) for part in node.children)
+
+    def tensor(self, node: Expression) -> Expression:
+        """An expression as a tensor; arrays that do not come from one are made tensors."""
+        fact = self._site.fact(node)
+        if fact.is_array and not self.is_data(node):
+            return expression("{torch}.as_tensor({x})", torch=self._site.torch, x=bare(node))
+        new = self.changed(node) if isinstance(node, cst.Call | cst.BinaryOperation) else None
+        if new is not None:
+            return new
+        parts = [
+            part for part in walk_here(node) if isinstance(part, cst.Call | cst.BinaryOperation) and part is not node
+        ]
+        found: dict[cst.CSTNode, cst.CSTNode] = {}
+        inside: set[cst.CSTNode] = set()
+        for part in parts:
+            if part not in inside and (made := self.changed(part)) is not None:
+                found[part] = atom(made)
+                inside.update(walk_here(part))
+        changed: Expression = replaced(node, found)
+        return changed
+
+    def changed(self, node: cst.CSTNode) -> Expression | None:
+        """What stands for a call or an operation; None where it stays."""
+        if isinstance(node, cst.BinaryOperation):
+            sides = [node.left, node.right]
+            if not any(self.is_data(side) for side in sides):
+                return None
+            left, right = (
+                atom(self.tensor(side)) if _is_array(self._site, side) or self.is_data(side) else side for side in sides
+            )
+            return node.with_changes(left=left, right=right)
+        assert isinstance(node, cst.Call)
+        if self._is_array_of(node):
+            return self._of_tensor(node)
+        function = self._function(node)
+        if function:
+            return (
+                self._of_numpy(function, node)
+                if any(self.is_data(arg.value) or self._site.fact(arg.value).is_tensor for arg in node.args)
+                else None
+            )
+        return self._made(node) or self._method(node)
+
+    def _of_tensor(self, call: cst.Call) -> Expression:
+        """``x.detach().cpu().numpy()`` as ``x.detach()``."""
+        owner: Any = call
+        while (
+            isinstance(owner, cst.Call) and isinstance(owner.func, cst.Attribute) and owner.func.attr.value in _WITHOUT
+        ):
+            owner = owner.func.value
+        return expression("{x}.detach()", x=atom(owner))
+
+    def _made(self, call: cst.Call) -> Expression | None:
+        """``torch.from_numpy(array)`` as the tensor that it is now."""
+        torch_name = text_of(self._site.torch)
+        if text_of(call.func) not in [f"{torch_name}.{name}" for name in _FROM] or not call.args:
+            return None
+        value = call.args[0].value
+        if not self.is_data(value):
+            return None
+        dtypes = {dtype for dtype in self._site.fact(call).dtypes if isinstance(dtype, torch.dtype)}
+        if len(dtypes) != 1:
+            raise CannotFix("the dtype of the array changes")
+        made = self.tensor(value)
+        if str(next(iter(self._site.fact(value).dtypes), "")) == str(next(iter(dtypes))).removeprefix("torch."):
+            return made
+        dtype = cst.parse_expression(str(next(iter(dtypes))).replace("torch", torch_name, 1))
+        return expression("{x}.to({dtype})", x=atom(made), dtype=dtype)
+
+    def _method(self, call: cst.Call) -> Expression | None:
+        """``array.astype(np.float32)`` and methods that both have."""
+        if not isinstance(call.func, cst.Attribute) or not self.is_data(call.func.value):
+            return None
+        owner, name = atom(self.tensor(call.func.value)), call.func.attr.value
+        if name == "astype" and call.args:
+            return expression("{x}.to({dtype})", x=owner, dtype=self._dtype(call))
+        if name == "copy":
+            return expression("{x}.clone()", x=owner)
+        if name in _REDUCED:
+            return self._reduced(name, owner, call.args)
+        return call.with_changes(func=call.func.with_changes(value=owner))
+
+    def _dtype(self, call: cst.Call) -> Expression:
+        dtypes = {str(dtype) for dtype in self._site.fact(call).dtypes}
+        if len(dtypes) != 1:
+            raise CannotFix("the dtype of the array changes")
+        return cst.parse_expression(f"{text_of(self._site.torch)}.{next(iter(dtypes))}")
+
+    def _of_numpy(self, name: str, call: cst.Call) -> Expression | None:
+        data = [arg.with_changes(value=self._argument(arg.value)) for arg in call.args]
+        if name in _REDUCED and data:
+            return self._reduced(name, atom(data[0].value), data[1:])
+        if name == "sort" and data:
+            return expression("{x}.sort().values", x=atom(data[0].value))
+        if name == "digitize" and len(data) == 2:
+            return expression(
+                "{torch}.bucketize({x}, {bins}, right=True)",
+                torch=self._site.torch, x=bare(data[0].value), bins=bare(data[1].value),
+            )  # fmt: skip
+        if name in ("percentile", "quantile") and len(data) == 2:
+            share = expression("{q} / 100", q=atom(data[1].value)) if name == "percentile" else data[1].value
+            return expression("{torch}.quantile({x}, {q})", torch=self._site.torch, x=bare(data[0].value), q=share)
+        if name == "interp" and len(data) == 3:
+            return self._interpolated(*(arg.value for arg in data))
+        if name in ("array", "asarray", "copy") and data:
+            return data[0].value
+        if name not in _SAME:
+            raise CannotFix(f"no torch function is known to equal {self._numpy}.{name}")
+        function = expression(f"{{torch}}.{_OTHER.get(name, name)}", torch=self._site.torch)
+        return cst.Call(function, [_with_dim(arg) for arg in data])
+
+    def _argument(self, value: Expression) -> Expression:
+        if isinstance(value, cst.List | cst.Tuple):
+            elements = [each.with_changes(value=self._argument(each.value)) for each in value.elements]
+            return value.with_changes(elements=elements)
+        return self.tensor(value) if self.is_data(value) or _is_array(self._site, value) else value
+
+    def _interpolated(self, x: Expression, grid: Expression, table: Expression) -> Expression:
+        """``np.interp`` of a table: beyond its ends the values stay those of the ends."""
+        return expression(
+            "(lambda x, grid, table, at: table[at - 1] + (table[at] - table[at - 1]) * "
+            "((x.clamp(grid[0], grid[-1]) - grid[at - 1]) / (grid[at] - grid[at - 1])))"
+            "({x}.to({grid}.dtype), {grid}, {table}, "
+            "{torch}.searchsorted({grid}, {x}.to({grid}.dtype)).clamp(1, len({grid}) - 1))",
+            torch=self._site.torch, x=atom(x), grid=atom(grid), table=atom(table),
+        )  # fmt: skip
+
+    def _reduced(self, name: str, owner: Expression, args: object) -> Expression:
+        call = expression(f"{{x}}.{_REDUCED[name]}()", x=owner)
+        return call.with_changes(args=[_with_dim(arg) for arg in args])  # type: ignore[attr-defined]
+
+
+def _is_array(site: Site, node: cst.CSTNode) -> bool:
+    return site.fact(node).is_array
+
+
+def _with_dim(arg: cst.Arg) -> cst.Arg:
+    """An argument with the name that torch has for it."""
+    names = {"axis": "dim", "keepdims": "keepdim", "a_min": "min", "a_max": "max"}
+    keyword = arg.keyword.value if arg.keyword is not None else ""
+    return arg.with_changes(keyword=cst.Name(names[keyword])) if keyword in names else arg
+
+
+ARRAYS = Kind(
+    "NumPy on tensors becomes torch",
+    "the torch functions equal those of NumPy, in dtype too",
+    propose,
+)

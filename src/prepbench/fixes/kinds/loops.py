@@ -1,0 +1,290 @@
+"""Loops whose number of iterations depends on data: a bounded loop with a mask of what is still active."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+
+from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.fixes.kinds.branches import Branches
+from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
+from prepbench.fixes.kinds.kind import Kind
+from prepbench.fixes.kinds.numbers import Numbers
+from prepbench.fixes.kinds.sides import side_of
+from prepbench.fixes.proof import ASSUMED
+from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.syntax import (
+    Expression,
+    Statement,
+    assignment,
+    atom,
+    block_of,
+    body_of,
+    expression,
+    has_exit,
+    orelse_of,
+    quoted,
+    read_names,
+    replaced,
+    small_of,
+    statement,
+    stored_names,
+    text_of,
+    walk_here,
+)
+
+Loop = cst.For | cst.While
+
+
+def propose(site: Site) -> Iterator[Proposal]:
+    """The failing loop: around the line, or on it."""
+    if isinstance(site.function, cst.Lambda):
+        return
+    loops = [node for node in site.expressions(cst.For | cst.While) if _needs_bound(site, node)]
+    around = [node for node in loops if site.place(node)[0] <= site.line <= site.place(node)[2]]
+    for node in [*around[::-1], *(node for node in loops if node not in around)][:1]:
+        masked = _Masked(site, node)
+        new = masked.statements()
+        body = cst.FlattenSentinel(new)
+        function = replaced(site.function, {node: body})
+        yield Proposal(function, tuple(masked.conditions), masked.assumption)
+
+
+def _needs_bound(site: Site, node: Loop) -> bool:
+    if isinstance(node, cst.While):
+        return depends_on_data(site, node.test) or _breaks(site, node)
+    return _counts(site, node) is not None or _breaks(site, node)
+
+
+def _breaks(site: Site, node: Loop) -> bool:
+    """Whether data decides when the loop is left or goes on."""
+    return any(
+        isinstance(part, cst.If) and depends_on_data(site, part.test) and has_exit(part, cst.Break, cst.Continue)
+        for part in walk_here(node.body)
+    )
+
+
+def _counts(site: Site, node: cst.For) -> Expression | None:
+    """The number of iterations of ``for i in range(number)`` where it comes from a tensor, as a tensor."""
+    call = node.iter
+    if not (isinstance(call, cst.Call) and text_of(call.func) == "range" and len(call.args) == 1):
+        return None
+    numbers, count = Numbers(site), call.args[0].value
+    is_named = any(isinstance(part, cst.Name) and numbers.is_number(part) for part in walk_here(count))
+    if is_named or not (site.fact(count).is_tensor or numbers.is_number(count)):
+        return None  # a name is made a tensor where it gets its value
+    return numbers.tensor(count) if not site.fact(count).is_tensor else count
+
+
+@dataclass
+class _Masked:
+    """One loop with a mask.
+
+    Attributes:
+        conditions: the conditions that the loop ends by.
+        assumption: the bound, in words.
+    """
+
+    site: Site
+    node: Loop
+    conditions: list[Any] = field(default_factory=list)
+    assumption: str = ""
+    _bound: int = 0
+
+    def __post_init__(self) -> None:
+        if self.node.orelse is not None:
+            raise CannotFix("the loop has an else")
+        if has_exit(self.node.body, cst.Return):
+            raise CannotFix("the loop is left by return")
+        inner = [node for node in self.site.expressions(cst.If | cst.IfExp) if self._is_inner(node)]
+        self._branches = Branches(self.site, inner)
+        self._active = self._branches.fresh("active")
+
+    def _is_inner(self, node: Any) -> bool:
+        inside = any(part is node for part in walk_here(self.node.body))
+        exits = isinstance(node, cst.If) and has_exit(node, cst.Break)
+        return inside and not exits and depends_on_data(self.site, node.test)
+
+    def statements(self) -> list[Statement]:
+        """What stands in the place of the loop."""
+        if isinstance(self.node, cst.While):
+            return self._while()
+        count = _counts(self.site, self.node)
+        return self._range(count) if count is not None else self._breaking()
+
+    def _while(self) -> list[Statement]:
+        assert isinstance(self.node, cst.While)
+        self._bound = self._most(self.node.test)
+        if depends_on_data(self.site, self.node.test):
+            self.conditions.append(self.site.place(self.node.test))
+        condition = condition_of(self.site, self.node.test)
+        body = [assignment(self._active, condition), *self._predicated(body_of(self.node.body))]
+        name = self._branches.fresh("_")
+        loop = self._loop(cst.Name(name if name == "_" else "_"), body)
+        return [loop, self._check(expression("~{c}", c=atom(condition)))]
+
+    def _range(self, count: Expression) -> list[Statement]:
+        assert isinstance(self.node, cst.For)
+        assert isinstance(self.node.iter, cst.Call)
+        self._bound = self._most(self.node.iter)
+        made: list[Statement] = []
+        if not isinstance(count, cst.Name):
+            name = self._branches.fresh("count")
+            made.append(assignment(name, count))
+            count = cst.Name(name)
+        target = self.node.target
+        if isinstance(target, cst.Name) and target.value == "_":
+            target = cst.Name(self._branches.fresh("step"))
+        active = expression("{i} < {count}", i=cst.ensure_type(target, cst.Name), count=count)
+        body = [assignment(self._active, active), *self._predicated(body_of(self.node.body))]
+        loop = self._loop(target, body)
+        first = [made[0].with_changes(leading_lines=self.node.leading_lines)] if made else []
+        if made:
+            loop = loop.with_changes(leading_lines=())
+        return [*first, loop, self._check(expression(f"{{count}} <= {self._bound}", count=count))]
+
+    def _breaking(self) -> list[Statement]:
+        """A loop over something known that data may leave early."""
+        assert isinstance(self.node, cst.For)
+        start = assignment(self._active, expression("{torch}.tensor(True)", torch=self.site.torch))
+        body = self._predicated(body_of(self.node.body))
+        if not has_exit(self.node.body, cst.Break):
+            loop = self.node.with_changes(body=block_of(body))
+            return [loop]
+        loop = self.node.with_changes(body=block_of(body), leading_lines=())
+        return [start.with_changes(leading_lines=self.node.leading_lines), loop]
+
+    def _loop(self, target: Any, body: Sequence[Statement]) -> cst.For:
+        made: cst.For = statement(f"for {text_of(target)} in range({self._bound}):\n    pass")
+        return made.with_changes(body=block_of(body), leading_lines=self.node.leading_lines)
+
+    def _most(self, deciding: cst.CSTNode) -> int:
+        """The most iterations: those that the user gave, or the most that the samples needed."""
+        bounds = self.site.bounds
+        names = read_names(deciding)
+        if isinstance(bounds, Mapping):
+            given = [value for name, value in bounds.items() if name in names]
+            bounds = given[0] if given else None
+        if bounds is not None:
+            self.assumption = f"the loop on line {self._line} needs at most {bounds} iterations, as given by bounds="
+            return int(bounds)
+        seen = max(self.site.fact(deciding).given, default=0)
+        most = max(seen, 1)
+        self.assumption = (
+            f"the loop on line {self._line} needs at most {most} iterations, the most that the samples need; bounds= "
+            "takes more, and more are refused at run time"
+        )
+        return most
+
+    @property
+    def _line(self) -> int:
+        return self.site.source.original_line(self.site.place(self.node)[0])
+
+    def _check(self, holds: Expression) -> Statement:
+        line: Statement = statement(
+            "{torch}._assert_async({holds}, {text})", torch=self.site.torch, holds=holds,
+            text=quoted(f"more than {self._bound} iterations, {ASSUMED}"),
+        )  # fmt: skip
+        return line
+
+    # -- the body ------------------------------------------------------------------------------------------------------
+
+    def _predicated(self, statements: Sequence[Statement]) -> list[Statement]:
+        """The body, with an effect only while the loop is active."""
+        made: list[Statement] = []
+        statements = _without_continue(self.site, statements)
+        segment: list[Statement] = []
+        for each in statements:
+            if isinstance(each, cst.If) and has_exit(each, cst.Break):
+                made += self._assigned(segment)
+                segment = []
+                made += self._left(each)
+            else:
+                segment.append(each)
+        return [*made, *self._assigned(segment)]
+
+    def _assigned(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Statements whose names change only while the loop is active."""
+        needs_mask = has_exit(self.node.body, cst.Break) or isinstance(self.node, cst.While) or self._bound
+        if not needs_mask:
+            return self._branches.block(statements)
+        plain: list[Statement] = []
+        masked: list[Statement] = []
+        for each in statements:
+            (plain if self._is_counter(each) else masked).append(each)
+        side = side_of(self._branches, self._branches.block(masked), "next")
+        condition = cst.Name(self._active)
+        made = list(side.statements)
+        for name, value in side.values.items():
+            new = choice(self.site, condition, value, cst.Name(name)) if self._is_carried(name) else value
+            made.append(assignment(name, new))
+        effects = type(side)()
+        return [*made, *side.effects(self.site, condition, effects), *plain]
+
+    def _left(self, each: cst.If) -> list[Statement]:
+        """``if condition: ...; break``: what it does first is done, and then the loop is no longer active."""
+        body = body_of(each.body)
+        if each.orelse is not None or not isinstance(small_of(body[-1]), cst.Break) or has_exit(body[:-1], cst.Break):
+            raise CannotFix("the loop is left in more than one way at once")
+        condition = condition_of(self.site, each.test)
+        if depends_on_data(self.site, each.test):
+            self.conditions.append(self.site.place(each.test))
+        made: list[Statement] = []
+        if len(body) > 1:
+            name, active = self._branches.fresh("leaving"), self._active
+            made.append(assignment(name, expression("{a} & {c}", a=cst.Name(active), c=atom(condition))))
+            self._active = name
+            made += self._assigned(body[:-1])
+            self._active = active
+            condition = cst.Name(name)
+        value = expression("{a} & ~{c}", a=cst.Name(self._active), c=atom(condition))
+        return [*made, assignment(self._active, value)]
+
+    def _is_carried(self, name: str) -> bool:
+        """Whether a name has a value before the loop."""
+        first = self.site.place(self.node)[0]
+        lines = self.site.expressions(cst.Assign | cst.AugAssign | cst.AnnAssign | cst.NamedExpr)
+        before = any(self.site.place(n)[0] < first and name in stored_names(n) for n in lines)
+        if not before and name not in self.site.parameters and self._is_read_after(name):
+            raise CannotFix(f"{name!r} has a value only if the loop runs at least once")
+        return before or name in self.site.parameters
+
+    def _is_read_after(self, name: str) -> bool:
+        last = self.site.place(self.node)[2]
+        reads = [n for n in self.site.expressions(cst.Name) if n.value == name and n in self.site.positions]
+        return any(self.site.place(n)[0] > last for n in reads)
+
+    def _is_counter(self, each: Statement) -> bool:
+        """``count += 1`` of a Python number that nothing reads after the loop."""
+        small = small_of(each)
+        is_step = isinstance(small, cst.AugAssign) and isinstance(small.value, cst.Integer)
+        return is_step and isinstance(small.target, cst.Name) and not self._is_read_after(small.target.value)
+
+
+def _without_continue(site: Site, statements: Sequence[Statement]) -> list[Statement]:
+    """``if c: ...; continue`` and the rest as ``if c: ... else: rest``."""
+    for index, each in enumerate(statements):
+        if not (isinstance(each, cst.If) and has_exit(each, cst.Continue)):
+            continue
+        body, rest = body_of(each.body), list(statements[index + 1 :])
+        if not isinstance(small_of(body[-1]), cst.Continue) or has_exit([*body[:-1], *orelse_of(each)], cst.Continue):
+            raise CannotFix("the loop goes on in more than one way at once")
+        if has_exit(rest, cst.Break):
+            raise CannotFix("the loop goes on and is left")
+        other = _without_continue(site, [*orelse_of(each), *rest])
+        orelse = cst.Else(block_of(other)) if other else None
+        # changed in place, because it is known by what it is
+        object.__setattr__(each, "body", block_of(body[:-1]))
+        object.__setattr__(each, "orelse", orelse)
+        return [*statements[:index], each]
+    return list(statements)
+
+
+LOOPS = Kind(
+    "a loop that data ends becomes a bounded loop with a mask",
+    "the loop needs no more iterations than its bound, and one that is not active has no effect",
+    propose,
+)
