@@ -20,6 +20,8 @@ from tests.fingerprint import fingerprint
 from tests.fixes.zoo import branches, places
 from tests.fixes.zoo.all import CASES
 from tests.fixes.zoo.branches import Gate
+from tests.fixes.zoo.effects import ChecksIds
+from tests.fixes.zoo.loops import HalvesUntilSmall
 from tests.fixes.zoo.places import InClosure, InHelper, Inherited, SharedClass
 
 SAMPLES = [torch.randn(size, 10, generator=torch.Generator().manual_seed(size)) for size in (2, 3)]
@@ -212,6 +214,27 @@ def test_a_model_that_does_not_fail_stays(recwarn: Any) -> None:
 def test_bounds_are_numbers_of_iterations(bounds: Any) -> None:
     with pytest.raises(InputError, match="bounds must be"):
         pb.fix(nn.Linear(10, 2), SAMPLES, bounds=bounds)
+
+
+def test_a_loop_has_the_bound_of_the_samples_or_the_one_that_is_given() -> None:
+    far = torch.full((2, 10), 50.0)
+    (fix,) = pb.fix(HalvesUntilSmall(), SAMPLES).applied
+    assert "iterations, the most that the samples need" in fix.assumption
+    with pytest.raises(RuntimeError, match="assumed to be enough"):
+        pb.fix(HalvesUntilSmall(), SAMPLES).model(far)
+    wide = pb.fix(HalvesUntilSmall(), SAMPLES, bounds=20)
+    assert "given by bounds=" in wide.applied[0].assumption
+    assert torch.equal(wide.model(far), HalvesUntilSmall()(far))
+
+
+def test_a_check_raises_what_it_raised_and_asserts_in_the_graph() -> None:
+    ids = [torch.randint(0, 10, (size, 5)) for size in (2, 3)]
+    model = ChecksIds()
+    fixed = pb.fix(model, ids)
+    with pytest.raises(IndexError, match="outside the vocabulary"):
+        fixed.model(torch.full((2, 5), 10))
+    with pytest.raises(RuntimeError):
+        pb.capture(fixed.model, ids).program.module()(torch.full((2, 5), 10))
 
 
 def test_every_case_of_the_zoo_has_a_name_of_its_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from prepbench._display import view
 from prepbench.document.model import Failure
 from prepbench.errors import UnknownNameError
+from prepbench.running.source_lines import source_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +46,13 @@ class Fix:
     assumption: str = ""
     function: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def place(self) -> str:
+        """The file as people know it, and the line, e.g. ``"model.py:12"``."""
+        return f"{PurePath(source_line(self.file, self.line).file).name}:{self.line}"
+
     def __repr__(self) -> str:
-        lines = [f"{self.fqn or 'the model'}: {self.kind}", f"  proof: {self.proof}"]
+        lines = [f"{self.fqn or 'the model'}, {self.place}: {self.kind}", f"  proof: {self.proof}"]
         if self.assumption:
             lines.append(f"  assumption: {self.assumption}")
         return "\n".join([*lines, *(f"  {line}" for line in self.diff.splitlines())])

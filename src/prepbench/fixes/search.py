@@ -148,6 +148,7 @@ class Search:
                 reason = replace(reason, reason=found.reason, kind=found.kind, diff=found.diff)
                 break
             steps.append(found)
+            start_text = steps[0].before.text
             self.sources[found.after.file] = found.after
             self.failures = self._captured()
             left = [f for f in self.failures if self._is_unsolved(f, wanted, steps)]
@@ -156,7 +157,10 @@ class Search:
                 return
             current = left[0]
             reason = replace(
-                reason, reason="it still fails with this change", kind=found.kind.name, diff=found.after.diff()
+                reason,
+                reason="it still fails with this change",
+                kind=found.kind.name,
+                diff=found.after.diff(start_text),
             )
         self.sources, self.failures, self.program = start | _unchanged(self.sources, start), failures, program
         self.drafts[self.key(failure)] = reason
@@ -282,7 +286,7 @@ class Search:
         proof = self._proven(after, proposal, failure.fqn, site)
         if proof.problem:
             after.forgotten()
-            return Draft(failure, proof.problem, kind.name, after.diff())
+            return Draft(failure, proof.problem, kind.name, after.diff(site.source.text))
         return _Step(kind, proposal, site.source, after, proof, failure)
 
     def _proven(self, after: SourceText, proposal: Proposal, fqn: str, site: Site) -> Proof:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.running.source_lines import source_line
 
 CodePath = tuple[tuple[str, int], ...]
 """Where a code object stands in its file: names from outside in, each with its number among equal names."""
@@ -51,7 +52,11 @@ class SourceText:
     def name(self) -> str:
         """The name that tracebacks know the changed text by."""
         is_changed = self.text != self.original
-        return f"<fixed {self.file} {zlib.crc32(self.text.encode()):08x}>" if is_changed else self.file
+        return (
+            f"<fixed {source_line(self.file, 1).file} {zlib.crc32(self.text.encode()):08x}>"
+            if is_changed
+            else self.file
+        )
 
     def with_text(self, text: str) -> SourceText:
         return replace(self, text=text)
@@ -93,8 +98,8 @@ class SourceText:
 
     def diff(self, since: str | None = None) -> str:
         """The unified diff of the user's file, or of an earlier ``since``; line numbers are those of the file."""
-        before = self.original if since is None else since
-        lines = difflib.unified_diff(before.splitlines(True), self.text.splitlines(True), self.file, self.file, n=2)
+        before, name = self.original if since is None else since, source_line(self.file, 1).file
+        lines = difflib.unified_diff(before.splitlines(True), self.text.splitlines(True), name, name, n=2)
         earlier = replace(self, text=before)
         return "".join(_renumbered(line, earlier) if line.startswith("@@") else line for line in lines)
 

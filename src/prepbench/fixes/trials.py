@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -220,7 +221,10 @@ def _is_wanted(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and is_user_code(trace.tb_frame.f_code)
+    if trace is None or not is_user_code(trace.tb_frame.f_code):
+        return False
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    return line.strip().startswith(("raise", "assert"))
 
 
 __all__ = ["MOST_SAMPLES", "Answer", "TimeLimitReached", "Trial", "answer", "trials"]

@@ -31,8 +31,7 @@ def fix_cards(fixes: Iterable[Any]) -> str:
 
 
 def _fix_card(fix: Any) -> str:
-    place = f"{PurePath(fix.file).name}:{fix.line}"
-    lines = [f"✓ <b>{_name(fix.fqn)}</b> {html.escape(place)}: {html.escape(fix.kind)}"]
+    lines = [f"✓ <b>{_name(fix.fqn)}</b> {html.escape(fix.place)}: {html.escape(fix.kind)}"]
     lines += [f"<small>Right if {html.escape(fix.right_if)}. Proof: {html.escape(fix.proof)}.</small>"]
     if fix.assumption:
         lines.append(f"<small>Assumes: {html.escape(fix.assumption)}.</small>")

@@ -13,8 +13,20 @@ from prepbench.fixes.kinds.empty_selections import EMPTY_SELECTIONS
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.loops import LOOPS
 from prepbench.fixes.kinds.numbers import NUMBERS
+from prepbench.fixes.kinds.selection_counts import SELECTION_COUNTS
 
-KINDS: tuple[Kind, ...] = (CHECKS, EFFECTS, BRANCHES, LOOPS, ARRAYS, NUMBERS, CHOSEN_MODULES, EMPTY_SELECTIONS, COPIES)
+KINDS: tuple[Kind, ...] = (
+    CHECKS,
+    EFFECTS,
+    BRANCHES,
+    LOOPS,
+    ARRAYS,
+    NUMBERS,
+    CHOSEN_MODULES,
+    SELECTION_COUNTS,
+    EMPTY_SELECTIONS,
+    COPIES,
+)
 """Every kind of change, in the order in which they are tried."""
 
 __all__ = ["KINDS", "Kind"]

@@ -10,7 +10,7 @@ from torch import nn
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.numbers import Numbers
 from prepbench.fixes.site import Proposal, Site
-from prepbench.fixes.syntax import expression, replaced
+from prepbench.fixes.syntax import atom, expression, replaced
 
 
 def propose(site: Site) -> Iterator[Proposal]:
@@ -29,8 +29,8 @@ def propose(site: Site) -> Iterator[Proposal]:
             one = cst.Call(cst.Name(each), call.args)
             new = numbers.tensor(index.value)
             found[call] = expression(
-                f"{{torch}}.stack([{{one}} for {each} in {{all}}])[{{index}}]",
-                torch=site.torch, one=one, all=owner.value, index=new,
+                f"{{torch}}.stack([{{one}} for {each} in {{all}}]).index_select(0, {{index}}.reshape(1)).squeeze(0)",
+                torch=site.torch, one=one, all=owner.value, index=atom(new),
             )  # fmt: skip
     if found:
         function = replaced(site.function, found)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import libcst as cst
+import torch
 
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
@@ -81,9 +83,15 @@ class Numbers:
 
     def _changed(self, call: cst.Call) -> Expression | None:
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("item", "tolist"):
-            return self._of_tensor(call.func.value) if self._site.fact(call.func.value).is_tensor else None
+            if not self._site.fact(call.func.value).is_tensor:
+                return None
+            is_list = call.func.attr.value == "tolist"
+            value = call.func.value
+            return expression("{x}.detach()", x=atom(value)) if is_list else self._of_tensor(value)
         name = text_of(call.func)
         values = [arg.value for arg in call.args]
+        if values and _are_tensors(self._site.fact(values[0]).values) and name.endswith("torch.tensor"):
+            return self._made(call, values[0])
         if not values or not any(self._is_data(value) for value in values):
             return None
         if name.startswith("math."):
@@ -155,6 +163,11 @@ class Numbers:
         if len(dtypes) != 1:
             return None
         dtype = cst.parse_expression(str(next(iter(dtypes))).replace("torch", text_of(self._site.torch), 1))
+        kinds = self._site.fact(value).kinds
+        if not isinstance(value, cst.List | cst.Tuple) and kinds & {"list", "tuple"}:
+            if not _are_tensors(self._site.fact(value).values):
+                return None
+            return expression("{torch}.stack({x}).to({dtype})", torch=self._site.torch, x=bare(value), dtype=dtype)
         if not isinstance(value, cst.List | cst.Tuple):
             return expression("{x}.to({dtype})", x=atom(self.tensor(value)), dtype=dtype)
         parts = [element.value for element in value.elements]
@@ -166,6 +179,12 @@ class Numbers:
         ]
         elements = [cst.Element(expression("{x}.to({dtype})", x=atom(part), dtype=dtype)) for part in made]
         return expression("{torch}.stack({parts})", torch=self._site.torch, parts=cst.List(elements))
+
+
+def _are_tensors(values: list[Any]) -> bool:
+    """Whether values were lists of tensors."""
+    lists = [value for value in values if isinstance(value, list | tuple)]
+    return bool(lists) and all(value and all(isinstance(part, torch.Tensor) for part in value) for value in lists)
 
 
 NUMBERS = Kind(
