@@ -21,6 +21,7 @@ from tests.fixes.zoo import branches, places
 from tests.fixes.zoo.all import CASES
 from tests.fixes.zoo.branches import Gate
 from tests.fixes.zoo.effects import ChecksIds
+from tests.fixes.zoo.habits import EarlyExit
 from tests.fixes.zoo.loops import HalvesUntilSmall
 from tests.fixes.zoo.places import InClosure, InHelper, Inherited, SharedClass
 
@@ -239,3 +240,12 @@ def test_a_check_raises_what_it_raised_and_asserts_in_the_graph() -> None:
 
 def test_every_case_of_the_zoo_has_a_name_of_its_own() -> None:
     assert len({case.name for case in CASES.values()}) == len(CASES)
+
+
+def test_a_return_inside_of_a_loop_keeps_what_it_returns() -> None:
+    torch.manual_seed(0)
+    model = EarlyExit()
+    fixed = pb.fix(model, SAMPLES)
+    assert fixed.passed
+    assert equal(fixed.model, model)
+    assert "is None else torch.where(" in fixed.diff

@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 
 from prepbench.fixes.cannot_fix import CannotFix
-from prepbench.fixes.kinds.branches import Branches
+from prepbench.fixes.kinds.branches import Branches, with_body
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.numbers import Numbers
@@ -37,6 +37,8 @@ from prepbench.fixes.syntax import (
 )
 
 Loop = cst.For | cst.While
+_EXITS = (cst.Break, cst.Continue, cst.Return)
+_LEAVING = (cst.Break, cst.Return)
 
 
 def propose(site: Site) -> Iterator[Proposal]:
@@ -48,9 +50,8 @@ def propose(site: Site) -> Iterator[Proposal]:
     for node in [*around[::-1], *(node for node in loops if node not in around)][:1]:
         masked = _Masked(site, node)
         new = masked.statements()
-        body = cst.FlattenSentinel(new)
-        function = replaced(site.function, {node: body})
-        yield Proposal(function, tuple(masked.conditions), masked.assumption)
+        function = masked.after(new) if masked.returns else replaced(site.function, {node: cst.FlattenSentinel(new)})
+        yield Proposal(function, tuple(masked.conditions), masked.assumption, masked.is_telling)
 
 
 def _needs_bound(site: Site, node: Loop) -> bool:
@@ -62,7 +63,7 @@ def _needs_bound(site: Site, node: Loop) -> bool:
 def _breaks(site: Site, node: Loop) -> bool:
     """Whether data decides when the loop is left or goes on."""
     return any(
-        isinstance(part, cst.If) and depends_on_data(site, part.test) and has_exit(part, cst.Break, cst.Continue)
+        isinstance(part, cst.If) and depends_on_data(site, part.test) and has_exit(part, *_EXITS)
         for part in walk_here(node.body)
     )
 
@@ -97,16 +98,23 @@ class _Masked:
     def __post_init__(self) -> None:
         if self.node.orelse is not None:
             raise CannotFix("the loop has an else")
-        if has_exit(self.node.body, cst.Return):
+        if self.returns and not isinstance(self.node, cst.For):
             raise CannotFix("the loop is left by return")
         inner = [node for node in self.site.expressions(cst.If | cst.IfExp) if self._is_inner(node)]
+        self.conditions += [self.site.place(node.test) for node in inner]
         self._branches = Branches(self.site, inner)
         self._active = self._branches.fresh("active")
+        self._result = self._branches.fresh("result") if self.returns else ""
 
     def _is_inner(self, node: Any) -> bool:
         inside = any(part is node for part in walk_here(self.node.body))
-        exits = isinstance(node, cst.If) and has_exit(node, cst.Break)
+        exits = isinstance(node, cst.If) and has_exit(node, *_LEAVING)
         return inside and not exits and depends_on_data(self.site, node.test)
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether something is left out while the model is traced."""
+        return self._branches.is_telling
 
     def statements(self) -> list[Statement]:
         """What stands in the place of the loop."""
@@ -151,7 +159,7 @@ class _Masked:
         assert isinstance(self.node, cst.For)
         start = assignment(self._active, expression("{torch}.tensor(True)", torch=self.site.torch))
         body = self._predicated(body_of(self.node.body))
-        if not has_exit(self.node.body, cst.Break):
+        if not has_exit(self.node.body, *_LEAVING):
             loop = self.node.with_changes(body=block_of(body))
             return [loop]
         loop = self.node.with_changes(body=block_of(body), leading_lines=())
@@ -198,7 +206,7 @@ class _Masked:
         statements = _without_continue(self.site, statements)
         segment: list[Statement] = []
         for each in statements:
-            if isinstance(each, cst.If) and has_exit(each, cst.Break):
+            if isinstance(each, cst.If) and has_exit(each, *_LEAVING):
                 made += self._assigned(segment)
                 segment = []
                 made += self._left(each)
@@ -208,7 +216,7 @@ class _Masked:
 
     def _assigned(self, statements: Sequence[Statement]) -> list[Statement]:
         """Statements whose names change only while the loop is active."""
-        needs_mask = has_exit(self.node.body, cst.Break) or isinstance(self.node, cst.While) or self._bound
+        needs_mask = has_exit(self.node.body, *_LEAVING) or isinstance(self.node, cst.While) or self._bound
         if not needs_mask:
             return self._branches.block(statements)
         plain: list[Statement] = []
@@ -227,28 +235,66 @@ class _Masked:
     def _left(self, each: cst.If) -> list[Statement]:
         """``if condition: ...; break``: what it does first is done, and then the loop is no longer active."""
         body = body_of(each.body)
-        if each.orelse is not None or not isinstance(small_of(body[-1]), cst.Break) or has_exit(body[:-1], cst.Break):
+        last = small_of(body[-1])
+        if each.orelse is not None or not isinstance(last, _LEAVING) or has_exit(body[:-1], *_LEAVING):
             raise CannotFix("the loop is left in more than one way at once")
         condition = condition_of(self.site, each.test)
         if depends_on_data(self.site, each.test):
             self.conditions.append(self.site.place(each.test))
         made: list[Statement] = []
-        if len(body) > 1:
+        if len(body) > 1 or isinstance(last, cst.Return):
             name, active = self._branches.fresh("leaving"), self._active
             made.append(assignment(name, expression("{a} & {c}", a=cst.Name(active), c=atom(condition))))
             self._active = name
             made += self._assigned(body[:-1])
+            made += self._kept(last)
             self._active = active
             condition = cst.Name(name)
         value = expression("{a} & ~{c}", a=cst.Name(self._active), c=atom(condition))
         return [*made, assignment(self._active, value)]
+
+    # -- a loop that return leaves -------------------------------------------------------------------------------------
+
+    @property
+    def returns(self) -> bool:
+        """Whether a ``return`` leaves the loop."""
+        return has_exit(self.node.body, cst.Return)
+
+    def _kept(self, last: Any) -> list[Statement]:
+        """What is returned from the loop, kept for later; the first value stands for all until one is chosen."""
+        if not isinstance(last, cst.Return):
+            return []
+        if last.value is None:
+            raise CannotFix("the loop is left by a return of nothing")
+        parts = {"r": cst.Name(self._result), "v": atom(last.value), "l": cst.Name(self._active)}
+        value = expression("{v} if {r} is None else {torch}.where({l}, {v}, {r})", torch=self.site.torch, **parts)
+        return [assignment(self._result, value)]
+
+    def after(self, loop: Sequence[Statement]) -> cst.CSTNode:
+        """The function with the masked loop, and a choice of what it returns at its end."""
+        assert isinstance(self.site.function, cst.FunctionDef)
+        statements = body_of(self.site.function.body)
+        if self.node not in statements:
+            raise CannotFix("return leaves a loop inside of another statement")
+        at = statements.index(self.node)
+        *rest, last = self._branches.block(statements[at + 1 :]) or [cst.SimpleStatementLine([cst.Return()])]
+        final = small_of(last)
+        if not isinstance(final, cst.Return) or final.value is None or has_exit(rest, cst.Return):
+            raise CannotFix("the function ends without a value after a loop that return leaves")
+        parts = {"r": cst.Name(self._result), "v": atom(final.value), "l": cst.Name(self._active)}
+        value = expression("{v} if {r} is None else {torch}.where({l}, {v}, {r})", torch=self.site.torch, **parts)
+        start = assignment(self._result, cst.Name("None"))
+        end = cst.SimpleStatementLine([cst.Return(value)])
+        return with_body(self.site.function, [*statements[:at], start, *loop, *rest, end])
 
     def _is_carried(self, name: str) -> bool:
         """Whether a name has a value before the loop."""
         first = self.site.place(self.node)[0]
         lines = self.site.expressions(cst.Assign | cst.AugAssign | cst.AnnAssign | cst.NamedExpr)
         before = any(self.site.place(n)[0] < first and name in stored_names(n) for n in lines)
-        if not before and name not in self.site.parameters and self._is_read_after(name):
+        # what return leaves behind is read only where the loop was active to its end
+        only_returns = self.returns and not has_exit(self.node.body, cst.Break)
+        if not before and not only_returns and name not in self.site.parameters and self._is_read_after(name):
             raise CannotFix(f"{name!r} has a value only if the loop runs at least once")
         return before or name in self.site.parameters
 
