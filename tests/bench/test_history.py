@@ -126,6 +126,9 @@ def test_a_proven_rewrite_is_applied_to_a_copy_and_can_be_undone() -> None:
     net = nn.Sequential(nn.Linear(4, 4), Gate()).eval()
     bench = pb.Bench(net, tracing_inputs=samples)
     bench.set_target("PyTorch eager")
+    assert not bench.summary().fixes_known
+    bench.find_fixes()
+    assert bench.summary().fixes_known
     (card,) = bench.summary().failures
     assert card.can_fix
     assert "torch.where" in card.diff
@@ -143,7 +146,7 @@ def test_a_proven_rewrite_is_applied_to_a_copy_and_can_be_undone() -> None:
     assert torch.equal(scope["compiled"](samples[1]), compiled(samples[1]))
     bench.undo()
     assert bench.collection.failures
-    with pytest.raises(SettingsError, match="no rewrite"):
+    with pytest.raises(SettingsError, match="no fix to apply"):
         bench.apply_fix("0")
 
 

@@ -85,6 +85,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
             {"name": "results", "title": "Results", "status": "", "kind": ""},
         ],
         "selected": "",
+        "fixes_known": True,
         "failures": [failure("layers.3.gate"), failure("router", diff=DIFF, can_fix=True, count=3)],
         "assumptions": ["seq ≤ 512: positions.weight has 512 rows", "B is the same in ids and mask"],
         "leaf_wrap": False,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.bench.summarize import summarize
+from prepbench.errors import CaptureError
+from prepbench.fixes import fix
+from prepbench.jobs import check_cancelled
 from prepbench.measure.run import compare
 from prepbench.widgets.bench import BenchControls, bench_bundle, bench_widget
 
@@ -231,3 +236,65 @@ def test_a_fix_changes_the_diagram_in_its_place() -> None:
     assert "pbb-picture" in box.children[1]._dom_classes
     _click(box.children[0], action="undo")
     assert not bench.state.fixes
+
+
+def _gated() -> pb.Bench:
+    samples = [torch.rand(2, 4), -torch.rand(3, 4)]
+    bench = pb.Bench(nn.Sequential(nn.Linear(4, 4), Gate()).eval(), tracing_inputs=samples, calibration_inputs=samples)
+    bench.set_target("PyTorch eager")
+    return bench
+
+
+def test_fixes_are_looked_for_in_the_background_once_the_bench_is_shown() -> None:
+    controls = BenchControls(_gated())
+    assert not controls.fixes_known
+    assert not controls.failures[0]["can_fix"]
+    controls.look_for_fixes()
+    assert controls._search is not None
+    controls._search.result(120)
+    assert controls.fixes_known
+    assert controls.failures[0]["can_fix"]
+    _click(controls, action="apply_fix", fqn="1")
+    assert controls.failures[0]["fixed"]
+
+
+def test_a_compile_goes_before_the_search_for_fixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, left = threading.Event(), threading.Event()
+
+    def slow(model: Any, samples: Any, *, progress: Any) -> Any:
+        begun.set()
+        while not left.is_set():
+            time.sleep(0.01)
+            check_cancelled()
+        return fix(model, samples)
+
+    monkeypatch.setattr("prepbench.bench.captures.fix", slow)
+    controls = BenchControls(_gated())
+    controls.look_for_fixes()
+    assert begun.wait(60)
+    first = controls._search
+    _click(controls, action="compile")
+    assert controls.bench.job is not None
+    with pytest.raises(pb.PrepbenchError):
+        controls.bench.job.result(120)
+    assert first is not None
+    with pytest.raises(pb.Cancelled):
+        first.result(60)
+    left.set()
+    assert controls._search is not first, "it goes on when the compile has ended"
+    controls._search.result(120)
+    assert controls.failures[0]["can_fix"]
+
+
+def test_a_search_that_fails_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(model: Any, samples: Any, *, progress: Any) -> Any:
+        raise CaptureError("no")
+
+    monkeypatch.setattr("prepbench.bench.captures.fix", failing)
+    controls = BenchControls(_gated())
+    controls.look_for_fixes()
+    assert controls._search is not None
+    with pytest.raises(CaptureError):
+        controls._search.result(60)
+    assert controls.fixes_known
+    assert not controls.failures[0]["can_fix"]

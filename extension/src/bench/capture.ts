@@ -14,7 +14,7 @@ export function captureStep(model: BenchModel, ends: Cleanups): HTMLElement {
   return make(
     "div",
     { class: "pbb-capture" },
-    live(model, ["failures", "running"], failuresView, ends),
+    live(model, ["failures", "fixes_known", "running"], failuresView, ends),
     live(model, ["selected", "leaves", "leaf_wrap", "leaf_label", "failures"], leavesView, ends),
     live(model, ["assumptions"], assumptionsView, ends),
   );
@@ -34,10 +34,12 @@ function failuresView(model: BenchModel): HTMLElement {
       ? `✕ ${counted(modules, "module")} cannot be captured.`
       : "✓ What could not be captured is dealt with.";
   const head = make("div", { class: "pbb-line" }, make("b", { role: "status" }, words), again);
+  const looking = open.length > 0 && !model.get("fixes_known");
+  const soon = looking ? [make("p", { class: "pbb-dim", role: "status" }, "Looking for changes that work …")] : [];
   const cards = failures.slice(0, AT_ONCE).map((failure) => card(model, failure));
   const rest = failures.length - cards.length;
   const more = rest > 0 ? [make("p", { class: "pbb-dim" }, `and ${rest} more, listed in the report`)] : [];
-  return make("div", { class: "pbb-stack" }, head, ...cards, ...more);
+  return make("div", { class: "pbb-stack" }, head, ...soon, ...cards, ...more);
 }
 
 function card(model: BenchModel, failure: FailureSummary): HTMLElement {

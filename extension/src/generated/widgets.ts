@@ -19,6 +19,7 @@ export interface BenchSummary {
   steps: StepSummary[];
   selected: string;
   failures: FailureSummary[];
+  fixes_known: boolean;
   assumptions: string[];
   leaf_wrap: boolean;
   leaf_label: string;

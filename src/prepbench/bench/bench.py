@@ -112,6 +112,21 @@ class Bench(Runs):
         self._captures.capture(self.state, progress)
         self._changed()
 
+    def find_fixes(self, progress: ProgressCallback = report_nothing) -> None:
+        """Look for changes that let the failing modules be captured, and prove them, as :func:`prepbench.fix` does.
+
+        The cards of :meth:`summary` have them from then on. The widget does this by itself, in the background.
+
+        Args:
+            progress: hears of each failure that is looked into; raise :class:`prepbench.Cancelled` from it to stop.
+        """
+        check_progress(progress)
+        if not self._captures.searched:
+            try:
+                self._captures.search(progress)
+            finally:
+                self._changed()
+
     def apply_fix(self, fqn: str) -> None:
         """Apply the proven fix of a failing module to a copy of the model.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from torch import nn
@@ -15,7 +16,7 @@ from prepbench.checks import described
 from prepbench.errors import SettingsError
 from prepbench.fixes import Draft, Fix, Fixed, fix, fix_of
 from prepbench.inputs import Sample
-from prepbench.jobs import Progress, ProgressCallback
+from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
 
 
 class Captures:
@@ -32,6 +33,8 @@ class Captures:
         self._collections: dict[tuple[str, ...], GraphCollection] = {}
         self._models: dict[tuple[str, ...], nn.Module] = {(): model}
         self._fixed: Fixed | None = None
+        self._hopeless = False
+        self._searching = threading.RLock()
         self._verified: tuple[DynamicAxes, AxesReport] | None = None
 
     def collection(self, fixes: tuple[str, ...] = ()) -> GraphCollection:
@@ -43,21 +46,35 @@ class Captures:
     def model(self, fixes: tuple[str, ...]) -> nn.Module:
         """The model itself, or a copy around the same tensors with the fixes applied."""
         if fixes not in self._models:
-            self._models[fixes] = self._found().model_with(*(self._fix(fqn).fqn for fqn in fixes))
+            self._models[fixes] = self.search().model_with(*(self._fix(fqn).fqn for fqn in fixes))
         return self._models[fixes]
 
     @property
     def fixes(self) -> dict[str, Fix | Draft]:
-        """The fix or draft of each failure, by its FQN."""
-        if not self.collection().failures:
+        """The fix or draft of each failure, by its FQN, as far as they were looked for."""
+        fixed = self._fixed
+        if fixed is None:
             return {}
-        found = {failure.fqn: fix_of(failure, self._found()) for failure in self.collection().failures}
+        found = {failure.fqn: fix_of(failure, fixed) for failure in self.collection().failures}
         return {fqn: each for fqn, each in found.items() if each is not None}
 
-    def _found(self) -> Fixed:
-        if self._fixed is None:
-            self._fixed = fix(self._model, self._samples)
-        return self._fixed
+    @property
+    def searched(self) -> bool:
+        """Whether fixes were looked for, or there is nothing to fix."""
+        return self._fixed is not None or self._hopeless or not self.collection().failures
+
+    def search(self, progress: ProgressCallback = report_nothing) -> Fixed:
+        """The fixes of the model; who comes while another thread looks for them waits for that one."""
+        with self._searching:
+            if self._fixed is None:
+                try:
+                    self._fixed = fix(self._model, self._samples, progress=progress)
+                except (Cancelled, KeyboardInterrupt):
+                    raise
+                except Exception:
+                    self._hopeless = True  # it would fail again
+                    raise
+            return self._fixed
 
     def check_fix(self, fqn: str) -> None:
         """Check that there is a proven fix.
@@ -71,6 +88,7 @@ class Captures:
         """Trace again, capture with the choices, and verify the axes."""
         self._collections.pop(state.fixes, None)
         self._fixed = self._fixed if state.fixes else None
+        self._hopeless = False
         progress(Progress("capture", 0, 3))
         self.collection(state.fixes)
         progress(Progress("capture", 1, 3))
@@ -90,6 +108,8 @@ class Captures:
         return self._verified[1] if self._verified is not None and self._verified[0] == axes else None
 
     def _fix(self, fqn: str) -> Fix:
+        if not self.searched:
+            self.search()
         found = self.fixes
         chosen = found.get(fqn) if isinstance(fqn, str) else None
         if not isinstance(chosen, Fix):

@@ -58,6 +58,7 @@ def summarize(bench: Runs, captures: Captures, facts: tuple[LayerFacts, ...], co
         steps=steps,
         selected=bench.selected,
         failures=failures,
+        fixes_known=captures.searched,
         assumptions=_assumptions(captures, state.fixes),
         leaf_wrap=state.leaf_wrap,
         leaf_label=LEAF_LABEL,

@@ -260,6 +260,7 @@ class BenchSummary:
         steps: the rail.
         selected: the FQN of the selected layer or module; "" for none.
         failures: what cannot be captured.
+        fixes_known: whether changes that work were looked for.
         assumptions: what the graph takes for granted.
         leaf_wrap: whether modules that cannot be captured become leaf modules.
         leaf_label: the words beside the checkbox for that.
@@ -292,6 +293,7 @@ class BenchSummary:
     steps: tuple[StepSummary, ...]
     selected: str
     failures: tuple[FailureSummary, ...]
+    fixes_known: bool
     assumptions: tuple[str, ...]
     leaf_wrap: bool
     leaf_label: str

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prepbench.checks import check_table, described
+from prepbench.checks import check_progress, check_table, described
 from prepbench.errors import InputError
 from prepbench.fixes.results import Fixed
 from prepbench.fixes.search import Search
+from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced, checked_samples
 
 
 @shows_progress("fix")
-def fix(model: Any, samples: Any, *, bounds: Mapping[str, int] | int | None = None) -> Fixed:
+def fix(
+    model: Any,
+    samples: Any,
+    *,
+    bounds: Mapping[str, int] | int | None = None,
+    progress: ProgressCallback = report_nothing,
+) -> Fixed:
     """Change a copy of the model, failure by failure, until it can be captured as one graph.
 
     Each change is made in the user's source, and counts only once it is proven: the failure is gone and no other one is
@@ -30,6 +37,7 @@ def fix(model: Any, samples: Any, *, bounds: Mapping[str, int] | int | None = No
         bounds: the most iterations of loops that end when values say so: one number for all, or by the name of the
             variable that a loop counts or decides with; by default the most that were seen, which is stated as an
             assumption and checked at run time.
+        progress: hears of each failure that is looked into; raise :class:`prepbench.Cancelled` from it to stop.
 
     Returns:
         A :class:`Fixed`: ``.model`` is the changed copy, which shares the tensors, ``.applied`` the fixes,
@@ -46,8 +54,9 @@ def fix(model: Any, samples: Any, *, bounds: Mapping[str, int] | int | None = No
     """
     check_traced("model", model)
     _check_bounds(bounds)
+    check_progress(progress)
     chosen = checked_samples(model, samples)
-    search = Search(as_module(model), chosen, bounds)
+    search = Search(as_module(model), chosen, bounds, progress)
     search.run()
     problem = search.program_problem()
     if problem:

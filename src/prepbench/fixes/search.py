@@ -24,7 +24,7 @@ from prepbench.fixes.source_text import SourceText, does_the_same
 from prepbench.fixes.swapped import swapped_model
 from prepbench.fixes.syntax import replaced, with_import
 from prepbench.inputs import Sample
-from prepbench.jobs import check_cancelled
+from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.running.outcomes import without_output
 from prepbench.running.source_lines import code_frame, file_of, source_line
 from prepbench.running.twin import Twin
@@ -54,6 +54,7 @@ class Search:
         model: the user's model, which stays as it is.
         samples: its samples.
         bounds: the most iterations of loops.
+        progress: hears of each failure.
         sources: the files that were read, with their changes.
         applied: what was found and proven.
         drafts: why a failure stays, by its key.
@@ -62,6 +63,7 @@ class Search:
     model: torch.nn.Module
     samples: Sequence[Sample]
     bounds: Mapping[str, int] | int | None = None
+    progress: ProgressCallback = report_nothing
     sources: dict[str, SourceText] = field(default_factory=dict)
     applied: list[Fix] = field(default_factory=list)
     drafts: dict[Key, Draft] = field(default_factory=dict)
@@ -77,6 +79,8 @@ class Search:
             if failure is None:
                 return
             check_cancelled()
+            done = len(self.applied) + len(self.drafts)
+            self.progress(Progress("fix", done, max(done, len(self.failures)), failure.fqn or "the model itself"))
             self._fix(failure)
 
     # -- the model with the changes ------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from prepbench.bench.progress import COMPARING, RunProgress
 from prepbench.bench.shown import still
 from prepbench.bench.state import Precision, display_name
 from prepbench.errors import PrepbenchError
-from prepbench.jobs import CANCELLING, Cancelled, Progress, ProgressCallback
+from prepbench.jobs import CANCELLING, Cancelled, Job, Progress, ProgressCallback
 from prepbench.views.page import STATIC, packed
 from prepbench.views.run_chart import runs_bundle
 from prepbench.widgets.actions import perform
@@ -88,6 +88,7 @@ class BenchControls(anywidget.AnyWidget):
         self._status = RunStatus()
         self._run = RunProgress(1)
         self._told = 0.0
+        self._search: Job[None] | None = None
         self._still: tuple[BenchSummary, dict[str, Any]] | None = None
         self._shown = {**vars(bench.summary()), **vars(self._status)}
         traits = traits_of(BenchSummary, RunStatus)
@@ -108,13 +109,19 @@ class BenchControls(anywidget.AnyWidget):
         """Capture again in the background."""
         self._start(self.bench.capture, 1)
 
+    def look_for_fixes(self) -> None:
+        """Look for changes that work in the background, while nothing else runs there."""
+        is_looking = self._search is not None and not self._search.done
+        if not (is_looking or self._status.running or self.bench.summary().fixes_known):
+            self._search = Job(self.bench.find_fixes)
+
     def cancel(self) -> None:
         """Stop what runs in the background, if anything does."""
         self.bench.cancel()
 
     def still(self) -> dict[str, Any]:
         """The bench as it stands, for where there is no kernel or no trust; made once per change."""
-        summary = replace(self.bench.summary(), selected="")  # which is not shown there
+        summary = replace(self.bench.summary(), selected="", fixes_known=True)  # nothing is looked for there
         if self._still is None or self._still[0] != summary:
             self._still = summary, {**still(self.bench), "text/plain": repr(self.bench)}
         return self._still[1]
@@ -125,13 +132,19 @@ class BenchControls(anywidget.AnyWidget):
 
     def close(self) -> None:
         """Stop listening to the bench and close the widget."""
+        self._end_search()
         self._stop_listening()
         super().close()
+
+    def _end_search(self) -> None:
+        if self._search is not None:
+            self._search.cancel()
 
     def _start(self, work: Callable[[ProgressCallback], Any], targets: int) -> None:
         seconds = next((run.stages for run in reversed(self.bench.runs) if not run.error), {})
         self._run = RunProgress(targets, seconds)
         self._set_status(replace(RunStatus(), running=True, stage="starting"))
+        self._end_search()  # it would hold up what was asked for, and goes on afterwards
         try:
             self.bench.in_background(work, self._on_progress, functools.partial(self._on_end, work))
         except PrepbenchError:
@@ -196,6 +209,7 @@ class BenchControls(anywidget.AnyWidget):
             self._run.note(f"used again: {', '.join(self.bench.runs[-1].reused)}")
         self._run.note("done" if error is None else "cancelled" if isinstance(error, Cancelled) else "failed")
         self._set_status(RunStatus(log=self._run.log, elapsed_s=round(self._run.elapsed, 1), message=message))
+        self.look_for_fixes()
 
 
 def bench_widget(bench: Bench) -> ipywidgets.VBox:
@@ -272,6 +286,7 @@ def bench_bundle(bench: Bench) -> dict[str, Any]:
     bench.refresh()  # the notebook may have named it since
     widget = bench_widget(bench)
     controls: BenchControls = widget.children[0]
+    controls.look_for_fixes()
     return {
         _WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},
         **controls.still(),
