@@ -116,9 +116,6 @@ class Bench(Runs):
         """Look for changes that let the failing modules be captured, and prove them, as :func:`prepbench.fix` does.
 
         The cards of :meth:`summary` have them from then on. The widget does this by itself, in the background.
-
-        Args:
-            progress: hears of each failure that is looked into; raise :class:`prepbench.Cancelled` from it to stop.
         """
         check_progress(progress)
         if not self._captures.searched:

@@ -120,7 +120,7 @@ def check_names(model: torch.nn.Module) -> None:
     """
     for path, module in model.named_modules():
         for table in ("_modules", "_parameters", "_buffers"):
-            for name in vars(module)[table].keys():  # noqa: SIM118 (a scripted module's table is no dict)
+            for name in getattr(module, table).keys():  # noqa: SIM118 (a scripted module's table is no dict)
                 if keyword.iskeyword(name) or set(name) & _NOT_QUOTED:
                     safe = re.sub(r"\W", "_", name) + ("_" if keyword.iskeyword(name) else "")
                     raise InputError(

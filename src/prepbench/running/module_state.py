@@ -55,10 +55,9 @@ def tensors_of(root: torch.nn.Module) -> tuple[list[torch.nn.Parameter], list[to
     parameters: dict[int, Any] = {}
     others: dict[int, torch.Tensor] = {}
     for module in root.modules():
-        own = vars(module)
-        parameters.update((id(value), value) for value in own["_parameters"].values() if value is not None)
-        others.update((id(value), value) for value in own["_buffers"].values() if value is not None)
-        others.update((id(value), value) for value in own.values() if _is_tensor(value))
+        parameters.update((id(value), value) for value in module._parameters.values() if value is not None)
+        others.update((id(value), value) for value in module._buffers.values() if value is not None)
+        others.update((id(value), value) for value in vars(module).values() if _is_tensor(value))
     return list(parameters.values()), list(others.values())
 
 
