@@ -134,10 +134,12 @@ def check_all_of(name: str, values: object, kind: type, remedy: str) -> None:
 
 
 def described(value: Any) -> str:
-    """A value as it stands in a message: short values themselves, of others the type."""
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    """A value as it stands in a message: short values themselves and short lists of them, of others the type."""
+    if _is_plain(value):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."
+    if isinstance(value, list | tuple) and len(value) <= 8 and all(map(_is_plain, value)) and len(repr(value)) <= 60:
+        return repr(value)
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if callable(value) and hasattr(value, "__name__"):
@@ -145,3 +147,7 @@ def described(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset | Mapping):
         return f"{type(value).__name__} of length {len(value)}"
     return type(value).__name__
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | bytes)

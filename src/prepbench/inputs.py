@@ -137,7 +137,21 @@ def _transformed(function: Callable[[Any], Any], element: Any, place: str) -> An
         ) from error
 
 
+def scripted_signature(module: torch.jit.ScriptModule) -> inspect.Signature:
+    """The parameters of a scripted module's forward, which has no signature in Python where the module was traced."""
+    forward: Any = module.forward
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    return inspect.Signature(
+        [
+            inspect.Parameter(one.name, kind, default=one.default_value if one.has_default_value() else empty)
+            for one in forward.schema.arguments[1:]
+        ]
+    )
+
+
 def _signature(module_or_function: Callable[..., Any]) -> inspect.Signature | None:
+    if isinstance(module_or_function, torch.jit.ScriptModule):
+        return scripted_signature(module_or_function)
     try:
         return inspect.signature(forward_of(module_or_function))
     except (TypeError, ValueError):  # builtins without a signature

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from prepbench import interrupts
-from prepbench.checks import check_function, check_progress, check_seconds
+from prepbench.checks import check_function, check_progress, check_seconds, check_switch
 from prepbench.errors import PrepbenchError
 
 T = TypeVar("T")
@@ -75,6 +75,10 @@ class Job(Generic[T]):
         function: called once with a progress callback. Cancellation is delivered by that callback, which
             raises :class:`Cancelled`, and by :func:`check_cancelled`, which loops call between two steps.
         progress: receives each step, in the job's thread.
+        on_begin: called before the function, by who begins the job; not where it was cancelled before.
+        on_end: called once at the end, with the error or None: in the job's thread, or in that of who cancels a job
+            that has not begun.
+        waits: begin only when :meth:`begin` is called.
 
     Example:
         >>> job = Job(lambda progress: 6 * 7)
@@ -82,17 +86,38 @@ class Job(Generic[T]):
         42
     """
 
-    def __init__(self, function: Callable[[ProgressCallback], T], progress: ProgressCallback = report_nothing) -> None:
+    def __init__(
+        self,
+        function: Callable[[ProgressCallback], T],
+        progress: ProgressCallback = report_nothing,
+        *,
+        on_begin: Callable[[], None] | None = None,
+        on_end: Callable[[BaseException | None], None] | None = None,
+        waits: bool = False,
+    ) -> None:
         check_function("function", function, "function(progress)")
         check_progress(progress)
+        check_function("on_begin", on_begin, "on_begin()", optional=True)
+        check_function("on_end", on_end, "on_end(error)", optional=True)
+        check_switch("waits", waits)
         self._function = function
         self._progress = progress
-        self._cancel = threading.Event()
+        self._on_begin, self._on_end = on_begin, on_end
+        self._cancel, self._ended = threading.Event(), threading.Event()
+        self._waits = threading.Lock()  # taken by who begins the job, or ends it before it begins
         self._value: T | None = None
         self._error: BaseException | None = None
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._run,), daemon=True)
-        self._thread.start()
+        if not waits:
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin a job that waits; does nothing where it has begun or was cancelled."""
+        if self._waits.acquire(blocking=False):
+            if self._on_begin is not None:
+                self._on_begin()
+            self._thread.start()
 
     def _run(self) -> None:
         _cancelled.set(self._cancel)
@@ -102,6 +127,16 @@ class Job(Generic[T]):
             self._error = Cancelled(str(stop)).with_traceback(stop.__traceback__)
         except BaseException as error:  # delivered by result()
             self._error = error
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            if self._on_end is not None:
+                self._on_end(self._error)
+        except BaseException as error:  # delivered by result(), too
+            self._error = self._error or error
+        finally:
+            self._ended.set()
 
     def _step(self, progress: Progress) -> None:
         if self._cancel.is_set():
@@ -109,21 +144,25 @@ class Job(Generic[T]):
         self._progress(progress)
 
     def cancel(self) -> None:
-        """Ask the job to stop at its next step; progress says at once that it was heard."""
-        if not self.done and not self._cancel.is_set():
-            self._cancel.set()
+        """Ask the job to stop at its next step, which progress says at once; one that waits never begins."""
+        if self.done or self._cancel.is_set():
+            return
+        self._cancel.set()
+        if self._waits.acquire(blocking=False):
+            self._error = Cancelled(_text(""))
+            self._end()
+        else:
             self._progress(Progress(CANCELLING, message="Cancelling ..."))
 
     @property
     def done(self) -> bool:
         """Whether the function has returned or raised."""
-        return not self._thread.is_alive()
+        return self._ended.is_set()
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the value; raises what the function raised, or ``TimeoutError`` after ``timeout`` seconds."""
         check_seconds("timeout", timeout, optional=True)
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        if not self._ended.wait(timeout):
             raise TimeoutError(f"The job is still running after {timeout} s.")
         if self._error is not None:
             raise self._error
@@ -137,5 +176,5 @@ class Job(Generic[T]):
     def __repr__(self) -> str:
         state = "failed" if self._error is not None else "done"
         if not self.done:
-            state = "cancelling" if self._cancel.is_set() else "running"
+            state = "cancelling" if self._cancel.is_set() else "running" if self._waits.locked() else "waiting"
         return f"Job({state})"

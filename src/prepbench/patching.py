@@ -8,7 +8,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,10 @@ class Undo:
     def add(self, step: Callable[[], Any]) -> None:
         """Have ``step`` run at the end; it must do no harm if the change was never made."""
         self._steps.append(step)
+
+    def add_all(self, steps: Iterable[Callable[[], Any]]) -> None:
+        """:meth:`add` for each of them; what raises while it makes them leaves those before it registered."""
+        self._steps.extend(steps)
 
     def run(self) -> None:
         """Put everything back."""

@@ -1,7 +1,8 @@
 """What safety costs: the share of capture and compile that goes into the lock, twins, undoing and safe points.
 
 Each case runs once to load everything, and then :data:`RUNS` times. Counted is what happens when a block begins or ends
-in which something is replaced, held back or put back, the making of twins, and the questions whether to stop.
+in which something is replaced, held back or put back, noting what a run may change, the making of twins, and the
+questions whether to stop. All of it in CPU time, so that other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from unittest import mock
 from prepbench import jobs
 from prepbench.running import tracing as tracing_module
 from prepbench.running import twin as twin_module
+from prepbench.running import unchanged as unchanged_module
 from tests.benchmarks.models import build
 from tests.benchmarks.revisions import TASKS
 
@@ -35,22 +37,26 @@ class Spent:
     """Seconds by what they went into; what is inside something counted is not counted again."""
 
     def __init__(self) -> None:
-        self.seconds = {"blocks": 0.0, "twins": 0.0}
+        self.seconds = {"blocks": 0.0, "noted": 0.0, "twins": 0.0}
         self.questions = 0
         self._inside = False
 
     def timed(self, kind: str, call: Callable[[], Any]) -> Any:
         if self._inside:
             return call()
-        self._inside, start = True, time.perf_counter()
+        self._inside, start = True, time.process_time()
         try:
             return call()
         finally:
-            self.seconds[kind] += time.perf_counter() - start
+            self.seconds[kind] += time.process_time() - start
             self._inside = False
 
     def around(self, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: self.timed(kind, lambda: original(*args, **kwargs))
+
+    @staticmethod
+    def method(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: call(*args)
 
     def around_block(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(manager: Any, *args: Any) -> Any:
@@ -71,8 +77,9 @@ class Spent:
         with contextlib.ExitStack() as stack:
             for name in ("__enter__", "__exit__"):
                 stack.enter_context(mock.patch.object(manager, name, self.around_block(getattr(manager, name))))
-            made = self.around("twins", twin_module.Twin.__init__)
-            stack.enter_context(mock.patch.object(twin_module.Twin, "__init__", lambda *args: made(*args)))
+            for made, kind in ((twin_module.Twin, "twins"), (unchanged_module.NotedState, "noted")):
+                start = self.around(kind, made.__init__)
+                stack.enter_context(mock.patch.object(made, "__init__", self.method(start)))
             stack.enter_context(mock.patch.object(tracing_module, "check_cancelled", self.asked))
             yield
 
@@ -83,10 +90,10 @@ def share(task: str, name: str, question: float) -> tuple[float, str]:
     TASKS[task](model, samples)
     shares, parts = [], ""
     for _ in range(RUNS):
-        spent, start = Spent(), time.perf_counter()
+        spent, start = Spent(), time.process_time()
         with spent.counted():
             TASKS[task](model, samples)
-        whole = time.perf_counter() - start
+        whole = time.process_time() - start
         seconds = {**spent.seconds, f"{spent.questions} questions": spent.questions * question}
         shares.append(sum(seconds.values()) / whole)
         parts = ", ".join(f"{kind} {value * 1e3:.1f} ms" for kind, value in seconds.items()) + f" of {whole:.2f} s"

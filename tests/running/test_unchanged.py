@@ -12,7 +12,7 @@ from torch import nn
 
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
-from prepbench.running.unchanged import dense_copy, detached_copy, own_copy, unchanged
+from prepbench.running.unchanged import NotedState, dense_copy, detached_copy, own_copy, unchanged
 
 
 class Restless(nn.Module):
@@ -94,3 +94,29 @@ def test_detached_copies_have_no_gradients() -> None:
     copied: dict[str, Any] = detached_copy({"y": [x * 2], "n": 1})
     assert not copied["y"][0].requires_grad
     assert copied["n"] == 1
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.log: list[float] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.log.append(float(x.sum()))
+        self.last = x
+        return x + torch.rand(()) * 0 + len(self.log)
+
+
+def test_what_was_noted_once_is_put_back_after_each_run() -> None:
+    model, x = Counting(), torch.ones(2)
+    noted = NotedState(model)
+    for _ in range(3):
+        start = torch.random.get_rng_state()
+        with noted.unchanged():
+            assert torch.equal(model(x), x + 1)
+        assert model.calls == 0
+        assert model.log == []
+        assert not hasattr(model, "last")
+        assert torch.equal(torch.random.get_rng_state(), start)

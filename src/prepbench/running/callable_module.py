@@ -13,6 +13,7 @@ import torch
 
 from prepbench.checks import described
 from prepbench.errors import InputError
+from prepbench.inputs import scripted_signature
 
 
 class FunctionModule(torch.nn.Module):
@@ -37,10 +38,11 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
     """
     if isinstance(module_or_function, torch.jit.ScriptModule):
         # its forward runs outside Python, so a module around it is captured
-        return FunctionModule(
-            _with_signature(lambda *args, **kwargs: module_or_function(*args, **kwargs), module_or_function),
-            is_scripted=True,
-        )
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return module_or_function(*args, **kwargs)
+
+        vars(call)["__signature__"] = scripted_signature(module_or_function)
+        return FunctionModule(call, is_scripted=True)
     if isinstance(module_or_function, torch.nn.Module):
         return module_or_function
     if isinstance(module_or_function, type) and issubclass(module_or_function, torch.nn.Module):
@@ -59,20 +61,6 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
         clone.__dict__["forward"] = types.MethodType(module_or_function.__func__, clone)
         return clone
     return FunctionModule(module_or_function)
-
-
-def _with_signature(function: Callable[..., Any], scripted: torch.jit.ScriptModule) -> Callable[..., Any]:
-    """The function with the parameters of the scripted module's forward, after which inputs are named."""
-    # the forward of one that was traced has no Python signature
-    forward: Any = scripted.forward
-    arguments = forward.schema.arguments[1:]
-    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    parameters = [
-        inspect.Parameter(one.name, kind, default=one.default_value if one.has_default_value() else empty)
-        for one in arguments
-    ]
-    vars(function)["__signature__"] = inspect.Signature(parameters)
-    return function
 
 
 def with_forward_fn(module_or_function: Any, forward_fn: Callable[..., Any]) -> torch.nn.Module:

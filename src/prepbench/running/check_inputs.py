@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import keyword
@@ -21,6 +22,7 @@ from prepbench.running.object_nodes import register_nodes
 from prepbench.running.outcomes import without_output
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
+from prepbench.running.written_parameters import is_known, writes_watched
 
 
 def checked_samples(function: Callable[..., Any], inputs: Any) -> list[Sample]:
@@ -44,15 +46,29 @@ def check_runs(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
         CaptureError: with the index of the sample; the cause is the model's own error.
     """
     own = Twin(function).model
-    module = own if isinstance(own, torch.nn.Module) else torch.nn.Module()
-    for sample in samples:
+    for position, sample in enumerate(samples):
+        if position == 1:  # what the first run has shown about parameters counts from here on
+            own = Twin(function).model
         try:
-            with unchanged(module), without_output(), torch.no_grad(), interruptible():
-                register_nodes(own_copy(sample).call(own))
+            _run(own, sample)
         except InputError:
             raise
         except Exception as error:
             raise itself_raises(function, sample, error) from error
+
+
+def find_writes(function: Callable[..., Any], sample: Sample) -> None:
+    """Learn which parameters a run writes to, with one run if that is not known, so that twins have copies of them."""
+    if not isinstance(function, torch.nn.Module) or is_known(function):
+        return
+    with contextlib.suppress(Exception):  # whoever runs the model next says what is wrong with it
+        _run(Twin(function).model, sample)
+
+
+def _run(own: Callable[..., Any], sample: Sample) -> None:
+    module = own if isinstance(own, torch.nn.Module) else torch.nn.Module()
+    with unchanged(module), without_output(), torch.no_grad(), writes_watched(module), interruptible():
+        register_nodes(own_copy(sample).call(own))
 
 
 def itself_raises(function: Callable[..., Any], sample: Sample, error: Exception) -> CaptureError:

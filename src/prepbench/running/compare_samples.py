@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from prepbench.checks import described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, positional_names
 from prepbench.running.object_nodes import fixed_numbers
@@ -89,8 +90,8 @@ def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any) 
         )
     elif not isinstance(leaf, torch.Tensor) and not is_same(leaf, other):
         raise InputError(
-            f"{where}: {leaf!r} and {other!r}. Python values are fixed in a graph: give the same value in every "
-            "sample, capture once for each value, or pass it as a tensor if the model takes one."
+            f"{where}: {described(leaf)} and {described(other)}. Python values are fixed in a graph: give the same "
+            "value in every sample, capture once for each value, or pass it as a tensor if the model takes one."
         )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from prepbench.patching import undoing
-from prepbench.running.plain_state import kept
+from prepbench.running.plain_state import PutBack, kept
+from prepbench.running.written_parameters import is_written
 
 
 @contextmanager
@@ -26,29 +27,25 @@ def restored(root: torch.nn.Module, function: Any = None) -> Iterator[dict[str, 
         function: what is called in its place, if that is not the model itself.
     """
     buffers = dict(root.named_buffers())
-    with tensors_restored(root, *tensors_of(root), function):
+    with undoing() as undo:
+        undo.add_all(tensors_kept(root, *tensors_of(root), function))
         yield buffers
 
 
-@contextmanager
-def tensors_restored(
+def tensors_kept(
     root: torch.nn.Module,
     parameters: list[torch.nn.Parameter],
     others: list[torch.Tensor],
     function: Any = None,
-) -> Iterator[None]:
-    """:func:`restored`, for whoever has :func:`tensors_of` the model already."""
-    with undoing() as undo:
-        for tensor in others:
-            undo.add(_value_kept(tensor))
-        undo.add(_parameters_kept(parameters))
-        for put_back in kept(root, function):
-            undo.add(put_back)
-        yield
+) -> Iterator[PutBack]:
+    """What :func:`restored` does at its end, step by step, for whoever has :func:`tensors_of` the model already."""
+    yield from map(_value_kept, others)
+    yield _parameters_kept(parameters)
+    yield from kept(root, function)
 
 
 def tensors_of(root: torch.nn.Module) -> tuple[list[torch.nn.Parameter], list[torch.Tensor]]:
-    """The parameters of a model, and its buffers with other tensors that its modules hold, each once.
+    """The parameters of a model, and what else runs write to: buffers, other tensors of modules, some parameters.
 
     In one pass, because asking torch for each kind by itself takes longer than tracing a small layer.
     """
@@ -58,7 +55,8 @@ def tensors_of(root: torch.nn.Module) -> tuple[list[torch.nn.Parameter], list[to
         parameters.update((id(value), value) for value in module._parameters.values() if value is not None)
         others.update((id(value), value) for value in module._buffers.values() if value is not None)
         others.update((id(value), value) for value in vars(module).values() if _is_tensor(value))
-    return list(parameters.values()), list(others.values())
+    written = filter(is_written, parameters.values())
+    return list(parameters.values()), [*others.values(), *written]
 
 
 def _is_tensor(value: Any) -> bool:
@@ -69,7 +67,7 @@ def _is_tensor(value: Any) -> bool:
 _NO_TENSORS = frozenset({bool, int, float, str, tuple, list, dict, set, OrderedDict, type(None)})
 
 
-def _parameters_kept(parameters: list[torch.nn.Parameter]) -> Callable[[], None]:
+def _parameters_kept(parameters: list[torch.nn.Parameter]) -> PutBack:
     before = [(parameter, parameter.requires_grad, parameter.data) for parameter in parameters]
 
     def put_back() -> None:
@@ -89,7 +87,7 @@ def _is_same_memory(now: torch.Tensor, before: torch.Tensor) -> bool:
     return now.is_set_to(before) if plain else now.shape == before.shape
 
 
-def _value_kept(tensor: torch.Tensor) -> Callable[[], None]:
+def _value_kept(tensor: torch.Tensor) -> PutBack:
     value = tensor.detach().clone()
 
     def put_back() -> None:

@@ -14,7 +14,7 @@ from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
 from prepbench.interrupts import interruptible
 from prepbench.patching import output_here, warnings_ignored_here
-from prepbench.running.unchanged import detached_copy, own_copy, unchanged
+from prepbench.running.unchanged import NotedState, detached_copy, own_copy, unchanged
 
 
 def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Any:
@@ -43,11 +43,20 @@ class Outcome:
     buffers: dict[str, torch.Tensor]
 
 
-def outcome(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Outcome:
-    """Everything that one call changes, under ``no_grad``; afterwards all of it is as it was."""
+def outcome(
+    function: Callable[..., Any], sample: Sample, model: torch.nn.Module, noted: NotedState | None = None
+) -> Outcome:
+    """Everything that one call changes, under ``no_grad``; afterwards all of it is as it was.
+
+    Args:
+        function: what is called.
+        sample: with what.
+        model: whose state the call may change.
+        noted: that state, where it is noted already.
+    """
     own = own_copy(sample)
     given = {i: leaf for i, leaf in enumerate(pytree.tree_leaves((own.args, own.kwargs))) if _is_tensor(leaf)}
-    with torch.no_grad(), unchanged(model), interruptible():
+    with torch.no_grad(), (noted or NotedState(model)).unchanged(), interruptible():
         output = detached_copy(own.call(function))
         return Outcome(output, detached_copy(given), detached_copy(dict(model.named_buffers())))
 

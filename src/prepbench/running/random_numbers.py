@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,11 +57,11 @@ def _python_kept() -> Callable[[], None]:
 
 
 def _numpy_kept() -> Callable[[], None]:
-    state = np.random.get_state()
+    state: Any = np.random.get_state()
 
     def put_back() -> None:
-        now = np.random.get_state()
-        if not all(np.array_equal(one, other) for one, other in zip(now, state, strict=True)):
+        name, keys, *rest = np.random.get_state()
+        if (name, *rest) != (state[0], *state[2:]) or not np.array_equal(keys, state[1]):
             np.random.set_state(state)
 
     return put_back

@@ -22,6 +22,7 @@ import torch
 from torch import fx, nn
 
 from prepbench.running.plain_state import slots_of
+from prepbench.running.written_parameters import is_written, own_copy_of
 
 _SHARED = (type, str, bytes, int, float, enum.Enum, torch.jit.ScriptModule, fx.Graph, fx.Node)
 
@@ -32,9 +33,10 @@ _SPARE = 4
 class Twin:
     """The twin of a module, or of anything that leads to modules: a function, a bound method, a tuple of models.
 
-    Parameters are shared; buffers and other tensors that modules hold are copies, because a forward may write into
-    them. What leads to a module of the tree (lists, hooks, bound methods, closures, helper objects) leads to its twin.
-    Scripted modules, and what lives outside Python, are shared.
+    Parameters are shared, but for those that runs write to (``running/written_parameters``). Buffers and other tensors
+    that modules hold are copies, because a forward may write into them. What leads to a module of the tree (lists,
+    hooks, bound methods, closures, helper objects) leads to its twin. Scripted modules, and what lives outside Python,
+    are shared.
 
     Attributes:
         model: the twin.
@@ -57,7 +59,7 @@ class Twin:
             parameter.untyped_storage().data_ptr()
             for module in modules
             for parameter in module.parameters()
-            if type(parameter) is nn.Parameter
+            if type(parameter) is nn.Parameter and not is_written(parameter)
         }
         self.model: Any = self._twin(model)
 
@@ -93,7 +95,7 @@ class Twin:
 
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:
         if type(value) is nn.Parameter:
-            return value
+            return self._note(value, own_copy_of(value)) if is_written(value) else value
         if not value.is_leaf or isinstance(value, nn.Parameter) or value.device.type == "meta" or vars(value):
             # what is computed from parameters, as by weight normalisation, is computed anew by each call
             return value

@@ -11,23 +11,55 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
-from prepbench.running.module_state import tensors_of, tensors_restored
+from prepbench.patching import undoing
+from prepbench.running.module_state import tensors_kept, tensors_of
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.random_numbers import numbers_kept
 
 
+class NotedState:
+    """The state of a model, noted once and put back after each of several runs.
+
+    For a model that nobody else changes between these runs, such as a twin.
+
+    Args:
+        model: whose forward will run.
+
+    Example:
+        >>> noted = NotedState(model)
+        >>> for sample in samples:
+        ...     with noted.unchanged():
+        ...         sample.call(model)
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        parameters, others = tensors_of(model)
+        _check_materialised(model, [*parameters, *others])
+        self._devices = sorted({tensor.device.index for tensor in parameters if tensor.is_cuda})
+        self._steps = tuple(tensors_kept(model, parameters, others))
+
+    @contextmanager
+    def unchanged(self, *, seed: int | None = None) -> Iterator[None]:
+        """Put back attributes, buffer values, the training flags and every random number generator after the block.
+
+        Args:
+            seed: what torch's random numbers are seeded with inside the block.
+        """
+        with undoing() as undo:
+            undo.add_all(self._steps)
+            with numbers_kept(self._devices, seed=seed):
+                yield
+
+
 @contextmanager
 def unchanged(model: torch.nn.Module, *, seed: int | None = None) -> Iterator[None]:
-    """Put back attributes, buffer values, the training flags and every random number generator after the block.
+    """:class:`NotedState` for one run: the model and random numbers are as before after the block.
 
     Args:
         model: whose forward runs in the block.
         seed: what torch's random numbers are seeded with inside the block.
     """
-    parameters, others = tensors_of(model)
-    _check_materialised(model, [*parameters, *others])
-    devices = sorted({tensor.device.index for tensor in parameters if tensor.is_cuda})
-    with tensors_restored(model, parameters, others), numbers_kept(devices, seed=seed):
+    with NotedState(model).unchanged(seed=seed):
         yield
 
 

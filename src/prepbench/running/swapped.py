@@ -9,17 +9,37 @@ from typing import Any
 
 import torch
 
-from prepbench.fixes.cannot_fix import CannotFix
-from prepbench.fixes.source_text import nested_codes
+from prepbench.errors import PrepbenchError
+from prepbench.running.code_objects import nested_codes
 from prepbench.running.source_lines import is_user_file
 from prepbench.running.twin import Twin
 
 Changes = Mapping[types.CodeType, types.CodeType]
 
 
+class CannotSwap(PrepbenchError, ValueError):
+    """A function cannot be given other code; the message says why."""
+
+
 def swapped_model(
     model: torch.nn.Module, changes: Changes, scope: Mapping[str, Any] | None = None, *, shares: bool = False
 ) -> torch.nn.Module:
+    """The model of :func:`swapped_twin`.
+
+    Args:
+        shares: whether buffers are the user's own; otherwise they are copies.
+    """
+    twin, _ = swapped_twin(model, changes, scope)
+    for module in twin.model.modules() if shares else ():
+        for table in (module._buffers, vars(module)):
+            table.update({name: twin.original(value) for name, value in table.items() if _is_tensor(value)})
+    swapped: torch.nn.Module = twin.model
+    return swapped
+
+
+def swapped_twin(
+    model: torch.nn.Module, changes: Changes, scope: Mapping[str, Any] | None = None
+) -> tuple[Twin, dict[types.CodeType, list[types.FunctionType]]]:
     """A twin of ``model`` in which each function with a code of ``changes`` has the other one.
 
     Methods of classes are replaced in subclasses of the same name, functions that others call by a global name in
@@ -27,20 +47,18 @@ def swapped_model(
 
     Args:
         scope: more global names for the changed functions.
-        shares: whether buffers are the user's own; otherwise they are copies.
+
+    Returns:
+        The twin, and the functions that were changed, by their code before.
 
     Raises:
-        CannotFix: a class does not allow subclasses.
+        CannotSwap: a class does not allow subclasses.
     """
     twin = Twin(model)
+    images = _Images(changes, dict(scope or {}))
     if changes:
-        images = _Images(changes, dict(scope or {}))
         _Visit(images, twin).value(twin.model)
-    for module in twin.model.modules() if shares else ():
-        for table in (module._buffers, vars(module)):
-            table.update({name: twin.original(value) for name, value in table.items() if _is_tensor(value)})
-    swapped: torch.nn.Module = twin.model
-    return swapped
+    return twin, images.changed
 
 
 def _is_tensor(value: Any) -> bool:
@@ -55,6 +73,7 @@ class _Images:
         self._scope = scope
         self._made: dict[int, Any] = {}
         self._kept: list[Any] = []
+        self.changed: dict[types.CodeType, list[types.FunctionType]] = {}
 
     def _note(self, value: Any, image: Any) -> Any:
         self._made[id(value)] = image
@@ -72,13 +91,14 @@ class _Images:
         if names is not value.__globals__ and not _uses(code, names, value.__globals__):
             names = value.__globals__
         if code is not value.__code__:
+            self.changed.setdefault(value.__code__, []).append(value)
             # the changed text imports torch where the file does not
             needed = {} if "torch" in names or not _names(code, "torch") else {"torch": torch}
             names = {**names, **self._scope, **needed} if self._scope or needed else names
         old = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
         missing = set(code.co_freevars) - set(old)
         if missing:
-            raise CannotFix(f"the change uses {', '.join(sorted(missing))} of the function around it")
+            raise CannotSwap(f"the change uses {', '.join(sorted(missing))} of the function around it")
         cells = {name: self._cell(old[name]) for name in code.co_freevars}
         wrapped = getattr(value, "__wrapped__", None)
         inner = self.function(wrapped) if isinstance(wrapped, types.FunctionType) else wrapped
@@ -125,7 +145,7 @@ class _Images:
         try:
             image = types.new_class(kind.__name__, (kind, *bases), {}, lambda scope: scope.update(names | own))
         except TypeError as error:
-            raise CannotFix(f"the class {kind.__name__} allows no subclass: {error}") from error
+            raise CannotSwap(f"the class {kind.__name__} allows no subclass: {error}") from error
         self._note(kind, image)
         return image
 
