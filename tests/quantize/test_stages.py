@@ -43,7 +43,7 @@ def test_every_layer_that_stays_float_says_why() -> None:
     assert rows == {
         "body": "int8",
         "unused": "float: not called on the tracing inputs",
-        "up": "float: no int8 form of aten.conv_transpose1d",
+        "up": "float: no int8 form of transposed convolutions for this target",
         "brief": "float: its weight is bfloat16; only float32 is quantized (model.float())",
     }
 

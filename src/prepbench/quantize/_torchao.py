@@ -30,9 +30,7 @@ def pt2e() -> SimpleNamespace:
         SharedQuantizationSpec=SharedQuantizationSpec,
         convert_pt2e=quantize_pt2e.convert_pt2e,
         qat_utils=qat_utils,
-        # prepare_pt2e does these in one; between folding and observing, algorithms change the weights
-        fuse_conv_bn=utils._fuse_conv_bn_,
-        fuse_linear_bn=utils._fuse_linear_bn_,
+        # of prepare_pt2e, which folds batch norms first: also those of results that something else reads
         scopes=utils._get_node_name_to_scope,
         prepare=prepare,
     )

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import fx, nn
 
+from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize._torchao import pt2e
-from prepbench.quantize.algorithms import equalize, smooth
+from prepbench.quantize.algorithms import equalize, fold_batch_norms, smooth
 from prepbench.quantize.annotate import annotate
 from prepbench.quantize.layer_nodes import layer_nodes
 from prepbench.quantize.layer_reports import LayerReporter
@@ -28,7 +29,7 @@ def insert_observers(
     model: nn.Module,
     explained: Sequence[ExplainedLayer],
     placement: Placement,
-    leaves: Mapping[str, str] | None = None,
+    leaves: Sequence[Failure] = (),
     *,
     options: CompileOptions | None = None,
     samples: Sequence[Sample] = (),
@@ -41,7 +42,7 @@ def insert_observers(
         model: the model it was captured from, for parameter counts.
         explained: the decision for each layer, from :func:`prepbench.settings.explain_settings`.
         placement: what the target wants quantized, and how.
-        leaves: leaf modules and why they are leaves, by FQN: what is inside them cannot be quantized.
+        leaves: leaf modules and lines, and why they are leaves: what is inside them cannot be quantized.
         options: which algorithms.
         samples: calibration inputs, for the algorithms that need some.
         progress: called after each sample; may raise to cancel.
@@ -52,13 +53,12 @@ def insert_observers(
     options = options or CompileOptions()
     graph = program.module(check_guards=False)
     if options.fold_batch_norm:
-        pt2e().fuse_conv_bn(graph)
-        pt2e().fuse_linear_bn(graph)
+        fold_batch_norms(graph)
     behind = skipped_downstream(graph.graph, explained)
     settings = {row.fqn: row.settings for row in explained if row.settings is not None and row.fqn not in behind}
     notes = _transform(graph, settings, options, samples, progress)
     plan = make_plan(graph, settings, placement)
-    reporter = LayerReporter(model, graph, plan, leaves or {}, behind, notes)
+    reporter = LayerReporter(model, graph, plan, leaves, behind, notes)
     rows = tuple(reporter.report(layer) for layer in explained)
     _check_not_empty(rows)
     annotate(graph, plan, placement, options.percentile)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 import torch
@@ -16,16 +16,18 @@ CONVOLUTIONS = frozenset(
     for name in ("conv1d", "conv2d", "conv3d")
     for overload in ("default", "padding")
 )
+TRANSPOSED = frozenset([aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input])
 # operator -> (index of the input, index of the weight, axis of the weight that counts output channels)
 WEIGHTED = {
     **dict.fromkeys(CONVOLUTIONS, (0, 1, 0)),
+    **dict.fromkeys(TRANSPOSED, (0, 1, 1)),
     aten.linear.default: (0, 1, 0),
     aten.addmm.default: (1, 2, 1),
     aten.mm.default: (0, 1, 1),
     aten.matmul.default: (0, 1, 1),
 }
 # operator -> (index of the input, of the weight, of the bias)
-BIASES = {**dict.fromkeys([*CONVOLUTIONS, aten.linear.default], (0, 1, 2)), aten.addmm.default: (1, 2, 0)}
+BIASES = {**dict.fromkeys([*CONVOLUTIONS, *TRANSPOSED, aten.linear.default], (0, 1, 2)), aten.addmm.default: (1, 2, 0)}
 
 ACTIVATIONS = frozenset(
     getattr(aten, name).default for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_")
@@ -43,7 +45,8 @@ class LayerNode:
         node: the node that multiplies.
         input: what it multiplies, the layer's input.
         weight: the ``get_attr`` node that reads the layer's weight.
-        axis: the axis of the weight that counts output channels.
+        axis: the axis of the weight that counts output channels. In transposed convolutions of groups, which have them
+            along two axes, the one that counts the groups.
     """
 
     fqn: str
@@ -54,7 +57,18 @@ class LayerNode:
 
     @property
     def is_convolution(self) -> bool:
-        return self.node.target in CONVOLUTIONS
+        return self.node.target in CONVOLUTIONS or self.is_transposed
+
+    @property
+    def is_transposed(self) -> bool:
+        return self.node.target in TRANSPOSED
+
+    @property
+    def groups(self) -> int:
+        """Of a convolution; 1 for other layers."""
+        groups = self.node.args[6] if len(self.node.args) > 6 else self.node.kwargs.get("groups", 1)
+        assert isinstance(groups, int)
+        return groups if self.is_convolution else 1
 
     @property
     def input_index(self) -> int:
@@ -90,14 +104,15 @@ def layer_nodes(graph: fx.Graph, layers: Mapping[str, object]) -> list[LayerNode
             continue
         input_index, weight_index, axis = WEIGHTED[node.target]
         operand, weight = node.args[input_index], node.args[weight_index]
-        if _is_weight(node, weight) and isinstance(operand, fx.Node) and operand.op != "get_attr":
+        if is_weight(weight, node) and isinstance(operand, fx.Node) and operand.op != "get_attr":
             fqn = _owner(node, weight, layers)
             if fqn is not None:
-                found.append(LayerNode(fqn, node, operand, weight, axis))
+                layer = LayerNode(fqn, node, operand, weight, axis)
+                found.append(replace(layer, axis=0) if layer.is_transposed and layer.groups > 1 else layer)
     return found
 
 
-def _is_weight(node: fx.Node, weight: object) -> TypeGuard[fx.Node]:
+def is_weight(weight: object, node: fx.Node) -> TypeGuard[fx.Node]:
     """Whether it is a parameter that int8 kernels multiply by: ``matmul`` also takes vectors and batches."""
     if not isinstance(weight, fx.Node) or weight.op != "get_attr":
         return False

@@ -195,7 +195,8 @@ class _Runner(fx.Interpreter):
             if observer is not None and index != layer.weight_index:
                 operands[index] = observer.simulate(operands[index])
         weight = operands[layer.weight_index]
-        work = right.numel() // max(1, right.shape[layer.channels]) * weight.numel()
+        places = operands[layer.input_index] if layer.is_transposed else right
+        work = places.numel() // max(1, places.shape[layer.channels]) * weight.numel()
         self._result.multiplications[node.name] = self._result.multiplications.get(node.name, 0) + work
         noise = self._result.noise.setdefault(node.name, {})
         assert callable(node.target)

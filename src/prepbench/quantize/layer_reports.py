@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import fx, nn
 
+from prepbench.document.model import Failure
 from prepbench.quantize.decide import Decisions
 from prepbench.quantize.layer_nodes import operators_of
 from prepbench.quantize.layer_noise import bounded_decibels
@@ -25,7 +26,7 @@ class LayerReporter:
         model: for parameter counts.
         graph: the float graph of the model.
         plan: what will be quantized.
-        leaves: leaf modules and why they are leaves, by FQN.
+        leaves: leaf modules and lines, and why they are leaves.
         behind: why layers stay in float that a skipped layer's output reaches, by FQN.
         notes: remarks, by FQN.
     """
@@ -33,15 +34,15 @@ class LayerReporter:
     model: nn.Module
     graph: fx.GraphModule
     plan: Plan
-    leaves: Mapping[str, str]
+    leaves: Sequence[Failure]
     behind: Mapping[str, str]
     notes: Mapping[str, str]
 
     def report(self, layer: ExplainedLayer) -> LayerReport:
         """The report of one layer."""
         parameters = sum(p.numel() for p in self.model.get_submodule(layer.fqn).parameters())
-        settings = layer.settings
-        if settings is None or layer.fqn not in self.plan.nodes:
+        settings = self.plan.settings.get(layer.fqn)
+        if settings is None:
             reason = self._why_float(layer)
             return LayerReport(layer.fqn, layer.type, parameters, rule=layer.rule, reason=reason)
         first = next(settings.candidates())
@@ -55,7 +56,7 @@ class LayerReporter:
             weights_bits=first.weights_num_bits,
             activations_bits=32 if only_weights else settings.activations_num_bits,
             rule=layer.rule,
-            reason="weights only, by the settings" if only_weights else "",
+            reason=_why_weights_only(layer) if only_weights else "",
             block_size=first.weights_only_quantization_block_size if only_weights else 0,
             observer="" if only_weights else settings.observer,
             note=self.notes.get(layer.fqn, ""),
@@ -66,13 +67,22 @@ class LayerReporter:
             return known
         if layer.settings is None:
             return f"skipped by rule {layer.rule!r}"
-        for fqn, reason in self.leaves.items():
-            if is_within(layer.fqn, fqn):
-                return f"inside the leaf module {fqn or 'model'} ({reason})"
+        around = [leaf for leaf in self.leaves if is_within(layer.fqn, leaf.fqn)]
+        for leaf in around:
+            if leaf.lines is None:
+                return f"inside the leaf module {leaf.fqn or 'model'} ({leaf.kind})"
         operators = operators_of(self.graph.graph, layer.fqn)
+        if not operators and around:
+            return f"not called on the tracing inputs, or only by {around[0].part}, a leaf ({around[0].kind})"
         if not operators:
             return "not called on the tracing inputs"
         return f"no int8 form of {', '.join(operators[:3])}"
+
+
+def _why_weights_only(layer: ExplainedLayer) -> str:
+    if layer.settings is not None and layer.settings.prefer_weights_only_quantization:
+        return "weights only, by the settings"
+    return "weights only: this target computes transposed convolutions in float"
 
 
 def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -> LayerReport:

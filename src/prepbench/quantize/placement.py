@@ -32,6 +32,8 @@ class Placement:
         matmuls: products of two activations (attention) are computed in integers.
         lone_depthwise_convs: whether a depthwise convolution is faster in int8 where nothing reads its integers.
         single_channel_convs: whether the target's int8 convolutions are right for one input channel.
+        transposed_convs: whether the weights of transposed convolutions are stored in integers, although they are
+            computed in float; otherwise these layers stay in float.
         fused: activation functions that one kernel computes together with the layer before.
         signed_activations: activations are int8 instead of uint8.
         symmetric_activations: activations have no zero point.
@@ -51,6 +53,7 @@ class Placement:
     matmuls: bool = False
     lone_depthwise_convs: bool = True
     single_channel_convs: bool = True
+    transposed_convs: bool = False
     fused: frozenset[OpOverload] = field(default=ACTIVATIONS)
     signed_activations: bool = False
     symmetric_activations: bool = False

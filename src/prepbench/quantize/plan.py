@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -84,6 +84,7 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
     """
     plan = Plan(spare_bit=bool(placement.spare_bit))
     nodes = {layer.node: layer for layer in layer_nodes(graph.graph, settings)}
+    settings = _for_kernels(settings, nodes.values())
     ends: dict[fx.Node, LayerNode] = {}  # by the last node of each group whose activations are quantized
     for node in graph.graph.nodes:
         if node in nodes:
@@ -98,6 +99,18 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
         elif node.target in PRODUCTS and placement.matmuls:
             _plan_product(plan, node, ends)
     return plan.without(plan.refused.keys()) if plan.refused else plan  # in all its calls or in none
+
+
+def _for_kernels(
+    settings: Mapping[str, QuantizationSettings], nodes: Iterable[LayerNode]
+) -> dict[str, QuantizationSettings]:
+    """The settings, with activations in float where no target has integer kernels."""
+    transposed = {layer.fqn for layer in nodes if layer.is_transposed}
+    weights_only = {"prefer_weights_only_quantization": True, "weights_only_quantization_block_size": 0}
+    return {
+        fqn: replace(one, **(weights_only if fqn in transposed else {}))  # type: ignore[arg-type]
+        for fqn, one in settings.items()
+    }
 
 
 def _plan_layer(
@@ -173,6 +186,8 @@ def _refusal(
     dtype = operator.attrgetter(str(layer.weight.target))(graph).dtype
     if dtype != torch.float32:
         return f"its weight is {str(dtype).removeprefix('torch.')}; only float32 is quantized (model.float())"
+    if layer.is_transposed and not placement.transposed_convs:
+        return "no int8 form of transposed convolutions for this target"
     if settings[layer.fqn].prefer_weights_only_quantization or not layer.is_convolution:
         return ""
     channels = layer.input.meta["val"].shape[layer.weight.meta["val"].ndim * -1 + 1]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from prepbench.checks import described
 from prepbench.errors import SettingsError
 from prepbench.settings.validation import Settings, check_choice
 
@@ -104,4 +105,6 @@ def _check_threads(owner: DeploymentSettings, field: str) -> None:
 def _check_count(owner: DeploymentSettings, field: str, what: str) -> None:
     value = getattr(owner, field)
     if value is not None and (type(value) is not int or value < 1):
-        raise SettingsError(f"{type(owner).__name__}.{field} must be None or a positive {what}, got {value!r}.")
+        raise SettingsError(
+            f"{type(owner).__name__}.{field} must be None or a positive {what}, got {described(value)}."
+        )

@@ -8,7 +8,7 @@ from prepbench.prepare.modules import Operator
 
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
 # prepared functions that take a weight, which is a parameter of the module around them
-_FUNCTIONS = ("conv1d", "conv2d", "conv3d", "linear")
+_FUNCTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear")
 
 
 def quantizable_layers(model: nn.Module) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from prepbench.checks import check_type
+from prepbench.checks import check_type, described
 from prepbench.errors import SettingsError
 from prepbench.settings.validation import Settings, check_candidates, check_choice
 
@@ -144,8 +144,8 @@ class LayerQuantizationSettings(Settings):
         names = (until,) if isinstance(until, str) else tuple(until) if is_list else (None,)
         if not all(isinstance(name, str) for name in names):
             raise SettingsError(
-                f"LayerQuantizationSettings.skip_quantization_until must be a list of FQNs of layers, got {until!r}. "
-                "Give the names of layers."
+                f"LayerQuantizationSettings.skip_quantization_until must be a list of FQNs of layers, got "
+                f"{described(until)}. Give the names of layers."
             )
         object.__setattr__(self, "skip_quantization_until", names)
         if self.skips and (stated := self._overrides()):
@@ -178,5 +178,5 @@ def _check_threshold(owner: QuantizationSettings | LayerQuantizationSettings) ->
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
         raise SettingsError(
             f"{type(owner).__name__}.quantization_sensitivity_threshold must be None or a ratio of noise to signal, 0 "
-            f"or more (0.01 is 20 dB), got {value!r}."
+            f"or more (0.01 is 20 dB), got {described(value)}."
         )

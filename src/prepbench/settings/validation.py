@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Self
 
-from prepbench.checks import check_table
+from prepbench.checks import check_table, described
 from prepbench.errors import SettingsError
 
 
@@ -40,14 +40,16 @@ def check_choice(owner: object, field: str, allowed: tuple[Any, ...]) -> None:
     value = getattr(owner, field)
     if not any(type(value) is type(choice) and value == choice for choice in allowed):
         choices = " or ".join(repr(choice) for choice in allowed)
-        raise SettingsError(f"{type(owner).__name__}.{field} must be {choices}, got {value!r}.")
+        raise SettingsError(f"{type(owner).__name__}.{field} must be {choices}, got {described(value)}.")
 
 
 def check_range(owner: object, field: str, low: float, high: float) -> None:
     """Raise ``SettingsError`` unless the field's value is a number from ``low`` to ``high``."""
     value = getattr(owner, field)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise SettingsError(f"{type(owner).__name__}.{field} must be a number from {low:g} to {high:g}, got {value!r}.")
+        raise SettingsError(
+            f"{type(owner).__name__}.{field} must be a number from {low:g} to {high:g}, got {described(value)}."
+        )
 
 
 def check_candidates(owner: object, field: str, allowed: tuple[int, ...], optional: bool = False) -> None:
@@ -59,8 +61,11 @@ def check_candidates(owner: object, field: str, allowed: tuple[int, ...], option
     if not listed or any(type(number) is not int or number not in allowed for number in listed):
         choices = " or ".join(map(str, allowed))
         raise SettingsError(
-            f"{type(owner).__name__}.{field} must be {choices}, or a list of these as candidates, got {value!r}."
+            f"{type(owner).__name__}.{field} must be {choices}, or a list of these as candidates, got "
+            f"{described(value)}."
         )
     if len(set(listed)) < len(listed):
-        raise SettingsError(f"{type(owner).__name__}.{field} names a candidate twice: {value!r}. Name each once.")
+        raise SettingsError(
+            f"{type(owner).__name__}.{field} names a candidate twice: {described(value)}. Name each once."
+        )
     object.__setattr__(owner, field, value if isinstance(value, int) else listed)

@@ -1,6 +1,7 @@
 """Changes of the float graph that make it easier to quantize; what it computes stays the same up to rounding."""
 
+from prepbench.quantize.algorithms.batch_norms import fold_batch_norms as fold_batch_norms
 from prepbench.quantize.algorithms.equalize import equalize as equalize
 from prepbench.quantize.algorithms.smooth import smooth as smooth
 
-__all__ = ["equalize", "smooth"]
+__all__ = ["equalize", "fold_batch_norms", "smooth"]

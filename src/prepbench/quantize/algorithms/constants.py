@@ -40,18 +40,47 @@ def value_of(graph: fx.GraphModule, node: fx.Node) -> torch.Tensor:
     return value.detach()
 
 
-def readers(graph: fx.GraphModule, node: fx.Node) -> set[fx.Node]:
-    """All nodes that read memory of this constant, under whatever name."""
-    start, end = _span(value_of(graph, node))
-    found = set(node.users)
-    for other in graph.graph.nodes:
-        if other.op == "get_attr" and other is not node and other.users:
-            value = operator.attrgetter(str(other.target))(graph)
-            if isinstance(value, torch.Tensor):
-                first, last = _span(value)
+class Readers:
+    """Who reads the memory of each constant, under whatever name; true until constants are added or replaced."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self.graph = graph
+        self._spans: dict[int, list[tuple[int, int, fx.Node]]] = {}
+        for node in graph.graph.find_nodes(op="get_attr"):
+            value = operator.attrgetter(str(node.target))(graph)
+            if node.users and isinstance(value, torch.Tensor) and value.layout == torch.strided:
+                self._spans.setdefault(_memory(value), []).append((*_span(value), node))
+
+    def of(self, node: fx.Node) -> set[fx.Node]:
+        """All nodes that read memory of this constant."""
+        value = value_of(self.graph, node)
+        start, end = _span(value)
+        found = set(node.users)
+        if start < end:
+            for first, last, other in self._spans.get(_memory(value), ()):
                 if first < end and start < last:
                     found.update(other.users)
-    return found
+        return found
+
+    def can_scale(self, node: fx.Node) -> bool:
+        """Whether it is a float32 constant, and stays constant while the graph runs."""
+        value = value_of(self.graph, node)
+        plain = value.dtype == torch.float32 and value.layout == torch.strided
+        return plain and not any(writes(reader) for reader in self.of(node))
+
+
+def readers(graph: fx.GraphModule, node: fx.Node) -> set[fx.Node]:
+    """See :meth:`Readers.of`."""
+    return Readers(graph).of(node)
+
+
+def can_scale(graph: fx.GraphModule, node: fx.Node) -> bool:
+    """See :meth:`Readers.can_scale`."""
+    return Readers(graph).can_scale(node)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -59,13 +88,6 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
         return 0, 0
     size = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + size * tensor.element_size()
-
-
-def can_scale(graph: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether it is a float32 constant, and stays constant while the graph runs."""
-    value = value_of(graph, node)
-    plain = value.dtype == torch.float32 and value.layout == torch.strided
-    return plain and not any(writes(reader) for reader in readers(graph, node))
 
 
 def consumers(node: fx.Node) -> list[fx.Node]:
@@ -80,7 +102,7 @@ def scale_constant(graph: fx.GraphModule, node: fx.Node, factor: torch.Tensor, u
     """
     scaled = value_of(graph, node) * factor
     if readers(graph, node) <= set(users):
-        _assign(graph, str(node.target), scaled)
+        assign_constant(graph, str(node.target), scaled)
         return
     reads = [other for other in graph.graph.nodes if other.op == "get_attr" and other.target == node.target]
     served = {user: read for read in reads for user in read.users if user in users}
@@ -98,7 +120,7 @@ def add_constant(graph: fx.GraphModule, name: str, value: torch.Tensor) -> fx.No
     return graph.graph.get_attr(f"{name}_{number}")
 
 
-def _assign(graph: fx.GraphModule, target: str, value: torch.Tensor) -> None:
+def assign_constant(graph: fx.GraphModule, target: str, value: torch.Tensor) -> None:
     path, _, name = target.rpartition(".")
     owner = graph.get_submodule(path)
     old = getattr(owner, name)
@@ -108,7 +130,7 @@ def _assign(graph: fx.GraphModule, target: str, value: torch.Tensor) -> None:
         setattr(owner, name, value)
 
 
-def bias_of(graph: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+def bias_of(readers: Readers, node: fx.Node) -> fx.Node | None:
     """The constant that a layer adds to each output channel, if it adds one.
 
     Raises:
@@ -118,9 +140,9 @@ def bias_of(graph: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     bias = node.args[index] if index is not None and len(node.args) > index else node.kwargs.get("bias")
     if bias is None:
         return None
-    if not isinstance(bias, fx.Node) or bias.op != "get_attr" or not can_scale(graph, bias):
+    if not isinstance(bias, fx.Node) or bias.op != "get_attr" or not readers.can_scale(bias):
         raise ValueError(f"The bias of {node.name} is computed in the graph")
-    if value_of(graph, bias).ndim != 1:
+    if value_of(readers.graph, bias).ndim != 1:
         raise ValueError(f"The bias of {node.name} is no vector")
     return bias
 

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from prepbench.quantize.algorithms.constants import (
+    Readers,
     add_constant,
     bias_of,
     can_scale,
@@ -19,7 +20,7 @@ from prepbench.quantize.algorithms.constants import (
     readers,
     value_of,
 )
-from prepbench.quantize.layer_nodes import CONVOLUTIONS, WEIGHTED
+from prepbench.quantize.layer_nodes import CONVOLUTIONS, TRANSPOSED, WEIGHTED
 
 aten = torch.ops.aten
 
@@ -68,7 +69,7 @@ def folds(graph: fx.GraphModule, node: fx.Node, count: int) -> list[Fold] | None
         return _folds_of_input(graph, node.args[0], count)
     if target in _NORMS:
         return _folds_of_norm(graph, node, count)
-    if target in WEIGHTED and target not in CONVOLUTIONS:
+    if target in WEIGHTED and target not in CONVOLUTIONS | TRANSPOSED:
         return _folds_of_linear(graph, node)
     if target in _ADDITIONS | _PRODUCTS:
         each = [_folds_of_operand(graph, node, operand, count) for operand in node.args[:2]]
@@ -119,7 +120,7 @@ def _folds_of_linear(graph: fx.GraphModule, node: fx.Node) -> list[Fold] | None:
     if value_of(graph, weight).ndim != 2 or readers(graph, weight) != {node}:
         return None
     try:
-        bias = bias_of(graph, node)
+        bias = bias_of(Readers(graph), node)
     except ValueError:
         return None
     return [Fold(weight, node, axis)] + ([Fold(bias, node, 0)] if bias is not None else [])

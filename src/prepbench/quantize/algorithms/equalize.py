@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from prepbench.quantize.algorithms.constants import (
+    Readers,
     bias_of,
     can_scale,
     consumers,
@@ -123,10 +124,12 @@ def equalize(graph: fx.GraphModule, layers: Sequence[LayerNode]) -> list[str]:
 
 
 def _scaled_layer(graph: fx.GraphModule, layer: LayerNode) -> _ScaledLayer | None:
+    if layer.is_transposed and layer.groups > 1:
+        return None  # its output channels lie along two axes
     if not can_scale(graph, layer.weight) or readers(graph, layer.weight) != {layer.node}:
         return None
     try:
-        bias = bias_of(graph, layer.node)
+        bias = bias_of(Readers(graph), layer.node)
     except ValueError:
         return None
     weight = value_of(graph, layer.weight).transpose(0, layer.axis)
@@ -154,14 +157,8 @@ def _next(one: _ScaledLayer, others: dict[fx.Node, _ScaledLayer]) -> _ScaledLaye
 def _fit(one: _ScaledLayer, two: _ScaledLayer) -> bool:
     if one.layer.is_convolution != two.layer.is_convolution:
         return False  # channels become features in between
-    channels, groups = len(one.weight), _groups(two.layer.node) if two.layer.is_convolution else 1
+    channels, groups = len(one.weight), two.layer.groups
     return groups in (1, channels) and two.weight.shape[1] * groups == channels
-
-
-def _groups(node: fx.Node) -> int:
-    groups = node.args[6] if len(node.args) > 6 else node.kwargs.get("groups", 1)
-    assert isinstance(groups, int)
-    return groups
 
 
 def _equalize_pair(graph: fx.GraphModule, one: _ScaledLayer, two: _ScaledLayer) -> float:
