@@ -139,4 +139,4 @@ class Target(ABC):
 
 def _described(leaf: Failure) -> str:
     place = f" at {leaf.source.file}:{leaf.source.line}" if leaf.source else ""
-    return f"{leaf.fqn or 'the model itself'} ({leaf.module_type}): {leaf.kind}{place}"
+    return f"{leaf.part} ({leaf.module_type}): {leaf.kind}{place}"

@@ -60,7 +60,9 @@ def lower_partitioned(
     outputs = [node.name if isinstance(node, fx.Node) else "" for node in output.args[0]]
     values: dict[str, Any] = dict(zip(inputs, program.example_inputs[0], strict=True))
     partitions = []
-    for cut in _cuts(module, {node.name for node in fallback}):
+    # a target's partition gives tensors; what the model returns as a number, PyTorch computes
+    numbers = {node.name for node in output.args[0] if isinstance(node, fx.Node) and _is_computed_number(node)}
+    for cut in _cuts(module, {node.name for node in fallback} | numbers, numbers):
         partitions.append(_lowered(cut, [values[node.name] for node in cut.reads], target, lowering, settings))
         with torch.no_grad():
             values.update(zip(partitions[-1].outputs, cut.module(*(values[n.name] for n in cut.reads)), strict=True))
@@ -95,15 +97,16 @@ def _exported(cut: Cut, examples: Sequence[Any]) -> Program:
     return export_again(cut.module, examples, [sizes_of(node.meta.get("val")) for node in cut.reads], error)
 
 
-def _cuts(module: fx.GraphModule, fallback: set[str]) -> list[Cut]:
-    """The partitions of a graph, in the order in which they run."""
+def _cuts(module: fx.GraphModule, fallback: set[str], numbers: set[str]) -> list[Cut]:
+    """The partitions of a graph, in the order in which they run; ``numbers`` are those that the model returns."""
     levels = _levels(module.graph, fallback)
     _repeat_sizes(module.graph, levels)
     cuts = []
     for level in sorted(set(levels.values())):
         nodes = [node for node in module.graph.nodes if levels.get(node) == level]
-        if not all(map(_is_number, nodes)):  # sizes alone are repeated where they are needed
-            cuts.append(_cut_out(module, nodes, on_target=level % 2 == 0))
+        # sizes alone are repeated where they are needed
+        if not all(_is_number(node) and node.name not in numbers for node in nodes):
+            cuts.append(_cut_out(module, nodes, numbers, on_target=level % 2 == 0))
     return cuts
 
 
@@ -158,7 +161,7 @@ def _is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), int | torch.SymInt)
 
 
-def _cut_out(module: fx.GraphModule, nodes: Sequence[fx.Node], *, on_target: bool) -> Cut:
+def _cut_out(module: fx.GraphModule, nodes: Sequence[fx.Node], numbers: set[str], *, on_target: bool) -> Cut:
     inside = set(nodes)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -172,6 +175,7 @@ def _cut_out(module: fx.GraphModule, nodes: Sequence[fx.Node], *, on_target: boo
             if source.op == "get_attr" and source not in copies:
                 copies[source] = graph.node_copy(source)
         copies[node] = graph.node_copy(node, lambda argument: copies[argument])
-    writes = [node for node in nodes if not _is_number(node) and any(user not in inside for user in node.users)]
+    shared = [node for node in nodes if not _is_number(node) or node.name in numbers]
+    writes = [node for node in shared if any(user not in inside for user in node.users)]
     graph.output(tuple(copies[node] for node in writes))
     return Cut(fx.GraphModule(module, graph), reads, writes, on_target)

@@ -13,7 +13,7 @@ from torch import fx
 from prepbench._torch_compat.operators import register_quantized_operators, schema_of
 from prepbench.capture.aten.export_again import dynamic_sizes, export_again
 from prepbench.errors import TargetError
-from prepbench.quantize.layer_nodes import CONVOLUTIONS
+from prepbench.quantize.layer_nodes import CONVOLUTIONS, TRANSPOSED
 
 register_quantized_operators()
 aten = torch.ops.aten
@@ -58,6 +58,7 @@ class QuantizedWeight:
         return (self.integers - self.zero_point.reshape(shape)) * self.scale.reshape(shape)
 
 
+_CONVOLUTIONS = CONVOLUTIONS | TRANSPOSED
 Choice = Callable[[fx.Node, QuantizedWeight], int]
 
 
@@ -77,14 +78,14 @@ def fit_weights(module: fx.GraphModule, bits: Choice) -> bool:
     """
     found = False
     for node in list(module.graph.nodes):
-        if node.target not in _LINEAR and node.target not in CONVOLUTIONS:
+        if node.target not in _LINEAR and node.target not in _CONVOLUTIONS:
             continue
-        weight = _weight(module, node.args[1 if node.target in CONVOLUTIONS else _LINEAR[node.target][1]])
+        weight = _weight(module, node.args[1 if node.target in _CONVOLUTIONS else _LINEAR[node.target][1]])
         if weight is None:
             continue
         found = True
         with module.graph.inserting_before(node):
-            if node.target in CONVOLUTIONS:
+            if node.target in _CONVOLUTIONS:
                 node.update_arg(1, _stored(module, weight, bits(node, weight)))
             elif weight.integers.ndim == 2:
                 _as_linear(module, node, weight, bits)

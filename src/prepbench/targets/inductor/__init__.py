@@ -62,7 +62,7 @@ class JustInTime(Runtime):
         return outputs
 
     def save(self, folder: Path) -> None:
-        names = ", ".join(leaf.fqn or "the model itself" for leaf in self._leaves)
+        names = ", ".join(leaf.part for leaf in self._leaves)
         raise TargetError(
             f"A model with leaf modules cannot be saved, because they call back into this process's Python: {names}. "
             f"Rewrite them first: {self._leaves[0].remedy}"
@@ -93,7 +93,12 @@ class InductorTarget(Target):
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         if lowering.leaves:
-            return JustInTime(lowering)
+            try:
+                return JustInTime(lowering)
+            except Exception as error:  # of dynamo and of Inductor's passes, which have no errors of their own
+                raise TargetError(
+                    f"Inductor cannot compile a graph around Python code: {type(error).__name__}: {sentence(error)}"
+                ) from error
         keep = KeptFolder("inductor")
         file = keep.path / FILE
         program = fit_to_inductor(lowering.program)

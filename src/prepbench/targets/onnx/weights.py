@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-_WEIGHTED = ("Conv", "Gemm", "MatMul")
+_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 def pack_weights(model: Any) -> None:

@@ -119,7 +119,11 @@ class OnnxRuntimeTarget(OnnxTarget):
     settings_type = OnnxRuntimeDeployment
     packages = ("onnxruntime", *OnnxTarget.packages)
     placement = Placement(
-        conv_outputs=True, conv_additions=True, lone_depthwise_convs=False, spare_bit=spare_bit_here()
+        conv_outputs=True,
+        conv_additions=True,
+        lone_depthwise_convs=False,
+        transposed_convs=True,
+        spare_bit=spare_bit_here(),
     )
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
