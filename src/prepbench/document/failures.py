@@ -20,9 +20,18 @@ def alike_failures(failures: Iterable[Failure]) -> list[Failure]:
         place = failure.source or failure.message
         alike.setdefault((failure.module_type, failure.kind, failure.exception_type, place), []).append(failure)
     return [
-        replace(same[0], fqn=_names(failure.fqn for failure in same)) if len(same) > 1 else same[0]
+        with_lines(replace(same[0], fqn=_names(failure.fqn for failure in same)), same[0].lines)
+        if len(same) > 1
+        else same[0]
         for same in alike.values()
     ]
+
+
+def with_lines(failure: Failure, lines: tuple[int, int] | None) -> Failure:
+    """The failure as one of some lines of its module; ``failure`` itself is changed."""
+    # no field: documents and their schema know the lines by the label of the node
+    object.__setattr__(failure, "_lines", lines)
+    return failure
 
 
 def _names(fqns: Iterable[str]) -> str:

@@ -60,6 +60,23 @@ class Failure:
     frame: str = ""
 
     @property
+    def lines(self) -> tuple[int, int] | None:
+        """The first and the last line of the statements that are a leaf; None where the whole module is.
+
+        Known in the process that captured; in a document the node of the leaf is labelled with its lines.
+        """
+        return self.__dict__.get("_lines")
+
+    @property
+    def part(self) -> str:
+        """What fails, in words: the module's name, and the lines where only these do."""
+        if self.lines is None:
+            return self.fqn or "the model itself"
+        first, last = self.lines
+        lines = f"line {first}" if first == last else f"lines {first} to {last}"
+        return f"{lines} of {self.fqn or 'the model'}"
+
+    @property
     def fix(self) -> Any:
         """The proven fix of this failure, or its draft, where :func:`prepbench.fix` looked for one; else None."""
         return self.__dict__.get("_fix")

@@ -42,6 +42,9 @@ def test_a_module_that_torch_jit_traced_is_captured_or_kept_as_a_leaf() -> None:
     for model in (made, nn.Sequential(made, nn.ReLU())):
         captured = pb.capture(model, SAMPLES, fullgraph=False)
         torch.testing.assert_close(captured.program.module()(SAMPLES[1]), model(SAMPLES[1]))
+        # the axes, which are inferred from the model, name the inputs as the captured program does
+        compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=pb.EagerDeployment())
+        torch.testing.assert_close(compiled(torch.ones(5, 4)), model(torch.ones(5, 4)))
 
 
 @pytest.mark.parametrize("how", ["script", "trace"])

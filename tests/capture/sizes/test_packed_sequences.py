@@ -15,16 +15,18 @@ from prepbench.errors import TargetError
 
 
 class Packed(nn.Module):
-    def __init__(self, kind: Any = nn.LSTM, is_sorted: bool = False, pads_all: bool = False, **settings: Any):
+    """``total`` steps come out: None for those of the longest sequence, "all" for those of the batch, or a number."""
+
+    def __init__(self, kind: Any = nn.LSTM, is_sorted: bool = False, total: int | str | None = None, **settings: Any):
         super().__init__()
-        self.layers, self.is_sorted, self.pads_all = kind(4, 6, **settings), is_sorted, pads_all
+        self.layers, self.is_sorted, self.total = kind(4, 6, **settings), is_sorted, total
         self.head = nn.LazyLinear(3)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
         first = self.layers.batch_first
         packed = pack_padded_sequence(x, lengths, batch_first=first, enforce_sorted=self.is_sorted)
         y, last = self.layers(packed)
-        total = x.shape[1 if first else 0] if self.pads_all else None
+        total = x.shape[1 if first else 0] if self.total == "all" else self.total
         y, found = pad_packed_sequence(y, batch_first=first, padding_value=-2.0, total_length=total)
         return self.head(y), last, found
 
@@ -51,8 +53,9 @@ MODELS = {
     "lstm": Packed(num_layers=2, bidirectional=True, batch_first=True),
     "lstm with projections": Packed(num_layers=2, bidirectional=True, proj_size=3),
     "gru": Packed(nn.GRU, is_sorted=True, bidirectional=True, bias=False),
-    "tanh": Packed(nn.RNN, pads_all=True, batch_first=True),
+    "tanh": Packed(nn.RNN, total="all", batch_first=True),
     "relu": Packed(nn.RNN, nonlinearity="relu"),
+    "padded to 12": Packed(nn.GRU, total=12, batch_first=True),
 }
 
 
@@ -106,6 +109,20 @@ def test_openvino_leaves_it_to_pytorch() -> None:
     assert compiled.report.fallbacks == ("layers: prepbench.lstm_layer (2 times)",)
     for given in samples(model):
         check(compiled, model, *given)
+
+
+def test_a_sequence_longer_than_the_total_fails_as_in_pytorch() -> None:
+    model = MODELS["padded to 12"]
+    two, too_long = samples(model)[:2], sample([13, 2], 14, first=True)
+    with pytest.raises(ValueError, match="total_length"):
+        model(*too_long)
+    with pytest.raises(RuntimeError, match="<= 12"):
+        pb.capture(model, two).program.module()(*too_long)
+    with pytest.raises(RuntimeError, match="total_length"):
+        pb.prepare_model(model, inputs=two)(*too_long)
+    compiled = pb.compile_model(model, tracing_inputs=two, deployment_settings=pb.OnnxRuntimeDeployment())
+    with pytest.raises(pb.errors.InputError, match="fails on this call"):
+        compiled(*too_long)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,15 +24,18 @@ from prepbench.capture.failures.wrong_programs import WrongProgram, problem
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample, varied
 from prepbench.capture.sizes.sample_sizes import SampleSizes
+from prepbench.capture.statements.cuts import Cuts
+from prepbench.document.failures import with_lines
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 from prepbench.running.callable_module import FunctionModule
 from prepbench.running.outcomes import Outcome
 from prepbench.running.twin import Twin
-from prepbench.running.unchanged import dense_copy
+from prepbench.running.unchanged import NotedState, dense_copy
 
-ROUNDS = 6
+ROUNDS = 40
+"""How often more statements and modules become leaves; each round finds those that the last one uncovered."""
 
 
 class SharedMemory(CaptureError):
@@ -81,25 +84,34 @@ class Attempts:
         # strides with gaps would be made a condition of the graph, so they are traced with only where they matter
         self._given_base = base_sample(model, samples, axes)
         self._base = dense_copy(self._given_base)
-        self._records = ModuleRecords(model, samples, varied(model, samples, axes))
+        self._given = model
+        self._cuts = Cuts(model)
+        self._varied = varied(model, samples, axes)
+        self._use(model)
+
+    def _use(self, model: torch.nn.Module) -> None:
+        """From now on capture this model, which is the given one with other statements cut out."""
+        self.model = model
+        self._records = ModuleRecords(model, self._samples, self._varied)
         self._operators = LeafOperators(model, self._records.outputs)
 
     def give_back(self, twin: Twin, program: Program) -> None:
         """Let a program that was made from a twin use the user's own tensors and leaves."""
+        self._cuts.give_back(program)
         twin.give_back(program)
-        self._operators.run_on(twin.original(self.model))
+        self._operators.run_on(twin.original(self._given), lambda part: twin.original(self._cuts.original(part)))
 
-    def full_graph(self, strict: bool = False) -> Program | None:
+    def full_graph(self, noted: NotedState, strict: bool = False) -> Program | None:
         """The program without any leaf, if one way to export gives a correct one. Otherwise ``error`` says why not."""
         for way in (True, False) if strict else (False, True):
             try:
-                return self._checked(strict=way)
+                return self._checked(noted, strict=way)
             except Exception as error:
                 # the first error has the model's own line; dynamo's only matters if it was asked for first
                 self.error = self.error or error
         return None
 
-    def _checked(self, strict: bool = False) -> Program:
+    def _checked(self, noted: NotedState, strict: bool = False) -> Program:
         """Export, and run the result on the samples.
 
         Sizes of 2 and more are assumed at first, which suits most models. Where that gives a wrong program for a sample
@@ -114,13 +126,13 @@ class Attempts:
             ways.append((self._given_base, False))
         for base, exact in ways:
             try:
-                program = export_program(self.model, base, self.axes, strict=strict, exact=exact)
+                program = export_program(self.model, base, self.axes, strict=strict, exact=exact, noted=noted)
             except Exception as error:
                 first = first or error
                 if isinstance(error, SpecialisedSize) or (is_empty and exact):
                     continue
                 break
-            found = problem(program.module(), self.model, self._samples, self._expected)
+            found = problem(program.module(), self.model, self._samples, self._expected, noted)
             if found is None:
                 return program
             first = first or found
@@ -137,18 +149,18 @@ class Attempts:
         return [self._describe(fqn, found[fqn]) for fqn, _ in self.model.named_modules() if fqn in found]
 
     def with_leaves(self) -> tuple[Program, list[Failure]]:
-        """A program in which the modules that cannot be exported are operators.
+        """A program in which the statements that cannot be exported are operators; where that cannot be, their modules.
 
         Raises:
             NoGraphError: not even the whole model can be one operator.
         """
-        self._records.record()
         error = self.error
         for _ in range(ROUNDS):
             if error is not None and not self._add_leaves(error):
                 break
+            self._records.record()
             try:
-                with leaves_replaced(self.model, self._leaves, self._operators):
+                with leaves_replaced(self.model, self._leaf_names(), self._operators):
                     program = export_program(self.model, self._base, self.axes)
             except Exception as raised:
                 error = raised
@@ -157,7 +169,7 @@ class Attempts:
             error = problem(program.module(), self.model, self._samples, self._expected)
             if error is None:
                 program.graph_module.meta["prepbench_keep_alive"] = self._operators.keep_alive
-                return program, list(self._leaves.values())
+                return program, [*self._leaves.values(), *self._statement_leaves(program)]
         raise NoGraphError(
             f"{type(self.model).__name__} can be neither exported nor kept as one operator: {error} "
             "Capture its submodules one by one to find the part that stops it; compile_model(..., fullgraph=False) "
@@ -166,18 +178,45 @@ class Attempts:
         ) from error
 
     def _add_leaves(self, error: Exception) -> bool:
-        """Turn the modules that fail now into leaves, or the whole model; false if it is one already."""
+        """Turn what fails now into leaves: statements, else modules, else the model; false if that is one already."""
         if "" in self._leaves:
             return False
-        found = self._find(isinstance(error, WrongProgram))
+        inside: dict[str, Exception] = {}
+        found = self._find(isinstance(error, WrongProgram), inside)
         new = {fqn: reason for fqn, reason in found.items() if fqn not in self._leaves}
+        if self._cut_statements(inside, new):
+            return True
         if not new and isinstance(error, WrongProgram):
             new = self._around_shared_memory()
+        if not new and self._cuts.leaves:
+            new = self._cuts.take_back()
+            self._use(self._cuts.model)
         new = new or {"": error}
         for fqn, reason in new.items():
             self._leaves[fqn] = self._describe(fqn, reason)
         self._leaves = {fqn: self._leaves[fqn] for fqn in outermost(self._leaves)}
         return True
+
+    def _cut_statements(self, inside: Mapping[str, Exception], found: Mapping[str, Exception]) -> bool:
+        """Cut out the statements that fail; false if that cannot be done."""
+        own = {fqn: error for fqn, error in {**inside, **found}.items() if original_error(error) is error}
+        for failing in (own, found):
+            if self._cuts.add(failing):
+                self._use(self._cuts.model)
+                return True
+        return False
+
+    def _leaf_names(self) -> list[str]:
+        """The modules and statements that are operators."""
+        return outermost([*self._leaves, *self._cuts.leaves])
+
+    def _statement_leaves(self, program: Program) -> list[Failure]:
+        """The statements that are operators in a program."""
+        used = self._operators.in_graph(program.graph)
+        leaves = {fqn: leaf for fqn, leaf in self._cuts.leaves.items() if fqn in used}
+        return [
+            with_lines(self._describe(leaf.owner_fqn, leaf.reason), leaf.outlined.lines) for leaf in leaves.values()
+        ]
 
     def _around_shared_memory(self) -> dict[str, Exception]:
         """The modules that call leaves whose tensors share memory: writing into one can make the graph wrong."""
@@ -201,7 +240,7 @@ class Attempts:
         inside = {} if inside is None else inside
         for exact in (False, True):
             try:
-                with failures_collected(self.model, self._leaves, self._operators, found, inside):
+                with failures_collected(self.model, self._leaf_names(), self._operators, found, inside):
                     export_program(self.model, self._base, self.axes, exact=exact, sizes=sizes)
             except Exception as error:
                 # fake outputs can break what comes after them; only a pass that found nothing is to blame itself

@@ -1,4 +1,4 @@
-"""Capture at ATen level: one ``torch.export`` program, with every module that cannot be in it as one operator."""
+"""Capture at ATen level: one ``torch.export`` program, with what cannot be in it as operators."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
 from prepbench.progress_bar import shows_progress
 from prepbench.running.callable_module import as_module
-from prepbench.running.check_inputs import check_names, check_traced, itself_raises, on_device_of
+from prepbench.running.check_inputs import check_names, check_traced, find_writes, itself_raises, on_device_of
 from prepbench.running.first_calls import built_buffers, fill_caches_
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
+from prepbench.running.unchanged import NotedState
 
 
 class FullGraphError(CaptureError):
@@ -58,8 +59,9 @@ def capture(
         inputs: sample inputs; sizes that differ between them become dynamic.
         dynamic_axes: which dims are dynamic; inferred from the inputs when not given.
         leaf_modules: modules to keep as leaves, one operator each: names, module objects or classes.
-        fullgraph: if true, a module that cannot be exported is an error; otherwise it becomes a leaf and the rest stays
-            one graph.
+        fullgraph: if true, what cannot be exported is an error. Otherwise it becomes a leaf, and the rest stays one
+            graph: the fewest consecutive statements of a forward, or of a function that it calls, whose inputs and
+            results a graph can hold; else the module.
         strict: use dynamo first.
 
     Raises:
@@ -101,13 +103,16 @@ def _captured(
     strict: bool,
 ) -> tuple[torch.export.ExportedProgram, list[Failure]]:
     """Capture a twin, because export puts other tensors into a module while it traces."""
+    find_writes(model, samples[0])
     twin = Twin(model)
-    expected = [_expected(twin.model, sample) for sample in samples]
+    noted = NotedState(twin.model)
+    expected = [_expected(twin.model, sample, noted) for sample in samples]
     before = dict(twin.model.named_buffers())
     if any(built_buffers(before, found.buffers) for found in expected) and fill_caches_(twin.model, samples):
-        expected = [_expected(twin.model, sample) for sample in samples]
+        noted = NotedState(twin.model)
+        expected = [_expected(twin.model, sample, noted) for sample in samples]
     attempts = Attempts(twin.model, samples, axes, expected, chosen)
-    program = attempts.full_graph(strict) if not chosen else None
+    program = attempts.full_graph(noted, strict) if not chosen else None
     leaves: list[Failure] = []
     if program is None:
         failures = attempts.find_failures() if fullgraph else []
@@ -126,13 +131,13 @@ def _message(model: torch.nn.Module, failures: Sequence[Failure]) -> str:
         if failure.source is not None and failure.source.code:
             lines.append(f"    {failure.source.code}")
         lines += [f"    {failure.exception_type}: {failure.message.splitlines()[0]}", f"    {failure.remedy}"]
-    lines.append("Or capture with fullgraph=False, which keeps each of these modules as one operator, a leaf.")
+    lines.append("Or capture with fullgraph=False, which keeps these lines, or their modules, as operators.")
     return "\n".join(lines)
 
 
-def _expected(model: torch.nn.Module, sample: Sample) -> Outcome:
+def _expected(model: torch.nn.Module, sample: Sample, noted: NotedState) -> Outcome:
     try:
-        found = outcome(model, sample, model)
+        found = outcome(model, sample, model, noted)
     except InputError:
         raise
     except Exception as error:

@@ -26,11 +26,12 @@ class Captured(HasDiagram):
     """A model as one graph.
 
     Attributes:
-        program: the ``torch.export.ExportedProgram``; ``captured.program.module()`` runs it, with the model's weights.
+        program: the ``torch.export.ExportedProgram``. ``captured.program.module()`` runs it with the weights
+            and buffers of the model: a call that changes a buffer changes it there, too.
         model: the module that was captured (for a function, a module that calls it).
         samples: the inputs it was captured with.
         axes: which dims of the inputs may vary.
-        leaves: the modules that are one operator in the graph, and why.
+        leaves: the modules, and the lines of modules, that are one operator in the graph, and why.
         seconds: how long capturing took.
     """
 
@@ -52,7 +53,7 @@ class Captured(HasDiagram):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Why modules are leaves; the same as ``leaves``."""
+        """Why modules and lines are leaves; the same as ``leaves``."""
         return self.leaves
 
     @cached_property
@@ -109,7 +110,7 @@ class Captured(HasDiagram):
             f"{self.seconds:.1f} s",
             f"  dynamic: {dynamic or 'nothing (all samples have the same sizes)'}",
         ]
-        if any(leaf.fqn == "" for leaf in self.leaves):
+        if any(leaf.fqn == "" and leaf.lines is None for leaf in self.leaves):
             lines.append("  the whole model is one operator:")
         lines += [f"  leaf {failure_line(leaf)}" for leaf in alike_failures(self.leaves)]
         lines += [f"  note {finding.message}" for finding in self.findings]

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload
-from prepbench.capture.aten.leaf_operators import is_leaf_operator
+from prepbench.capture.aten.leaf_operators import is_leaf_operator, leaf_label
 from prepbench.capture.modules.node_text import (
     code_frames,
     count_parameters,
@@ -35,12 +35,12 @@ def document_of_program(
     findings: Iterable[Finding] = (),
     axes: Iterable[Axis] = (),
 ) -> GraphCollectionDocument:
-    """The ATen-level document of an exported program; operators that stand for whole modules have status ``"leaf"``.
+    """The ATen-level document of an exported program; operators that stand for modules or lines have status ``"leaf"``.
 
     Args:
         program: the exported program.
         model: the module it was exported from, for the hierarchy.
-        leaves: the modules that are one operator in the program, with the reasons.
+        leaves: the modules and lines that are one operator in the program, with the reasons.
         title: shown as the model's name instead of its class.
         size_names: the symbols of dynamic axes by the program's symbols for their sizes.
         findings: what the program assumes.
@@ -61,7 +61,8 @@ def document_of_program(
     nodes = tuple(made(node) for node in _in_order(program.graph) if node.name not in hidden)
     calls = {f":{node.name}": _calls_in_stack(node) for node in program.graph.nodes}
     failures = tuple(leaves)
-    modules = _modules(model, {failure.fqn: failure for failure in failures}, nodes, calls.values())
+    whole = {failure.fqn: failure for failure in failures if failure.lines is None}
+    modules = _modules(model, whole, nodes, calls.values())
     graph = Graph("graph:", "", nodes)
     document = GraphCollectionDocument(
         title or type(model).__name__,
@@ -118,14 +119,15 @@ def _calls_in_stack(node: fx.Node) -> dict[str, int]:
 def _aten_node(node: fx.Node, hidden: set[str], shapes: tuple[tuple[str, ...], tuple[str, ...]]) -> Node:
     stack = list(_stack(node).values())
     fqn = _clean(stack[-1][0]) if stack else ""
+    is_leaf = is_leaf_operator(node.target)
     return Node(
         id=f":{node.name}",
         op=node.op,  # type: ignore[arg-type]
-        label=label_text(node),
+        label=leaf_label(node.target) if is_leaf and leaf_label(node.target) else label_text(node),
         target=target_text(node.target),
         fqn=fqn,
         type=label_text(node) if node.op == "call_function" else "",
-        status="leaf" if is_leaf_operator(node.target) else "traced",
+        status="leaf" if is_leaf else "traced",
         shapes=shapes[0],
         dtypes=shapes[1],
         inputs=tuple(f":{source.name}" for source in node.all_input_nodes if source.name not in hidden),

@@ -19,7 +19,7 @@ from prepbench.capture.sizes.recurrent import RecurrentLayers
 from prepbench.capture.sizes.sample_sizes import SampleSizes
 from prepbench.inputs import Sample, named_leaves
 from prepbench.patching import patched
-from prepbench.running.unchanged import unchanged
+from prepbench.running.unchanged import NotedState
 
 Program = torch.export.ExportedProgram
 
@@ -36,6 +36,7 @@ def export_program(
     strict: bool = False,
     exact: bool = False,
     sizes: SampleSizes | None = None,
+    noted: NotedState | None = None,
 ) -> Program:
     """Export ``model`` for the call ``sample`` with these dynamic axes; the model is left as it was.
 
@@ -43,6 +44,7 @@ def export_program(
         strict: through dynamo, which understands more Python but takes longer.
         exact: record what the model asks about sizes 0 and 1 instead of assuming sizes of 2 or more.
         sizes: what the model asks about sizes must have the same answer for all of these.
+        noted: the state of the model, where it is noted already.
 
     Raises:
         SizesDecide: at the line that asks something else.
@@ -51,7 +53,7 @@ def export_program(
     """
     conditions = SizeConditions()
     with ExitStack() as stack:
-        stack.enter_context(unchanged(model))
+        stack.enter_context((noted or NotedState(model)).unchanged())
         stack.enter_context(_explicit_keywords(model, sample))
         shapes = axes.dynamic_shapes(model, sample, hint=torch.export.Dim.AUTO) if axes.dynamic else None
         stack.enter_context(quiet_export())

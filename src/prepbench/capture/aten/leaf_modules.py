@@ -12,7 +12,7 @@ from prepbench._torch_compat.exporting import mark_module_stack
 from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.capture.aten.leaf_operators import LeafOperators
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
-from prepbench.running.replaced_forward import replaceable_modules, replaced_forward
+from prepbench.running.replaced_forward import part_named, replaceable_modules, replaced_forward
 
 
 @contextmanager
@@ -20,12 +20,12 @@ def leaves_replaced(model: torch.nn.Module, fqns: Iterable[str], operators: Leaf
     """Inside the block, the forward of each named submodule is a call of its operator."""
     with ExitStack() as stack:
         for fqn in fqns:
-            module = model.get_submodule(fqn)
+            module = part_named(model, fqn)
             stack.enter_context(replaced_forward(model, fqn, _calling(fqn, module, operators)))
         yield
 
 
-def _calling(fqn: str, module: torch.nn.Module, operators: LeafOperators) -> Callable[..., Any]:
+def _calling(fqn: str, module: Any, operators: LeafOperators) -> Callable[..., Any]:
     def leaf(*args: Any, **kwargs: Any) -> Any:
         return operators.call(fqn, args, kwargs)
 
@@ -58,7 +58,7 @@ def failures_collected(
 
 def _attempting(
     fqn: str,
-    module: torch.nn.Module,
+    module: Any,
     operators: LeafOperators,
     found: dict[str, Exception],
     inside: dict[str, Exception],

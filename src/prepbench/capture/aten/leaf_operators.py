@@ -6,9 +6,9 @@ import itertools
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,10 +19,12 @@ from prepbench._torch_compat.tensors import memory_of
 from prepbench.capture.aten.leaf_memory import leaves_written_into
 from prepbench.capture.aten.leaf_outputs import LeafOutputs
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
+from prepbench.capture.statements.statement_leaf import ReleasedLeaf, StatementLeaf
 from prepbench.errors import CaptureError
 from prepbench.patching import patched_item
 from prepbench.running.compare_samples import is_same
 from prepbench.running.object_nodes import refill
+from prepbench.running.replaced_forward import FURTHER
 
 _NAMESPACE = "prepbench_leaf"
 _SCHEMA_TYPES = ((torch.Tensor, "Tensor"), (torch.SymInt, "SymInt"), (torch.SymFloat, "float"))
@@ -79,6 +81,10 @@ class _Signature:
         )
 
 
+class UnknownInputError(UnknownOutputsError):
+    """A leaf is called with something that an operator cannot take."""
+
+
 class KeepAlive:
     """What a graph with leaves needs in order to run: the model and the libraries that registered its operators.
 
@@ -115,12 +121,40 @@ class _Owner:
     def __init__(self, model: torch.nn.Module) -> None:
         self.reference = weakref.ref(model)
         self.stand_ins: dict[int, torch.nn.Module] = {}
+        self._originals: dict[int, Any] = {}
+        self._statements: Mapping[str, StatementLeaf | ReleasedLeaf] = vars(model).get(FURTHER, {})
+        self._names = {id(module): fqn for fqn, module in model.named_modules()}
 
-    def module(self, fqn: str) -> torch.nn.Module:
+    def forward(self, fqn: str) -> Callable[..., Any]:
+        """What a leaf runs."""
+        leaf = self._statements.get(fqn)
+        model = self._model(fqn)
+        if leaf is not None:
+            return leaf.on(model)
+        forward: Callable[..., Any] = model.get_submodule(fqn).forward
+        return forward
+
+    def own(self, fqn: str, value: Any) -> Any:
+        """A value that is fixed in the graph, such as a module that the leaf is called with, as that of the model."""
+        name = self._names.get(id(value))
+        return self._originals.get(id(value), value) if name is None else self._model(fqn).get_submodule(name)
+
+    def give_to(self, model: torch.nn.Module, original: Callable[[Any], Any], values: Iterable[Any]) -> None:
+        """Run the leaves of another model, which nothing here keeps alive.
+
+        Args:
+            original: gives the part of it that a part of this one stands for.
+            values: those that are fixed in the graph.
+        """
+        self.reference = weakref.ref(model)
+        self._statements = {fqn: leaf.released(original) for fqn, leaf in self._statements.items()}
+        self._originals = {id(value): original(value) for value in values}
+
+    def _model(self, fqn: str) -> torch.nn.Module:
         model = self.stand_ins.get(threading.get_ident()) or self.reference()
         if model is None:
-            raise CaptureError(f"The model with the leaf module {fqn!r} no longer exists: keep the Captured object.")
-        return model.get_submodule(fqn)
+            raise CaptureError(f"The model with the leaf {fqn!r} no longer exists: keep the Captured object.")
+        return model
 
 
 # A graph that lost its meta (by being exported again) still runs as long as its model lives.
@@ -145,9 +179,15 @@ class LeafOperators:
         self._owner = _Owner(model)
         self.keep_alive = KeepAlive(model, [], self._owner)
 
-    def run_on(self, model: torch.nn.Module) -> None:
-        """From now on the operators call the submodules of another model, of which the first was a twin."""
-        self._owner.reference = weakref.ref(model)
+    def run_on(self, model: torch.nn.Module, original: Callable[[Any], Any]) -> None:
+        """From now on the operators call the submodules of another model, of which the first was a twin.
+
+        Args:
+            model: the other model.
+            original: gives the part of it that a part of the first stands for.
+        """
+        made = [signature for known in self._made.values() for signature, _ in known]
+        self._owner.give_to(model, original, [value for signature in made for value in signature.fixed])
         self.keep_alive.model = model
         _LIBRARIES.setdefault(model, []).extend(self.keep_alive.libraries)
 
@@ -177,6 +217,11 @@ class LeafOperators:
         """Make those leaves raise that return memory of their arguments where ``graph`` writes into it."""
         self._strict |= {str(target) for target in leaves_written_into(graph, is_leaf_operator)}
 
+    def in_graph(self, graph: torch.fx.Graph) -> set[str]:
+        """The names of the leaves that a graph calls."""
+        targets = {node.target for node in graph.nodes}
+        return {fqn for fqn, made in self._made.items() if any(operator in targets for _, operator in made)}
+
     def _operator(self, fqn: str, signature: _Signature, learned: LeafOutputs, leaves: Sequence[Any]) -> Any:
         made = self._made.setdefault(fqn, [])
         for known, operator in made:
@@ -203,6 +248,14 @@ def is_leaf_operator(target: Any) -> bool:
     return isinstance(target, OpOverload) and target.namespace.startswith(_NAMESPACE)
 
 
+def leaf_label(target: Any) -> str:
+    """The lines that a leaf's operator stands for, in words; "" if it stands for a module."""
+    found = re.search(r"(?:^|[._])line_(\d+)(?:_to_(\d+))?(?:_\d+)*(?:\.default)?$", str(target))
+    if found is None:
+        return ""
+    return f"lines {found[1]} to {found[2]}" if found[2] else f"line {found[1]}"
+
+
 def _real(
     fqn: str,
     owner: _Owner,
@@ -211,15 +264,16 @@ def _real(
     is_written_into: Callable[[], bool],
 ) -> Callable[..., Any]:
     def real(*arguments: Any) -> Any:
-        module = owner.module(fqn)
-        leaves = signature.leaves(arguments)
+        forward = owner.forward(fqn)
+        fixed = [owner.own(fqn, value) for value in signature.fixed]
+        leaves = replace(signature, fixed=tuple(fixed)).leaves(arguments)
         changed = signature.first_of(learned.changed_inputs(leaves))
         for index in changed:
             leaves[index] = leaves[index].clone()
         signature.with_repeats(leaves)
         args, kwargs = pytree.tree_unflatten(leaves, signature.spec)
         with torch.no_grad():
-            output = module.forward(*args, **kwargs)
+            output = forward(*args, **kwargs)
         outputs = learned.tensors_of(leaves, output, (args, kwargs))
         if is_written_into() and _share_memory(pytree.tree_leaves(output), leaves):
             raise UnknownOutputsError(
@@ -270,7 +324,7 @@ def _kind(leaf: Any) -> str:
         if isinstance(leaf, kind):
             return name
     if isinstance(leaf, torch.SymBool):
-        raise UnknownOutputsError("A leaf module cannot take a truth value that depends on sizes or data.")
+        raise UnknownInputError("A leaf cannot take a truth value that depends on sizes or data.")
     return ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,8 +38,14 @@ class LeafOutputs:
     learned: LearnedOutputs
 
     @classmethod
-    def learn(cls, calls: Sequence[RecordedCall], name: str = "the module") -> LeafOutputs:
-        """Learn from all calls of one module.
+    def learn(
+        cls, calls: Sequence[RecordedCall], name: str = "the module", *, are_statements: bool = False
+    ) -> LeafOutputs:
+        """Learn from all calls of one module, or of some statements.
+
+        Args:
+            are_statements: a Python number that they make is known to the call alone, even where all samples give the
+                same; and a truth value decides what comes next, so it must not leave them.
 
         Raises:
             UnknownOutputsError: the module was never called, writes into arguments that share memory, or returns
@@ -50,6 +56,8 @@ class LeafOutputs:
         for call in calls:
             _check_describable(call, name)
         learned = LearnedOutputs.learn(calls, name)
+        if are_statements:
+            learned = replace(learned, variants=tuple(map(_with_numbers_unknown, learned.variants)))
         for variant in learned.variants:
             for index in variant.unknown:
                 if type(variant.calls[0].outputs[index]) not in _NUMBERS:
@@ -119,6 +127,7 @@ class LeafOutputs:
             elif isinstance(wanted, torch.Tensor):
                 if not isinstance(leaf, torch.Tensor) or kinds_of([leaf]) != kinds_of([wanted]):
                     raise self._not_as_learned(kinds_text(kinds_of([leaf])), kinds_text(kinds_of([wanted])))
+                variant.check_sizes(index, leaf, flat_inputs)
                 tensors.append(leaf.detach().contiguous(memory_format=_memory_format(variant, index)))
             elif isinstance(wanted, Given):
                 if leaf is not flat_inputs[wanted.index]:
@@ -163,6 +172,15 @@ class LeafOutputs:
                 "Add a sample that makes this call."
             )
         return found
+
+
+def _with_numbers_unknown(variant: CallsAlike) -> CallsAlike:
+    outputs = variant.calls[0].outputs
+    truths = [index for index, value in enumerate(outputs) if isinstance(value, bool)]
+    if truths:
+        variant.refuse_number(truths[0])
+    fixed = {index for index, value in enumerate(outputs) if variant.is_fixed_number(index)}
+    return replace(variant, unknown=variant.unknown | fixed)
 
 
 def _memory_format(variant: CallsAlike, index: int) -> torch.memory_format:

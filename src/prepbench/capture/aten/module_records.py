@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
 from prepbench._torch_compat.exporting import seen_as_exporting
 from prepbench.capture.aten.leaf_outputs import LeafOutputs
-from prepbench.capture.sizes.learned_outputs import UnknownOutputsError, kinds_of
+from prepbench.capture.sizes.learned_outputs import UnknownOutputsError, are_alike, kinds_of
 from prepbench.inputs import Sample
 from prepbench.running.recorded_calls import RecordedCall, record_calls, record_run
+from prepbench.running.replaced_forward import FURTHER
+from prepbench.running.time_limit import TimeLimit, TimeLimitReached
+
+_SECONDS = 3.0
+_OTHER_VALUES = (-1.0, 10.0)
+
+
+def _scaled(leaf: Any, factor: float) -> Any:
+    """The tensor times a factor, if it is one of floating-point numbers; everything else as it is."""
+    return leaf * factor if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
 
 class ModuleRecords:
@@ -37,6 +49,8 @@ class ModuleRecords:
         with seen_as_exporting():
             # models that look at this pass other arguments to their parts, such as a mask where it would be None
             self._add([*self._samples, *self._further], only_new=True)
+        if vars(self._model).get(FURTHER):
+            self._add_other_values()
 
     def _add(self, samples: Sequence[Sample], *, only_new: bool = False) -> None:
         """Record further calls; with ``only_new`` only those with other kinds of arguments than all earlier calls."""
@@ -49,11 +63,27 @@ class ModuleRecords:
                 if new:
                     self._calls.setdefault(fqn, []).extend(new)
 
+    def _add_other_values(self) -> None:
+        """Record what statements make of other values, of which some sizes and numbers depend."""
+        assert self._calls is not None
+        for factor in _OTHER_VALUES:
+            sample = self._samples[0].map(partial(_scaled, factor=factor))
+            try:
+                with TimeLimit(_SECONDS):
+                    run = record_run(self._model, sample)
+            except TimeLimitReached:  # a loop may have no end on made-up values
+                continue
+            for fqn in vars(self._model)[FURTHER]:
+                known = self._calls.get(fqn, [])
+                known += [call for call in run.calls.get(fqn, ()) if any(are_alike(call, other) for other in known)]
+
     def outputs(self, fqn: str) -> LeafOutputs:
         """What the module returns, as a function of its inputs' sizes."""
         assert self._calls is not None, "record() runs before tracing"
         if fqn not in self._learned:
-            self._learned[fqn] = LeafOutputs.learn(self._calls.get(fqn, ()), fqn or "the model")
+            leaf = vars(self._model).get(FURTHER, {}).get(fqn)
+            name = (fqn or "the model") if leaf is None else leaf.name
+            self._learned[fqn] = LeafOutputs.learn(self._calls.get(fqn, ()), name, are_statements=leaf is not None)
         return self._learned[fqn]
 
     def shared(self, fqn: str) -> str:

@@ -7,11 +7,12 @@ line, and says what to change.
 
 from __future__ import annotations
 
+import linecache
 import re
 
 import torch
 
-from prepbench.capture.failures.reasons import REASONS, UNSUPPORTED, Reason
+from prepbench.capture.failures.reasons import BRANCH, CHECK_REMEDY, LOOP_REMEDY, REASONS, UNSUPPORTED, Reason
 from prepbench.document.model import Failure
 from prepbench.errors import printable
 from prepbench.running.source_lines import code_frame, forward_place, place_in_stack_trace, source_line, user_place
@@ -43,7 +44,17 @@ def describe_failure(
     message = normalize_message(error)
     reason = _reason_of(error, message, source.code if source else "")
     frame = code_frame(*place) if place else ""
-    return Failure(fqn, module_type, reason.kind, type(error).__name__, message, source, reason.remedy, frame)
+    remedy = _remedy_of_branch(place, reason.remedy) if place and reason.kind == BRANCH else reason.remedy
+    return Failure(fqn, module_type, reason.kind, type(error).__name__, message, source, remedy, frame)
+
+
+def _remedy_of_branch(place: tuple[str, int], remedy: str) -> str:
+    """What to do about a condition on data: choosing between two results does not help a check or a loop."""
+    here, following = (linecache.getline(place[0], place[1] + more).strip() for more in (0, 1))
+    is_check = here.startswith("assert") or (here.startswith(("if ", "elif ")) and following.startswith("raise"))
+    if is_check:
+        return CHECK_REMEDY
+    return LOOP_REMEDY if here.startswith("while ") else remedy
 
 
 def describe_node(node: torch.fx.Node, message: str, remedy: str) -> Failure:
@@ -59,8 +70,9 @@ def describe_node(node: torch.fx.Node, message: str, remedy: str) -> Failure:
 
 def failure_line(failure: Failure) -> str:
     """One failure in one line: name, class, kind and place."""
+    part = failure.fqn or "the model" if failure.lines is None else failure.part
     place = f", {failure.source.file}:{failure.source.line}" if failure.source else ""
-    return f"{failure.fqn or 'the model'} ({failure.module_type}): {failure.kind}{place}"
+    return f"{part} ({failure.module_type}): {failure.kind}{place}"
 
 
 def normalize_message(error: BaseException) -> str:

@@ -67,6 +67,14 @@ _BRANCH_REMEDY = (
     "values; "
     f"{_LEAF_HINT}."
 )
+CHECK_REMEDY = (
+    "The branch only checks values: leave it out while the model is traced (if not torch.compiler.is_compiling()), or "
+    f"let the graph check with torch._assert_async; {_LEAF_HINT}."
+)
+LOOP_REMEDY = (
+    "Tensor values decide how often the loop runs: run it a fixed number of times and keep values that are done with "
+    f"torch.where and a mask, or use torch.while_loop; {_LEAF_HINT}."
+)
 _NUMBER_REMEDY = (
     f"Keep the value as a tensor (drop .item(), float(), int(), .tolist()), or compute it from the shape; {_LEAF_HINT}."
 )
@@ -107,8 +115,12 @@ _SCRIPTED_REMEDY = (
     "fullgraph=False."
 )
 _ERROR_REMEDY = (
-    "The module raises this error when it is called this way: check that inputs=[...] are what it expects and that "
-    "model(*inputs) runs on its own."
+    "If model(*inputs) raises this error too, the inputs are not what the module expects: give others. If it runs, "
+    f"tracing cannot follow this line: rewrite it with plain torch operations, {_LEAF_HINT}."
+)
+_LOST_REMEDY = (
+    "Tracing lost where a tensor comes from, as it does with .data, copy.deepcopy and torch.autograd.grad in forward: "
+    f"use .detach(), torch.func.functional_call and torch.func.jvp in their place, {_LEAF_HINT}."
 )
 _DIFFERS_REMEDY = (
     "The graph was traced on one sample and does not fit the one named here, and no line was found that asks for what "
@@ -130,6 +142,10 @@ REASONS = (
     Reason(NUMPY, _NUMPY_REMEDY, message=r"numpy\(\)|to numpy|numpy (array|conversion)|__array__"),
     Reason(DATA_SHAPE, _DATA_SHAPE_REMEDY, types=("DynamicOutputShapeException",)),
     Reason(NUMBER, _NUMBER_REMEDY, types=_DATA_TYPES, code=_NUMBER_CODE),
+    Reason(NUMBER, _NUMBER_REMEDY, message=r"Could not extract specialized (integer|float)"),
+    # a symbol in place of the number is no key of the table
+    Reason(NUMBER, _NUMBER_REMEDY, types=("KeyError",), code=_NUMBER_CODE),
+    Reason(UNSUPPORTED, _LOST_REMEDY, message=r"fake tensor in the exported program|view functorch tensor"),
     Reason(BRANCH, _BRANCH_REMEDY, types=_DATA_TYPES),
     Reason(BRANCH, _BRANCH_REMEDY, message=r"[Dd]ata[- ]dependent (branch|control flow|expression|jump|assert)"),
     Reason(BRANCH, _BRANCH_REMEDY, gb_type=r"[Dd]ata[- ]dependent (branching|jump|assert)"),

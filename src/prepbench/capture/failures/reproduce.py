@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.capture.failures.reasons import SHAPE
+from prepbench.capture.failures.reasons import DIFFERS, SHAPE
 from prepbench.capture.failures.script import Script
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.document.model import Failure
@@ -88,9 +88,8 @@ def received_inputs(model: torch.nn.Module, module: torch.nn.Module, samples: Se
 
 
 def _export(script: Script, samples: list[Sample], kind: str) -> str:
-    sample = samples[0]
-    args, kwargs = script.value(tuple(sample.args), "args"), script.value(dict(sample.kwargs), "kwargs")
-    lines = [f"args, kwargs = {args}, {kwargs}"]
+    calls = [(script.value(tuple(s.args), "args"), script.value(dict(s.kwargs), "kwargs")) for s in samples]
+    lines = [f"args, kwargs = {calls[0][0]}, {calls[0][1]}"]
     lines.append("leaves = torch.utils._pytree.tree_leaves((args, kwargs))")
     lines.append("shapes = torch.export.ShapesCollection()")
     hint = "DYNAMIC" if kind == SHAPE else "AUTO"
@@ -98,7 +97,14 @@ def _export(script: Script, samples: list[Sample], kind: str) -> str:
         entries = ", ".join(f"{dim}: torch.export.Dim.{hint}" for dim in dims)
         lines.append(f"shapes[leaves[{index}]] = {{{entries}}}")
     lines.append("dynamic_shapes = shapes.dynamic_shapes(module, args, kwargs)")
-    lines.append("torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)")
+    export = "torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)"
+    if kind not in (SHAPE, DIFFERS):
+        return "\n".join([*lines, export])
+    # the first sample is captured, and the graph does not fit another one
+    others = ", ".join(f"({args}, {kwargs})" for args, kwargs in calls)
+    lines += [f"program = {export}.module()", f"for args, kwargs in [{others}]:"]
+    lines += ["    expected = module(*args, **kwargs)"]
+    lines += ["    torch.testing.assert_close(program(*args, **kwargs), expected, equal_nan=True)"]
     return "\n".join(lines)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import enum
+import logging
 import math
 import textwrap
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from prepbench.capture.failures.user_sources import is_users, is_users_module, source_of
@@ -70,7 +73,22 @@ class Script:
             return f"{self.named(type(value), where)}[{value.name!r}]"
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
             return self.named(value, where)
-        return self._container(value, where)
+        return self._from_library(value, where) or self._container(value, where)
+
+    def _from_library(self, value: Any, where: str) -> str:
+        """Arrays and numbers of NumPy, loggers and weak references; "" for others."""
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+            return f"{self._tensor(torch.from_numpy(value.copy()), where)}.numpy()"
+        if isinstance(value, np.generic):
+            self.imports.setdefault("import numpy", None)
+            return f"numpy.{type(value).__name__}({value.item()!r})"
+        if isinstance(value, logging.Logger):
+            self.imports.setdefault("import logging", None)
+            return f"logging.getLogger({value.name!r})"
+        if isinstance(value, weakref.ref) and value() is not None:
+            self.imports.setdefault("import weakref", None)
+            return f"weakref.ref({self.value(value(), where)})"
+        return ""
 
     def _container(self, value: Any, where: str) -> str:
         if isinstance(value, torch.Size):
@@ -156,6 +174,8 @@ class Script:
             key = f"tensor_{len(self.tensors)}"
             self.tensors[key] = plain.cpu().contiguous().clone()
             value = f"stored[{key!r}]"
+        if plain.device.type != "meta" and not plain.is_contiguous() and all(plain.stride()):
+            value = f"torch.empty_strided({list(plain.shape)}, {plain.stride()}, dtype={plain.dtype}).copy_({value})"
         if tensor.device.type not in ("cpu", "meta"):
             value += f".to({str(tensor.device)!r})"
         name = self._new(tensor)
@@ -179,15 +199,19 @@ class Script:
             if not home.startswith("torch.") or home.startswith("torch._"):
                 self.imports.setdefault(f"import {home}", None)
             return f"{home}.{name}"
-        if thing.__name__ not in self.sources:
-            self.sources[thing.__name__] = ""  # classes may refer to themselves
+        own = thing.__name__
+        if own == "<lambda>":
+            own = self._names.setdefault(id(thing), f"function_{len(self._names)}")
+            self._alive.append(thing)
+        if own not in self.sources:
+            self.sources[own] = ""  # classes may refer to themselves
             source, used, scope = source_of(thing, where)
             for needed in used:
-                if needed in scope and needed != thing.__name__:
+                if needed in scope and needed != own:
                     self._global(needed, scope[needed], f"{needed}, which {name} uses,")
-            del self.sources[thing.__name__]
-            self.sources[thing.__name__] = source
-        return str(thing.__name__)
+            del self.sources[own]
+            self.sources[own] = source if own == thing.__name__ else f"{own} = {source}"
+        return str(own)
 
     def _global(self, name: str, value: Any, where: str) -> None:
         if isinstance(value, types.ModuleType):

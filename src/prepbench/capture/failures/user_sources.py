@@ -52,8 +52,10 @@ def _is_installed(file: str) -> bool:
 def source_of(thing: Any, where: str) -> tuple[str, list[str], dict[str, Any]]:
     """The source of a class or function, the global names in it, and where they have their values."""
     lines, node = _definition(thing, where)
-    first = _first_line(node)
-    text = textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
+    if isinstance(node, ast.Lambda):
+        text = f"({ast.get_source_segment(''.join(lines), node)})"
+    else:
+        text = textwrap.dedent("".join(lines[_first_line(node) - 1 : node.end_lineno]))
     used = [n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
     functions = [value for value in vars(thing).values() if _code_of(value)] if isinstance(thing, type) else [thing]
     scope = dict(vars(sys.modules[thing.__module__])) if thing.__module__ in sys.modules else {}
@@ -76,6 +78,11 @@ def _definition(thing: Any, where: str) -> tuple[list[str], Any]:
             tree = ast.parse("".join(lines))
         except SyntaxError:
             continue
+        if thing.__name__ == "<lambda>":
+            found: list[Any] = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and _is_code_of(n, code)]
+            if found:
+                return lines, found[0]
+            continue
         found = [n for n in ast.walk(tree) if isinstance(n, kinds) and n.name == thing.__name__]
         if code is not None and is_user_code(code):
             line = code.co_firstlineno
@@ -86,6 +93,14 @@ def _definition(thing: Any, where: str) -> tuple[list[str], Any]:
         f"The source of {thing.__qualname__} ({where}) is not available, so no script can hold it. "
         "Define it in a file or a notebook cell."
     )
+
+
+def _is_code_of(node: ast.Lambda, code: types.CodeType | None) -> bool:
+    """Whether a lambda of a file is the one with a code object; others may stand on its line."""
+    if code is None or node.lineno != code.co_firstlineno:
+        return False
+    body = node.body
+    return (body.lineno, body.end_lineno, body.col_offset, body.end_col_offset) in set(code.co_positions())
 
 
 def _first_line(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:

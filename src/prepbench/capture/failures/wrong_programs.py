@@ -12,6 +12,7 @@ from prepbench.document.model import Failure
 from prepbench.inputs import Sample
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.running.outcomes import Outcome, outcome, without_output
+from prepbench.running.unchanged import NotedState
 
 
 class WrongProgram(RuntimeError):
@@ -19,7 +20,11 @@ class WrongProgram(RuntimeError):
 
 
 def problem(
-    graph: Callable[..., Any], model: torch.nn.Module, samples: Sequence[Sample], expected: Sequence[Outcome]
+    graph: Callable[..., Any],
+    model: torch.nn.Module,
+    samples: Sequence[Sample],
+    expected: Sequence[Outcome],
+    noted: NotedState | None = None,
 ) -> WrongProgram | None:
     """What is wrong with a graph on the given samples, if anything.
 
@@ -28,10 +33,12 @@ def problem(
         model: what it was made from; its buffers after a call count, too.
         samples: what to call both with.
         expected: what the model does on the samples.
+        noted: the state of the model, where it is noted already.
     """
+    noted = noted or NotedState(model)
     for sample, wanted in zip(samples, expected, strict=True):
         try:
-            actual = outcome(graph, sample, model)
+            actual = outcome(graph, sample, model, noted)
         except Exception as error:
             wrong = WrongProgram(f"The captured graph fails on sample {sample.index}, on which the model runs: {error}")
             wrong.__cause__ = error

@@ -41,6 +41,7 @@ from prepbench.capture.modules.trace_result import (
     ModuleVisit,
     TraceResult,
 )
+from prepbench.capture.sizes.packed_sequences import assume_total_length
 from prepbench.capture.sizes.recurrent import RecurrentLayers
 from prepbench.inputs import Sample
 from prepbench.running import nested_values as structures
@@ -212,6 +213,8 @@ class ValueRun:
             result = self._told_apart(self.call_quietly(without_data(func), *args, **kwargs), versions)
         finally:
             self.reading = False
+        if func is torch.Tensor.size:
+            assume_total_length(result)
         if result is NotImplemented:
             return result
         if self._is_new(result) or (result is None and has_side_effect(func)):

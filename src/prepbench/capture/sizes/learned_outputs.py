@@ -130,6 +130,28 @@ class CallsAlike:
         known = [values for index, values in enumerate(outputs) if index not in self.unknown]
         return [values[0] for values in known if type(values[0]) in (bool, int, float) and len(set(values)) == 1]
 
+    def is_fixed_number(self, index: int) -> bool:
+        """Whether the output is a Python number that no size explains and that was the same in all calls."""
+        if type(self.calls[0].outputs[index]) is int:
+            rule = self.rules[index][0][0]
+            return rule is not None and rule.equal == ()
+        return type(self.calls[0].outputs[index]) is float
+
+    def check_sizes(self, index: int, tensor: torch.Tensor, inputs: Sequence[Any]) -> None:
+        """Check that an output tensor of a real call has the sizes that its rules say.
+
+        Raises:
+            UnknownOutputsError: it has others; they depend on data, and no sample shows it.
+        """
+        rules = self.rules[index][0]
+        known = sizes_of(inputs)
+        for dim, (rule, size) in enumerate(zip(rules, tensor.shape, strict=True)):
+            if rule is not None and not rule.allows(size, known):
+                raise UnknownOutputsError(
+                    f"{self.name} returned a tensor of size {size} in dim {dim}, where the captured graph was made for "
+                    f"{rule.text}, as on the samples. Capture again with a sample like this input."
+                )
+
     def refuse_number(self, index: int) -> Any:
         """Raise for a Python value that no rule explains.
 
@@ -257,6 +279,12 @@ def _kind(leaf: Any) -> Any:
         return leaf.dim(), leaf.dtype
     inside = ", ".join(_kind_text(_kind(tensor)) for tensor in _tensors(leaf))
     return f"{type(leaf).__name__}({inside})" if inside else type(leaf).__name__
+
+
+def are_alike(one: RecordedCall, other: RecordedCall) -> bool:
+    """Whether two calls take and return the same structures."""
+    kinds = kinds_of(one.inputs) == kinds_of(other.inputs)
+    return kinds and one.output_spec == other.output_spec and _structure(one.outputs) == _structure(other.outputs)
 
 
 def _structure(outputs: Sequence[Any]) -> list[Any]:

@@ -6,11 +6,13 @@ result may have a size that depends on data.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_packed_sequence
 
 from prepbench._torch_compat.sizes import assume
 
@@ -95,10 +97,31 @@ class Packings:
         padded = packing.padded_to(total, data, padding)
         return padded.transpose(0, 1) if batch_first else padded, packing.lengths
 
+    def size(self, batch_sizes: Any, dim: Any = None) -> Any:
+        """``batch_sizes.size(0)``, which is the largest length."""
+        packing = self.find(batch_sizes)
+        if packing is None or dim != 0:
+            return NotImplemented
+        assume_total_length(packing.longest)
+        return packing.longest
+
     def first_batch_size(self, batch_sizes: Any, index: Any = None) -> Any:
         """``batch_sizes[0]``, which is the batch size; ``NotImplemented`` for all other items and tensors."""
         packing = self.find(batch_sizes)
         return NotImplemented if packing is None or index != 0 else packing.mask.shape[1]
+
+
+def assume_total_length(longest: Any) -> None:
+    """Take for granted, while ``pad_packed_sequence(total_length=...)`` asks for it, that no sequence is longer.
+
+    It raises otherwise, and so does what it calls next.
+    """
+    caller = inspect.currentframe()
+    while caller is not None and caller.f_code is not pad_packed_sequence.__code__:
+        caller = caller.f_back
+    total = None if caller is None else caller.f_locals["total_length"]
+    if total is not None and isinstance(longest, torch.SymInt):
+        assume(longest <= total)
 
 
 def without_packed_checks(original: Callable[..., None]) -> Callable[..., None]:

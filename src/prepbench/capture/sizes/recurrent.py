@@ -152,6 +152,8 @@ class RecurrentLayers(TorchFunctionMode):
         name, result = getattr(func, "__name__", ""), NotImplemented
         if func is torch.Tensor.__getitem__:
             result = self._packings.first_batch_size(*args)
+        elif func is torch.Tensor.size:
+            result = self._packings.size(*args)
         elif not kwargs and (name, len(args)) in self._own and getattr(RNN_FUNCTIONS, name) == func:
             result = self._own[name, len(args)](*args)
         return func(*args, **(kwargs or {})) if result is NotImplemented else result

@@ -25,10 +25,19 @@ LARGEST_DIVISOR = 64
 
 @dataclass(frozen=True)
 class SizeRule:
-    """One formula: ``compute`` takes the known sizes, which may be symbolic; ``text`` reads ``"2*x.shape[0]+1"``."""
+    """One formula: ``compute`` takes the known sizes, which may be symbolic; ``text`` reads ``"2*x.shape[0]+1"``.
+
+    ``equal`` has the known sizes that a constant is equal to, which it follows where they are symbolic; it is None for
+    what is no constant.
+    """
 
     text: str
     compute: Compute = field(compare=False, repr=False)
+    equal: tuple[int, ...] | None = None
+
+    def allows(self, size: int, known: Sequence[int]) -> bool:
+        """Whether a size is what the rule says for these known sizes."""
+        return size == self.compute(known) or any(size == known[index] for index in self.equal or ())
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ def _constant(value: int, known: Sequence[Known]) -> SizeRule:
         symbolic = [sizes[index] for index in equal if isinstance(sizes[index], torch.SymInt)]
         return symbolic[0] if symbolic else value
 
-    return SizeRule(str(value), compute)
+    return SizeRule(str(value), compute, tuple(equal))
 
 
 def _distinct(known: Sequence[Known]) -> list[_Term]:

@@ -1,0 +1,340 @@
+"""``Cuts``: a model whose failing statements are cut out of its functions, one range after the other."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import itertools
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
+from prepbench.capture.statements.hoisted import Surroundings, move_out
+from prepbench.capture.statements.outline import Outlined, outlined
+from prepbench.capture.statements.ranges import SourceFile, StatementRange, source_file, statement_at
+from prepbench.capture.statements.statement_leaf import LeafCall, StatementLeaf
+from prepbench.running.code_objects import CodePath
+from prepbench.running.replaced_forward import FURTHER
+from prepbench.running.source_lines import is_user_file
+from prepbench.running.swapped import CannotSwap, swapped_twin
+from prepbench.running.twin import Twin
+
+_MOST_STEPS = 8
+"""How often one range may grow; after that its module is the leaf."""
+
+_Place = tuple[str, CodePath]
+
+
+@dataclass
+class _Cut:
+    """One range.
+
+    Attributes:
+        found: the statements.
+        fqn: the module that failed there first.
+        reason: what it raised.
+        steps: how often it has grown.
+        before: the statement as it was before expressions were moved out of it.
+        moved: what computes these.
+    """
+
+    found: StatementRange
+    fqn: str
+    reason: Exception
+    steps: int = 0
+    before: ast.stmt | None = None
+    moved: tuple[ast.stmt, ...] = ()
+
+    def undo(self) -> None:
+        """Put back what was moved out of the statement."""
+        statements = self.found.block.statements
+        for each in self.moved:
+            statements.remove(each)
+        if self.before is not None and self.moved:
+            statements[statements.index(self.found.start)] = self.before
+
+    def grown(self, downwards: bool) -> _Cut | None:
+        """The range with what was moved out of it, or else with more statements."""
+        if self.moved:
+            block, first = self.found.block, self.found.first - len(self.moved)
+            self.undo()
+            found = StatementRange.of(block, first, first).closed()
+        else:
+            found = self.found.with_next() if downwards else self.found.with_previous()
+        return None if found is None else _Cut(found, self.fqn, self.reason, self.steps + (not self.moved))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A range that was cut out: where its function stands, the function's code before and after, and the range."""
+
+    place: _Place
+    before: types.CodeType
+    after: types.CodeType
+    cut: _Cut
+    outlined: Outlined
+
+
+class Cuts:
+    """A model in which ranges of statements are leaves.
+
+    Args:
+        model: as it was given; it stays as it is.
+
+    Attributes:
+        model: the model with the ranges cut out; ``model`` itself as long as there are none.
+        leaves: the leaves by name: that of the module, and the lines.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self.leaves: dict[str, StatementLeaf] = {}
+        self._given = model
+        self._files: dict[str, SourceFile | None] = {}
+        self._numbers = itertools.count(1)
+        self._twin: Twin | None = None
+        self._cuts: dict[_Place, list[_Cut]] = {}
+        self._refused: set[_Place] = set()
+        self._current: dict[types.CodeType, _Place] = {}
+
+    def original(self, part: Any) -> Any:
+        """The part of the given model that a part of this one stands for."""
+        return part if self._twin is None else self._twin.original(part)
+
+    def give_back(self, program: torch.export.ExportedProgram) -> None:
+        """Put the given model's tensors into a program that was exported from this one."""
+        if self._twin is not None:
+            self._twin.give_back(program)
+
+    def add(self, failing: Mapping[str, Exception]) -> bool:
+        """Cut out the statements that raised in some modules, or grow the ranges that did.
+
+        Args:
+            failing: what each module raised, with the traceback from its forward on.
+
+        Returns:
+            Whether there is a new range. If not, the modules themselves have to be leaves.
+        """
+        current, touched = dict(self._current), set()
+        for fqn, error in failing.items():
+            frames = [
+                (found, code in current, line, names)
+                for code, line, names in _frames(error)
+                if (found := current.get(code) or self._place(code)) is not None
+            ]
+            for place, is_cut, line, names in reversed(frames):
+                if place in touched:
+                    break
+                # what a function inside of another one that is running reads there cannot be passed on
+                if place in self._refused or any((place[0], place[1][:-1]) == other for other, _, _, _ in frames):
+                    continue
+                cut = self._next_cut(place, is_cut, line, fqn, error, names)
+                if cut is not None and self._use(place, cut):
+                    touched.add(place)
+                    break
+        return bool(touched)
+
+    def take_back(self) -> dict[str, Exception]:
+        """Forget all ranges, and cut nothing out of their functions again; gives the modules that failed there."""
+        failing = {cut.fqn: cut.reason for cuts in self._cuts.values() for cut in cuts}
+        for place in list(self._cuts):
+            self._refuse(place)
+        self._rebuild()
+        return failing
+
+    def _refuse(self, place: _Place) -> None:
+        self._refused.add(place)
+        self._cuts.pop(place, None)
+
+    # -- ranges --------------------------------------------------------------------------------------------------------
+
+    def _place(self, code: types.CodeType) -> _Place | None:
+        """Where the function of the user's stands that some code is of."""
+        name = code.co_filename
+        if name not in self._files:
+            found = source_file(name) if is_user_file(name) else None
+            # expressions are moved in a tree of its own
+            self._files[name] = None if found is None else replace(found, tree=copy.deepcopy(found.tree))
+        file = self._files[name]
+        if file is None or file.function(code) is None:
+            return None
+        return next((name, path) for path, known in file.codes.items() if known == code)
+
+    def _file(self, name: str) -> SourceFile:
+        file = self._files[name]
+        assert file is not None
+        return file
+
+    def _new_cut(self, place: _Place, line: int, fqn: str, reason: Exception, names: Mapping[str, Any]) -> _Cut | None:
+        """The statement at a line, without what can be computed before it."""
+        file = self._file(place[0])
+        function = file.function(file.codes[place[1]])
+        found = None if function is None else statement_at(function, line)
+        if found is None:
+            return None
+        before = copy.deepcopy(found.start)
+        moved = tuple(move_out(found.start, self._surroundings(file.codes[place[1]], names), self._numbers))
+        found.block.statements[found.first : found.first] = moved
+        larger = found.closed()
+        cut = _Cut(larger or found, fqn, reason, before=before, moved=moved)
+        if larger is None:
+            cut.undo()
+            return None
+        return cut
+
+    def _surroundings(self, code: types.CodeType, names: Mapping[str, Any]) -> Surroundings:
+        owners = [module for module in self._given.modules() if _has_method(type(module), code)]
+
+        def is_torch(name: str) -> bool:
+            value = names.get(name)
+            return isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] == "torch"
+
+        def is_layer(text: str) -> bool:
+            first, _, path = text.partition(".")
+            if first != code.co_varnames[:1][0] or not path.replace(".", "_").isidentifier():
+                return False
+            return bool(owners) and all(_is_plain_layer(owner, path) for owner in owners)
+
+        variables = frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
+        return Surroundings(variables, is_torch, is_layer)
+
+    def _next_cut(
+        self, place: _Place, is_cut: bool, line: int, fqn: str, reason: Exception, names: Mapping[str, Any]
+    ) -> _Cut | None:
+        known = next((cut for cut in self._cuts.get(place, ()) if cut.found.has_line(line)), None)
+        if known is None:
+            return self._new_cut(place, line, fqn, reason, names)
+        if not is_cut or known.steps == _MOST_STEPS:
+            self._refuse(place)  # the function runs without the cut, or no range of it can be a leaf
+            return None
+        self._cuts[place].remove(known)
+        grown = known.grown(known.steps % 3 < 2 and type(reason) is UnknownOutputsError)
+        if grown is None:
+            self._refuse(place)
+        return grown
+
+    def _use(self, place: _Place, cut: _Cut) -> bool:
+        """Cut the range out, with those that it touches; false if that cannot be done."""
+        before = self._cuts.get(place, [])
+        merged = cut
+        for other in before:
+            merged = _merged(merged, other) or merged
+        kept = [other for other in before if not merged.found.contains(other.found)]
+        self._cuts[place] = [*kept, merged]
+        try:
+            self._rebuild()
+        except CannotSwap:
+            self._refuse(place)
+        if place in self._refused:
+            self._rebuild()
+        return place not in self._refused
+
+    # -- the model -----------------------------------------------------------------------------------------------------
+
+    def _rebuild(self) -> None:
+        """Make the model anew with the present ranges."""
+        self._current, self.leaves = {}, {}
+        changes: dict[types.CodeType, types.CodeType] = {}
+        calls: list[_Call] = []
+        for name in dict.fromkeys(name for name, _ in self._cuts):
+            file = self._file(name)
+            cuts = {path: found for (other, path), found in self._cuts.items() if other == name}
+            codes, ranges = outlined(file, {path: [cut.found for cut in found] for path, found in cuts.items()})
+            changes |= {old: codes[path] for path, old in file.codes.items() if codes.get(path, old) != old}
+            self._current |= {codes[path]: (name, path) for path in cuts}
+            for path, found in cuts.items():
+                calls += [_Call((name, path), file.codes[path], codes[path], cut, ranges[cut.found]) for cut in found]
+        scope = {call.outlined.call: LeafCall(call.outlined) for call in calls}
+        self._twin, changed = swapped_twin(self._given, changes, scope) if changes else (None, {})
+        self.model = self._given if self._twin is None else self._twin.model
+        for call in calls:
+            origin = _only(changed.get(call.before, []))
+            if origin is None:
+                self._refuse(call.place)
+            else:
+                self._connect(scope[call.outlined.call], call, origin)
+        if self.leaves:
+            vars(self.model)[FURTHER] = self.leaves
+
+    def _connect(self, made: LeafCall, call: _Call, origin: types.FunctionType) -> None:
+        """Give a call the leaves that it is for."""
+        inner = next(
+            code
+            for code in call.after.co_consts
+            if isinstance(code, types.CodeType) and code.co_name == call.outlined.path[-1][0]
+        )
+        leaf = functools.partial(StatementLeaf, call.outlined, inner, origin, reason=call.cut.reason)
+        for fqn, module in self.model.named_modules() if call.outlined.owner else ():
+            if _has_method(type(module), call.after):
+                made.by_owner[id(module)] = self._named(leaf(fqn, module))
+        made.other = self._named(leaf(call.cut.fqn))
+
+    def _named(self, leaf: StatementLeaf) -> StatementLeaf:
+        first, last = leaf.outlined.lines
+        name = f"line_{first}" if first == last else f"line_{first}_to_{last}"
+        base = f"{leaf.owner_fqn}.{name}".lstrip(".")
+        names = [base, *(f"{base}_{number}" for number in range(2, 1000))]
+        self.leaves[next(each for each in names if each not in self.leaves)] = leaf
+        return leaf
+
+
+def _frames(error: BaseException) -> Iterator[tuple[types.CodeType, int, Mapping[str, Any]]]:
+    traceback = error.__traceback__
+    while traceback is not None:
+        yield traceback.tb_frame.f_code, traceback.tb_lineno, traceback.tb_frame.f_globals
+        traceback = traceback.tb_next
+
+
+def _merged(one: _Cut, other: _Cut) -> _Cut | None:
+    """Two ranges as one, where they overlap or nothing is between them."""
+    a, b = one.found, other.found
+    if a.contains(b) or a.block.statements is not b.block.statements:
+        return None
+    if a.first > b.last + 1 or b.first > a.last + 1:
+        return None
+    both = StatementRange.of(a.block, min(a.first, b.first), max(a.last, b.last)).closed()
+    if both is None:
+        return None
+    return replace(other, found=both, steps=max(one.steps, other.steps), before=None, moved=())
+
+
+def _only(functions: Sequence[types.FunctionType]) -> types.FunctionType | None:
+    """The one function with some code; None if there are several that see different variables."""
+    if not functions:
+        return None
+    first = functions[0]
+    alike = all(f.__globals__ is first.__globals__ and f.__closure__ == first.__closure__ for f in functions)
+    return first if alike else None
+
+
+_RAISES_FOR_VALUES = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.RNNBase)
+
+
+def _is_plain_layer(owner: torch.nn.Module, path: str) -> bool:
+    """Whether an attribute is a layer of torch that has no effects now and takes all values."""
+    layer: Any = owner
+    for name in path.split("."):
+        layer = getattr(layer, name, None)
+    if not isinstance(layer, torch.nn.Module) or any(module.training for module in layer.modules()):
+        return False
+    parts = list(layer.modules())
+    return all(
+        type(part).__module__.startswith("torch.nn.modules") and not isinstance(part, _RAISES_FOR_VALUES)
+        for part in parts
+    )
+
+
+def _has_method(kind: type, code: types.CodeType) -> bool:
+    for base in kind.__mro__:
+        for member in vars(base).values():
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            while hasattr(function, "__wrapped__"):
+                function = function.__wrapped__
+            if getattr(function, "__code__", None) == code:
+                return True
+    return False

@@ -1,0 +1,253 @@
+"""Ranges of statements: which one a failing line makes, and how it grows until it has one way in and one way out."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from prepbench.capture.statements.live_names import Function, walk_here
+from prepbench.running.code_objects import CodePath, nested_codes
+
+_ENDS_LOOP = (ast.Break, ast.Continue)
+_LOOPS = (ast.For, ast.While)
+_WITHOUT_EFFECT = frozenset({"no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "record_function"})
+"""What may stand around a leaf in a ``with``, because an operator runs without gradients in any case."""
+
+_READS_FRAME = frozenset({"locals", "vars", "dir", "eval", "exec"})
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A list of statements inside a function.
+
+    Attributes:
+        owner: what it belongs to: the function, or a compound statement.
+        statements: its statements.
+        around: the block that ``owner`` is a statement of; None for the function's own.
+    """
+
+    owner: ast.AST
+    statements: list[ast.stmt]
+    around: Block | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StatementRange:
+    """Consecutive statements of one block.
+
+    Attributes:
+        block: where they stand.
+        start: the first.
+        end: the last.
+    """
+
+    block: Block
+    start: ast.stmt
+    end: ast.stmt
+
+    @classmethod
+    def of(cls, block: Block, first: int, last: int) -> StatementRange:
+        """The statements of a block at these indices."""
+        return cls(block, block.statements[first], block.statements[last])
+
+    @property
+    def first(self) -> int:
+        return self.block.statements.index(self.start)
+
+    @property
+    def last(self) -> int:
+        return self.block.statements.index(self.end)
+
+    @property
+    def statements(self) -> Sequence[ast.stmt]:
+        return self.block.statements[self.first : self.last + 1]
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """The first and the last line, numbered as in the file."""
+        last = self.statements[-1]
+        return self.statements[0].lineno, last.end_lineno or last.lineno
+
+    @property
+    def returns(self) -> bool:
+        """Whether it ends the function: a ``return`` is in it."""
+        return any(isinstance(node, ast.Return) for node in walk_here(self.statements))
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it is the whole body of the function, but for a text that documents it."""
+        body = self.block.statements
+        documented = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+        return self.block.around is None and self.first <= int(documented) and self.last == len(body) - 1
+
+    def contains(self, other: StatementRange) -> bool:
+        """Whether the statements of another range are among these, or inside of them."""
+        inside = {id(node) for node in walk_here(self.statements)}
+        return all(id(statement) in inside for statement in other.statements)
+
+    def has_line(self, line: int) -> bool:
+        first, last = self.lines
+        return first <= line <= last
+
+    def closed(self) -> StatementRange | None:
+        """The smallest range around this one with one way in and one way out; None if that is the whole function."""
+        return _closed(self)
+
+    # -- growing -------------------------------------------------------------------------------------------------------
+
+    def with_next(self) -> StatementRange | None:
+        """The range with the statement after it, or else with the statement around it."""
+        if self.last + 1 < len(self.block.statements):
+            return StatementRange.of(self.block, self.first, self.last + 1).closed()
+        return self.around()
+
+    def with_previous(self) -> StatementRange | None:
+        """The range with the statement before it, or else with the statement around it."""
+        if self.first > 0:
+            return StatementRange.of(self.block, self.first - 1, self.last).closed()
+        return self.around()
+
+    def around(self) -> StatementRange | None:
+        """The statement that the range is in; None if that is the function."""
+        parent = _parent(self)
+        return None if parent is None else parent.closed()
+
+
+def statement_at(function: Function, line: int) -> StatementRange | None:
+    """The innermost statement with a line of a function."""
+    found: StatementRange | None = None
+    for block in _blocks(function, None):
+        for index, statement in enumerate(block.statements):
+            if statement.lineno <= line <= (statement.end_lineno or statement.lineno):
+                found = StatementRange.of(block, index, index)  # inner blocks come later
+    return found
+
+
+def _closed(found: StatementRange) -> StatementRange | None:
+    while True:
+        if _leaves_by(found, *_ENDS_LOOP):
+            larger = _parent(found)
+        elif found.returns and found.last < len(found.block.statements) - 1:
+            larger = StatementRange.of(found.block, found.first, len(found.block.statements) - 1)
+        elif (found.returns and found.block.around is not None) or _matters(found.block.owner):
+            larger = _parent(found)
+        else:
+            break
+        if larger is None:
+            return None
+        found = larger
+    return None if found.is_everything or not _can_be_cut(found) else found
+
+
+def _parent(found: StatementRange) -> StatementRange | None:
+    around = found.block.around
+    if around is None:
+        return None
+    index = next(i for i, statement in enumerate(around.statements) if _holds(statement, found.block.owner))
+    return StatementRange.of(around, index, index)
+
+
+def _holds(statement: ast.stmt, owner: ast.AST) -> bool:
+    return statement is owner or owner in ast.iter_child_nodes(statement)
+
+
+def _blocks(node: ast.AST, around: Block | None) -> Iterator[Block]:
+    """All blocks of a function, outer ones first; not those of functions and classes inside."""
+    for name in ("body", "orelse", "finalbody"):
+        statements = getattr(node, name, None)
+        if isinstance(statements, list) and statements:
+            block = Block(node, statements, around)
+            yield block
+            for statement in statements:
+                if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    yield from _blocks(statement, block)
+    for inner in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
+        assert around is not None
+        yield from _blocks(inner, around)
+
+
+def _leaves_by(found: StatementRange, *kinds: type[ast.AST]) -> bool:
+    """Whether a ``break`` or ``continue`` in the range is for a loop outside of it."""
+
+    def any_in(nodes: Sequence[ast.AST]) -> bool:
+        for node in nodes:
+            if isinstance(node, kinds):
+                return True
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda):
+                continue
+            inner = node.orelse if isinstance(node, _LOOPS) else list(ast.iter_child_nodes(node))
+            if any_in(inner):
+                return True
+        return False
+
+    return any_in(found.statements)
+
+
+def _matters(owner: ast.AST) -> bool:
+    """Whether statements do something else outside of what they stand in."""
+    if isinstance(owner, ast.Try | ast.ExceptHandler):
+        return True
+    if not isinstance(owner, ast.With | ast.AsyncWith):
+        return False
+    calls = [item.context_expr for item in owner.items]
+    names = [ast.unparse(call.func).rpartition(".")[2] for call in calls if isinstance(call, ast.Call)]
+    return len(names) < len(calls) or not _WITHOUT_EFFECT.issuperset(names)
+
+
+def _can_be_cut(found: StatementRange) -> bool:
+    for node in walk_here(found.statements):
+        if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.Nonlocal):
+            return False
+        if isinstance(node, ast.Name) and node.id in _READS_FRAME and isinstance(node.ctx, ast.Load):
+            return False
+    return True
+
+
+# -- functions in files ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A user's file or notebook cell.
+
+    Attributes:
+        name: the name that Python knows it by.
+        tree: its syntax.
+        codes: what it compiles to, by place.
+    """
+
+    name: str
+    tree: ast.Module
+    codes: dict[CodePath, types.CodeType]
+
+    def function(self, code: types.CodeType) -> Function | None:
+        """The function that some code was compiled from; None if there is none, or the file is another one by now."""
+        if code not in self.codes.values():
+            return None
+        place = code.co_name, code.co_firstlineno
+        functions = (node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef))
+        return next((node for node in functions if (node.name, _first_line(node)) == place), None)
+
+
+def _first_line(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def source_file(name: str) -> SourceFile | None:
+    """The file that Python knows by a name; None if there is no text, or it is not Python."""
+    linecache.checkcache(name)
+    return _source_file(name, "".join(linecache.getlines(name)))
+
+
+@functools.lru_cache(maxsize=64)
+def _source_file(name: str, text: str) -> SourceFile | None:
+    try:
+        tree = ast.parse(text, name)
+    except (SyntaxError, ValueError):
+        return None
+    code = compile(text, name, "exec", dont_inherit=True)
+    return SourceFile(name, tree, dict(nested_codes(code)))

@@ -1,0 +1,146 @@
+"""A range of statements as something to call: what stands in a graph for the lines that cannot be in it."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from prepbench.capture.statements.outline import UNBOUND, Outlined
+from prepbench.errors import CaptureError
+
+
+class StatementLeaf:
+    """The statements of one range, run for one module.
+
+    Args:
+        outlined: the range as a function.
+        code: the code of that function.
+        origin: the function that the range was cut out of; gives global names and closures.
+        owner_fqn: the module that is the first argument, or else that in which the range was met first.
+        owner: the module itself, if it is the first argument.
+        reason: why the statements cannot be in a graph.
+    """
+
+    def __init__(
+        self,
+        outlined: Outlined,
+        code: types.CodeType,
+        origin: types.FunctionType,
+        owner_fqn: str,
+        owner: torch.nn.Module | None = None,
+        *,
+        reason: Exception,
+    ) -> None:
+        self.outlined = outlined
+        self.owner_fqn = owner_fqn
+        self.reason = reason
+        self._code = code
+        self._origin = origin
+        self._owner = owner
+
+    @property
+    def name(self) -> str:
+        """The lines, and the module that they are of."""
+        first, last = self.outlined.lines
+        lines = f"Line {first}" if first == last else f"The code on lines {first} to {last}"
+        return f"{lines} of {self.owner_fqn or 'the model'}"
+
+    def forward(self, *values: Any) -> Any:
+        """Run the statements.
+
+        Args:
+            values: those of ``outlined.inputs``, without the owner where the leaf knows it.
+
+        Returns:
+            The values of ``outlined.outputs`` as a tuple; or what the statements return.
+        """
+        return _run(self.outlined, self._code, self._origin, self._owner, values)
+
+    def on(self, model: torch.nn.Module) -> Callable[..., Any]:
+        """:meth:`forward` on the modules of a twin of the model."""
+        return self.released(lambda part: part).on(model)
+
+    def released(self, original: Callable[[Any], Any]) -> ReleasedLeaf:
+        """The leaf without what keeps the model alive.
+
+        Args:
+            original: gives the function that the one here was made of.
+        """
+        return ReleasedLeaf(
+            self.outlined, self._code, weakref.ref(original(self._origin)), self.owner_fqn, self._owner is not None
+        )
+
+
+class ReleasedLeaf:
+    """The statements of a :class:`StatementLeaf`, for any model with the same modules."""
+
+    def __init__(
+        self,
+        outlined: Outlined,
+        code: types.CodeType,
+        origin: weakref.ref[types.FunctionType],
+        owner_fqn: str,
+        has_owner: bool,
+    ) -> None:
+        self._outlined = outlined
+        self._code = code
+        self._origin = origin
+        self._owner_fqn = owner_fqn
+        self._has_owner = has_owner
+
+    def on(self, model: torch.nn.Module) -> Callable[..., Any]:
+        """What runs the statements on the modules of a model."""
+        origin = self._origin()
+        if origin is None:
+            raise CaptureError(f"The function around lines {self._outlined.lines} no longer exists: keep the model.")
+        owner = model.get_submodule(self._owner_fqn) if self._has_owner else None
+        return lambda *values: _run(self._outlined, self._code, origin, owner, values)
+
+    def released(self, original: Callable[[Any], Any]) -> ReleasedLeaf:
+        """Itself."""
+        return self
+
+
+def _run(
+    outlined: Outlined,
+    code: types.CodeType,
+    origin: types.FunctionType,
+    owner: torch.nn.Module | None,
+    values: tuple[Any, ...],
+) -> Any:
+    cells = dict(zip(origin.__code__.co_freevars, origin.__closure__ or (), strict=True))
+    closure = tuple(cells[name] for name in code.co_freevars)
+    function = types.FunctionType(code, origin.__globals__, code.co_name, None, closure)
+    takes_owner = owner is not None and outlined.owner in outlined.inputs
+    found = function(*((owner,) if takes_owner else ()), *values)
+    if outlined.outputs is None:
+        return found
+    return tuple(found.get(name, UNBOUND) for name in outlined.outputs)
+
+
+class LeafCall:
+    """What a function calls in the place of a range.
+
+    Args:
+        outlined: the range.
+
+    Attributes:
+        by_owner: the leaf of each module whose method the function is, by the module's id.
+        other: the leaf for all other calls.
+    """
+
+    def __init__(self, outlined: Outlined) -> None:
+        self.by_owner: dict[int, StatementLeaf] = {}
+        self.other: StatementLeaf | None = None
+        self._outlined = outlined
+
+    def __call__(self, variables: Mapping[str, Any]) -> Any:
+        leaf = self.by_owner.get(id(variables.get(self._outlined.owner)))
+        known = () if leaf is None else (self._outlined.owner,)
+        leaf = leaf or self.other
+        assert leaf is not None
+        return leaf.forward(*(variables.get(name, UNBOUND) for name in self._outlined.inputs if name not in known))
