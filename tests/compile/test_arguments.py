@@ -270,14 +270,17 @@ class Branches(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+BRANCH = Branches.forward.__code__.co_firstlineno + 1
+
+
 def test_a_dry_run_lists_what_the_target_cannot_take() -> None:
     plan = int8(Odd().eval(), deployment_settings=pb.OnnxRuntimeDeployment(), is_dry_run=True)
     (operator,) = plan.unsupported
     assert "linalg_svd" in operator
     leaf = nn.Sequential(nn.Linear(8, 8), Branches(), nn.Linear(8, 4))
     plan = int8(leaf, is_dry_run=True)
-    assert plan.leaves == ("1",)
-    assert plan.unsupported[0].startswith("1: ")
+    assert plan.leaves == (f"line {BRANCH} of 1",)
+    assert plan.unsupported[0].startswith(f"line {BRANCH} of 1: ")
 
 
 def test_an_operator_that_the_target_does_not_support_is_named_or_falls_back_to_pytorch(tmp_path: Path) -> None:

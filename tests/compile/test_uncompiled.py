@@ -49,14 +49,14 @@ def test_both_branches_equal_eager(make: type[nn.Module], samples: list[torch.Te
 
 
 def test_it_says_that_nothing_is_compiled_and_which_line_is_to_blame() -> None:
-    compiled = pb.compile_model(TwoBranches(), tracing_inputs=ABOVE, fullgraph=False)
+    compiled = pb.compile_model(TwoBranches(), tracing_inputs=[ABOVE[0], BELOW[1]], fullgraph=False)
     assert compiled.report.leaves == ("",)
     assert "nothing is compiled" in repr(compiled.report)
     assert "test_uncompiled.py:" in repr(compiled.report)
 
 
 def test_what_needs_a_graph_is_a_typed_error_with_the_reason(tmp_path: Path) -> None:
-    compiled = pb.compile_model(TwoBranches(), tracing_inputs=ABOVE, fullgraph=False)
+    compiled = pb.compile_model(TwoBranches(), tracing_inputs=[ABOVE[0], BELOW[1]], fullgraph=False)
     for call, kind in (
         (lambda: compiled.save(tmp_path / "saved"), pb.errors.TargetError),
         (lambda: compiled.export(tmp_path / "model.onnx"), pb.errors.TargetError),

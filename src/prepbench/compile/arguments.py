@@ -82,7 +82,9 @@ def with_extra_options(
     of_compile = {field.name for field in fields(options)}
     for name in extra:
         if name not in of_target | of_compile:
-            near = difflib.get_close_matches(name, sorted({*of_target, *of_compile, *arguments}), n=1)
+            near = difflib.get_close_matches(
+                name, sorted({*of_target, *of_compile, *arguments} - {"extra_options"}), n=1
+            )
             hint = f"Did you mean {near[0]!r}? " if near else ""
             raise SettingsError(
                 f"compile_model has no argument {name!r}. {hint}Extra options are fields of "

@@ -13,12 +13,13 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs, number_outputs
-from prepbench.compile.output_tree import Tree, leaf_names, rebuild, tree_of
+from prepbench.checks import described
+from prepbench.compile.output_tree import Tree, leaf_names, rebuild, tree_of, without_fixed
 from prepbench.compile.tensor_specs import TensorSpecs, dummy_tensor, tensor_specs
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
 from prepbench.running.check_inputs import about_batches
-from prepbench.running.object_nodes import fixed_numbers
+from prepbench.running.object_nodes import fixed_numbers, register_nodes
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class CallSpec:
             _parameters(module_or_function),
             len(sample.args),
             tuple(sample.kwargs),
-            tree_of(program.call_spec.in_spec),
-            tree_of(program.call_spec.out_spec),
+            tree_of(program.call_spec.in_spec, with_fixed=True),
+            tree_of(program.call_spec.out_spec, with_fixed=True),
             tuple(path for path, _ in leaves),
             {i: leaf for i, (_, leaf) in enumerate(leaves) if not isinstance(leaf, torch.Tensor)},
             constant_outputs(program),
@@ -105,8 +106,9 @@ class CallSpec:
         if plain and all(isinstance(value, torch.Tensor) for value in args):
             return list(args)
         arranged = self._arrange(args, kwargs)
+        register_nodes(arranged)  # a loaded model may be the first to see a class
         leaves, spec = pytree.tree_flatten(arranged)
-        if tree_of(spec) != self.inputs:
+        if tree_of(spec) != self._nesting:
             raise InputError(
                 "The arguments are nested differently from the tracing inputs: expected leaves "
                 f"{', '.join(self.paths)}, got {len(leaves)} leaves "
@@ -120,6 +122,11 @@ class CallSpec:
             for path, expected in self.object_numbers.items():
                 _check_constant(path, expected, found.get(path))
         return leaves
+
+    @functools.cached_property
+    def _nesting(self) -> Tree:
+        """The nesting of the inputs, whatever else objects among them hold."""
+        return without_fixed(self.inputs)
 
     @functools.cached_property
     def _takes_tensors(self) -> bool:
@@ -219,8 +226,8 @@ class CallSpec:
 def _check_constant(path: str, expected: Any, given: Any) -> None:
     if given is not expected and given != expected:
         raise InputError(
-            f"{path} was {expected!r} when the model was compiled, and its value is part of the graph; got {given!r}. "
-            "Compile again with this value in the tracing inputs."
+            f"{path} was {expected!r} when the model was compiled, and its value is part of the graph; got "
+            f"{described(given)}. Compile again with this value in the tracing inputs."
         )
 
 

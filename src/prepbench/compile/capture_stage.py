@@ -120,5 +120,5 @@ def _captured(wanted: Wanted) -> Captured | Failure:
         if wanted.fullgraph or wanted.is_plan:
             raise
         return error.failure
-    whole = next((leaf for leaf in captured.leaves if not leaf.fqn), None)
+    whole = next((leaf for leaf in captured.leaves if not leaf.fqn and leaf.lines is None), None)
     return captured if whole is None or wanted.fullgraph or wanted.is_plan else whole

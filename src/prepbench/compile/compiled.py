@@ -304,6 +304,11 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
 
     Nothing in the folder is executed, whoever wrote it. Machine code is the exception that needs your consent.
 
+    Results have the structure that the original returns. A dataclass or a named tuple comes back as such if it belongs
+    to ``transformers`` or to a module that you have imported; its ``__init__`` and ``__post_init__`` do not run.
+    Otherwise a named tuple becomes one of the same fields, and an object a dict of its tensors and of its attributes
+    that are None, numbers or text.
+
     Args:
         folder: what ``save`` wrote.
         allow_code: also load what is code: the package of a model compiled by Inductor, and programs that call

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from prepbench.compile.lowering import operator_places
-from prepbench.compile.report import CompileReport
+from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import SettingsError
@@ -27,16 +27,15 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     layers: tuple[LayerReport, ...] = ()
     problem = ""
     if task.layer_settings is not None:
-        leaves = {leaf.fqn: leaf.kind for leaf in captured.leaves}
         with timer("plan"), tracing(timer.progress):
             try:
                 layers = insert_observers(
-                    task.program, captured.model, task.layer_settings, task.target.placement, leaves
+                    task.program, captured.model, task.layer_settings, task.target.placement, captured.leaves
                 ).layers
                 layers = tuple(_with_candidates(row, task) for row in layers)
             except SettingsError as error:
                 problem = str(error)
-    unsupported = [f"{leaf.fqn or 'the model'}: {leaf.kind}" for leaf in captured.leaves]
+    unsupported = [f"{leaf.part}: {leaf.kind}" for leaf in captured.leaves]
     with timer("check operators"), tracing(timer.progress):
         unsupported += operator_places(task.target.unsupported_nodes(task.program))
     total = state_bytes(captured.model)
@@ -46,7 +45,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
         layers,
         total,
         None,
-        tuple(leaf.fqn for leaf in captured.leaves),
+        names_of(captured.leaves),
         name=task.name,
         dry_run=True,
         estimated_bytes=total + _bytes(task.program) - as_captured - sum(map(_saved, layers)),

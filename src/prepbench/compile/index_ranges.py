@@ -5,7 +5,7 @@ PyTorch raises for an index beyond a table, where a runtime may read other memor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,17 @@ from torch import fx
 
 _aten = torch.ops.aten
 
-_TABLES: dict[Any, Callable[..., tuple[fx.Node, int, fx.Node]]] = {
-    _aten.embedding.default: lambda table, ids, *rest: (table, 0, ids),
-    _aten.index_select.default: lambda table, dim, ids: (table, dim, ids),
-    _aten.gather.default: lambda table, dim, ids, *rest: (table, dim, ids),
+_Lookup = tuple[fx.Node, int, Any]
+_TABLES: dict[Any, Callable[..., Iterable[_Lookup]]] = {
+    _aten.embedding.default: lambda table, ids, *rest: [(table, 0, ids)],
+    _aten.index_select.default: lambda table, dim, ids: [(table, dim, ids)],
+    _aten.index.Tensor: lambda table, ids: _of_index(table, ids),
+    _aten.gather.default: lambda table, dim, ids, *rest: [(table, dim, ids)],
 }
-"""For each operator that refuses negative indices: the table, its dim, and the indices, from its arguments."""
+"""For each operator its lookups: the table, its dim, and the indices, from its arguments."""
+
+_FROM_THE_END = frozenset({_aten.index.Tensor})
+"""Operators that take negative indices, too, which count from the end of the table."""
 
 _SAME_NUMBERS = frozenset({
     _aten.view.default, _aten.reshape.default, _aten.flatten.using_ints, _aten.unsqueeze.default,
@@ -29,29 +34,38 @@ _SAME_NUMBERS = frozenset({
 """Operators whose result holds the numbers of their first argument, all of them."""
 
 
-def index_limits(graph: fx.Graph) -> dict[str, int]:
-    """For each placeholder of integers that all index tables of fixed size: the smallest size of these, by its name.
+def _of_index(table: fx.Node, indices: Sequence[fx.Node | None]) -> Iterable[_Lookup]:
+    given = [one.meta["val"] for one in indices if one is not None]
+    if any(value.dtype in (torch.bool, torch.uint8) for value in given):
+        return ()  # a mask may be for several dims
+    return [(table, dim, one) for dim, one in enumerate(indices)]
+
+
+def index_limits(graph: fx.Graph) -> dict[str, tuple[int, int]]:
+    """For each placeholder of integers that index tables of fixed size: the least index that all of these take, and
+    the smallest of their sizes, by its name.
 
     Args:
         graph: of an exported program, with ``meta["val"]``.
     """
-    limits: dict[str, int] = {}
+    limits: dict[str, tuple[int, int]] = {}
     for node in graph.nodes:
-        for placeholder, size in _lookups(node):
-            limits[placeholder] = min(size, limits.get(placeholder, size))
+        for placeholder, least, size in _lookups(node):
+            before = limits.get(placeholder, (least, size))
+            limits[placeholder] = max(least, before[0]), min(size, before[1])
     return limits
 
 
-def _lookups(node: fx.Node) -> Iterator[tuple[str, int]]:
-    arguments = _TABLES.get(node.target) if node.op == "call_function" else None
-    if arguments is None or node.kwargs:
+def _lookups(node: fx.Node) -> Iterator[tuple[str, int, int]]:
+    lookups = _TABLES.get(node.target) if node.op == "call_function" else None
+    if lookups is None or node.kwargs:
         return
-    table, dim, ids = arguments(*node.args)
-    while ids.op == "call_function" and ids.target in _SAME_NUMBERS:
-        ids = ids.args[0]  # type: ignore[assignment]
-    value, of_table = ids.meta.get("val"), table.meta.get("val")
-    if ids.op != "placeholder" or not isinstance(value, torch.Tensor) or not isinstance(of_table, torch.Tensor):
-        return
-    size = of_table.shape[dim] if of_table.ndim else 1
-    if isinstance(size, int) and value.dtype in (torch.int32, torch.int64):
-        yield ids.name, size
+    for table, dim, ids in lookups(*node.args):
+        while isinstance(ids, fx.Node) and ids.op == "call_function" and ids.target in _SAME_NUMBERS:
+            ids = ids.args[0]
+        of_table = table.meta.get("val")
+        if not isinstance(ids, fx.Node) or ids.op != "placeholder" or not isinstance(of_table, torch.Tensor):
+            continue
+        size, value = of_table.shape[dim] if of_table.ndim else 1, ids.meta.get("val")
+        if isinstance(size, int) and isinstance(value, torch.Tensor) and value.dtype in (torch.int32, torch.int64):
+            yield ids.name, -size if node.target in _FROM_THE_END else 0, size

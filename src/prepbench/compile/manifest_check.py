@@ -96,6 +96,9 @@ def _check_tree(tree: Any, where: str, depth: int) -> int:
         raise ValueError(f"calls.{where}.type must be a name")
     if tree["kind"] == "namedtuple" and not (_is_name(tree["type"]) and all(map(_is_field, keys))):
         raise ValueError(f"calls.{where} must have names that Python allows")
+    if not isinstance(tree.get("class", ""), str):
+        raise ValueError(f"calls.{where}.class must be a name")
+    _check_constants(tree.get("fixed", {}), f"{where}.fixed", None)
     return sum(_check_tree(item, f"{where}.items[{place}]", depth + 1) for place, item in enumerate(items))
 
 
@@ -129,6 +132,9 @@ def _check_tensor(row: Any, where: str) -> None:
     is_index = row["dtype"] in ("int32", "int64") and type(row.get("below")) is int and row["below"] >= 0
     if "below" in row and not is_index:
         raise ValueError(f"calls.{where}.below must be a number of rows, for indices")
+    least = row.get("from", 0)
+    if type(least) is not int or least > 0 or ("from" in row and "below" not in row):
+        raise ValueError(f"calls.{where}.from must be the least index, for indices")
 
 
 def _are_sizes(sizes: Any, *, dynamic: bool = False) -> bool:

@@ -3,48 +3,63 @@
 from __future__ import annotations
 
 import collections
-import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from prepbench._torch_compat import pytree
+from prepbench.compile.result_classes import made_object, made_tuple
 
 Tree = dict[str, Any]
 
-# Result classes of this package may be imported to rebuild a loaded model's outputs; nothing else that a file names is.
-_TRUSTED = "transformers."
+# what JSON can hold of an object
+_PLAIN = (type(None), bool, int, float, str)
 
 
-def tree_of(spec: pytree.TreeSpec) -> Tree:
-    """A pytree spec as JSON."""
+def tree_of(spec: pytree.TreeSpec, *, with_fixed: bool = False) -> Tree:
+    """A pytree spec as JSON; ``with_fixed``, also the attributes of objects that hold no tensors, such as None."""
     if spec.is_leaf():
         return {"kind": "leaf"}
-    children = [tree_of(child) for child in spec.children()]
+    children = [tree_of(child, with_fixed=with_fixed) for child in spec.children()]
     kind, context = spec.type, spec.context
     if kind in (tuple, list):
         return {"kind": kind.__name__, "items": children}
     if kind in (dict, collections.OrderedDict, collections.defaultdict):
         keys = context if kind is not collections.defaultdict else context[1]
         return {"kind": "dict", "keys": list(keys), "items": children}
-    name = f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
     if kind is collections.namedtuple:
-        return {"kind": "namedtuple", "type": context.__name__, "keys": list(context._fields), "items": children}
-    return {"kind": "object", "type": name, "keys": _keys(context, len(children)), "items": children}
+        tree = {"kind": "namedtuple", "type": context.__name__, "keys": list(context._fields), "items": children}
+        return {**tree, "class": _name(context)}
+    keys, fixed = _attributes(context, len(children))
+    tree = {"kind": "object", "type": _name(kind), "keys": keys, "items": children}
+    return {**tree, "fixed": fixed} if with_fixed and fixed else tree
 
 
-def _keys(context: Any, count: int) -> list[str]:
-    """Names of an object's parts: those its registration keeps, else numbers."""
+def without_fixed(tree: Tree) -> Tree:
+    """The tree without what ``with_fixed`` added."""
+    rest = {key: value for key, value in tree.items() if key != "fixed"}
+    return {**rest, "items": [without_fixed(item) for item in tree["items"]]} if "items" in tree else rest
+
+
+def _name(kind: Any) -> str:
+    return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
+
+
+def _attributes(context: Any, count: int) -> tuple[list[str], dict[str, Any]]:
+    """Names of an object's parts, those its registration keeps, else numbers; and what else it holds that is plain."""
+    fixed: dict[str, Any] = getattr(context, "fixed", {})
     names = getattr(context, "names", context)
-    if isinstance(names, list | tuple) and len(names) == count and all(isinstance(name, str) for name in names):
-        return list(names)
-    return [str(i) for i in range(count)]
+    if isinstance(names, list) and len(names) == 2 and all(isinstance(part, list) for part in names):
+        names, fixed = names[0], dict.fromkeys(names[1])  # of torch.export.register_dataclass: those that are None
+    if not (isinstance(names, list | tuple) and len(names) == count and all(isinstance(name, str) for name in names)):
+        names = map(str, range(count))
+    return list(names), {name: value for name, value in fixed.items() if type(value) in _PLAIN}
 
 
 def rebuild(tree: Tree, leaves: Iterator[Any]) -> Any:
     """Put leaves back into the nesting that ``tree`` describes.
 
-    Result classes of ``transformers`` are rebuilt if that package is installed; other objects become dicts of their
-    parts.
+    Dataclasses and named tuples are those of this process, see :mod:`prepbench.compile.result_classes`. Other objects
+    become dicts of their parts.
     """
     kind = tree["kind"]
     if kind == "leaf":
@@ -55,22 +70,11 @@ def rebuild(tree: Tree, leaves: Iterator[Any]) -> Any:
     if kind == "list":
         return items
     if kind == "namedtuple":
-        return collections.namedtuple(tree["type"], tree["keys"])(*items)
-    parts = dict(zip(tree["keys"], items, strict=True))
-    if kind == "object" and (result_class := _result_class(tree["type"])) is not None:
-        return result_class(**parts)
-    return parts
-
-
-def _result_class(name: str) -> type | None:
-    module, _, attribute = name.rpartition(".")
-    if not name.startswith(_TRUSTED):
-        return None
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ImportError:
-        return None
-    return found if isinstance(found, type) and issubclass(found, dict) else None
+        made = made_tuple(tree.get("class", ""), tree["keys"], items)
+        return collections.namedtuple(tree["type"], tree["keys"])(*items) if made is None else made
+    parts = {**dict(zip(tree["keys"], items, strict=True)), **tree.get("fixed", {})}
+    made = made_object(tree["type"], parts) if kind == "object" else None
+    return parts if made is None else made
 
 
 def leaf_names(tree: Tree, name: str = "output") -> list[str]:

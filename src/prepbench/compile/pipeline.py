@@ -34,7 +34,7 @@ from prepbench.compile.dry_run import planned
 from prepbench.compile.kept_stages import KeptCapture, KeptStages
 from prepbench.compile.lowering import lower, lowering_of
 from prepbench.compile.quantize_program import Quantized, quantize
-from prepbench.compile.report import CompileReport
+from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
@@ -307,7 +307,7 @@ def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
         quantized.layers if quantized else (),
         state_bytes(captured.model),
         None if captured.leaves else measured_size(runtime),
-        tuple(leaf.fqn for leaf in captured.leaves),
+        names_of(captured.leaves),
         name=task.name,
         model_sqnr=quantized.model_sqnr if quantized else None,
         fallbacks=fallbacks,

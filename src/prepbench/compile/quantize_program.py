@@ -79,7 +79,7 @@ def _measured(
             captured.model,
             task.layer_settings,
             task.target.placement,
-            {leaf.fqn: leaf.kind for leaf in captured.leaves},
+            captured.leaves,
             options=task.options,
             samples=samples,
             progress=progress,

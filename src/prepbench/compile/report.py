@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prepbench._display import view
+from prepbench.document.model import Failure
 from prepbench.quantize import LayerReport
 
 
@@ -20,7 +21,7 @@ class CompileReport:
         layers: what was done to each layer with a weight; empty for a compile in float.
         float_bytes: bytes of the original's parameters and buffers.
         size_bytes: bytes of the compiled model on disk; None when it cannot be saved.
-        leaves: FQNs of the leaf modules, which were not captured.
+        leaves: what was not captured: FQNs of leaf modules, and lines of modules in words.
         fallbacks: the operators that PyTorch runs, because the target does not support them; with their modules.
         name: the name of the graph.
         model_sqnr: SQNR of the model's outputs on calibration samples in dB, quantized against float, before lowering;
@@ -75,7 +76,7 @@ class CompileReport:
     def __repr__(self) -> str:
         lines = [self._headline()]
         lines += [f"  {remark}" for remark in self.remarks]
-        lines += [f"  leaf module: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
+        lines += [f"  leaf: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
         lines += [f"  {row.fqn}: {row.summary}" for row in self.layers if not row.quantized]
         lines += [f"  {row.fqn}: {row.summary}" for row in self.layers if row.bits_to_measure]
@@ -106,3 +107,8 @@ def _layer(row: Mapping[str, Any]) -> LayerReport:
     names = ("input_range", "scale_range", "bits_to_measure")
     ranges = {name: tuple(row[name]) for name in names if row.get(name) is not None}
     return LayerReport(**{**row, **ranges})
+
+
+def names_of(leaves: Iterable[Failure]) -> tuple[str, ...]:
+    """Leaves as a report names them: modules by their FQN, lines in words."""
+    return tuple(leaf.fqn if leaf.lines is None else leaf.part for leaf in leaves)

@@ -12,7 +12,8 @@ from prepbench.compile.index_ranges import index_limits
 from prepbench.errors import InputError
 
 # per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32], "example": [2, 3, 32, 32]} with None for a dynamic
-# size, and "below": 100 for indices into a table of 100 rows; None for a constant
+# size, and "below": 100 for indices into a table of 100 rows, with "from": -100 where they may count from the end; None
+# for a constant
 TensorSpecs = tuple[Mapping[str, Any] | None, ...]
 
 
@@ -46,7 +47,7 @@ def checked_tensors(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[s
         if spec is not None and not _fits(leaf, spec):
             raise _misfit(leaf, spec, path)
         if spec is not None and "below" in spec and leaf.numel():
-            _check_indices(leaf, spec["below"], path)
+            _check_indices(leaf, spec.get("from", 0), spec["below"], path)
     return [leaf.resolve_neg().resolve_conj() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
@@ -57,11 +58,11 @@ def _fits(leaf: Any, spec: Mapping[str, Any]) -> bool:
     return leaf.ndim == len(sizes) and all(s is None or s == n for s, n in zip(sizes, leaf.shape, strict=True))
 
 
-def _check_indices(leaf: torch.Tensor, below: int, path: str) -> None:
+def _check_indices(leaf: torch.Tensor, least: int, below: int, path: str) -> None:
     smallest, largest = (int(value) for value in torch.aminmax(leaf))
-    if smallest < 0 or largest >= below:
+    if smallest < least or largest >= below:
         raise InputError(
-            f"{path} holds indices into a table of {below} rows: expected 0 to {below - 1}, got {smallest} to "
+            f"{path} holds indices into a table of {below} rows: expected {least} to {below - 1}, got {smallest} to "
             f"{largest}. PyTorch refuses these, too: give indices of rows that are there."
         )
 
@@ -72,6 +73,8 @@ def _misfit(leaf: Any, spec: Mapping[str, Any], path: str) -> InputError:
         return InputError(f"{wanted}, got {type(leaf).__name__}. Convert it, e.g. torch.as_tensor(...).")
     if _name(leaf.dtype) != spec["dtype"]:
         return InputError(f"{wanted}, got {leaf.dtype}. Convert it: {path}.to(torch.{spec['dtype']}).")
+    if leaf.is_nested:
+        return InputError(f"{wanted}, got a nested one. Pad it: {path}.to_padded_tensor(0.0).")
     if leaf.layout is not torch.strided:
         return InputError(f"{wanted}, got a sparse one. Convert it: {path}.to_dense().")
     if leaf.is_meta:
@@ -83,16 +86,19 @@ def _misfit(leaf: Any, spec: Mapping[str, Any], path: str) -> InputError:
 
 
 def _has_plain_data(leaf: torch.Tensor) -> bool:
-    return leaf.layout is torch.strided and not leaf.is_meta
+    return leaf.layout is torch.strided and not leaf.is_meta and not leaf.is_nested
 
 
-def _spec(value: Any, example: Any, below: int | None) -> Mapping[str, Any] | None:
+def _spec(value: Any, example: Any, limits: tuple[int, int] | None) -> Mapping[str, Any] | None:
     if not isinstance(value, torch.Tensor):
         return None
     sizes = [size if isinstance(size, int) else None for size in value.shape]
     shape = list(example.shape) if isinstance(example, torch.Tensor) else None
     spec = {"dtype": _name(value.dtype), "shape": sizes, "example": shape}
-    return spec if below is None else {**spec, "below": below}
+    if limits is None:
+        return spec
+    least, below = limits
+    return {**spec, "below": below, **({"from": least} if least else {})}
 
 
 def _name(dtype: torch.dtype) -> str:

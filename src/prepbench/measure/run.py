@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from prepbench.checks import check_count, check_progress, check_seconds, check_switch
+from prepbench.checks import check_count, check_progress, check_seconds, check_switch, described
 from prepbench.errors import InputError
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.measure.artifacts import Artifact, is_compiled, save_candidate
@@ -20,6 +20,7 @@ from prepbench.measure.latency import Latency, measure_latency
 from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import Candidate, Scores, eval_mode
 from prepbench.progress_bar import shows_progress
+from prepbench.running.check_inputs import find_writes
 from prepbench.running.twin import Twin
 from prepbench.storage import temporary_folder
 
@@ -41,7 +42,8 @@ def compare(
     Latency is that of one call on the first batch: each candidate is saved to a temporary folder and timed in a process
     of its own, all with the same number of threads, in interleaved rounds. A float module is timed as its exported
     graph, which PyTorch runs operator by operator. A candidate that cannot be saved is timed in this process, and the
-    result says so. Models are left as they were, with their flags, buffers and Python attributes; data is not changed.
+    result says so. Models are left as they were, with their parameters, flags, buffers and attributes. Data is not
+    changed.
 
     Args:
         candidates: models by name, all taking the same inputs. The others are compared with the first one.
@@ -69,16 +71,16 @@ def compare(
     check_switch("higher_is_better", higher_is_better)
     check_progress(progress)
     _check(candidates, metric, rounds, timeout)
-    # for other threads the models stay in their modes
-    called = {
-        name: candidate if is_compiled(candidate) else Twin(candidate).model for name, candidate in candidates.items()
-    }
-    scores = Scores(called, metric)
     batches = read_batches(candidates.values(), data, with_targets=metric is not None)
     total = len(data) if isinstance(data, Sized) else 0
+    first = next(batches)
+    # for other threads the models stay in their modes
+    called = {
+        name: candidate if is_compiled(candidate) else _twin(candidate, first) for name, candidate in candidates.items()
+    }
+    scores = Scores(called, metric)
     with eval_mode(called.values()):
         # the first batch is scored before anything slow happens: most mistakes show there
-        first = next(batches)
         _score(scores, first, total, progress)
         artifacts, latencies = _sizes_and_latencies(
             candidates, called, first, rounds=rounds, timeout=timeout, progress=progress
@@ -95,6 +97,11 @@ def compare(
         rounds=rounds,
         threads=torch.get_num_threads(),
     )
+
+
+def _twin(candidate: Candidate, first: Batch) -> Any:
+    find_writes(candidate, first.sample)
+    return Twin(candidate).model
 
 
 def _score(scores: Scores, batch: Batch, total: int, progress: ProgressCallback) -> None:
@@ -218,7 +225,7 @@ def _check(candidates: Any, metric: Any, rounds: Any, timeout: Any) -> None:
             raise InputError(f"candidates[{name!r}] must be a module or a function, got {type(candidate).__name__}.")
     if metric is not None and not callable(metric):
         raise InputError(
-            f"metric must be a function of (output, target), got {metric!r}; e.g. prepbench.metrics.accuracy."
+            f"metric must be a function of (output, target), got {described(metric)}; e.g. prepbench.metrics.accuracy."
         )
     check_count("rounds", rounds)
     check_seconds("timeout", timeout, optional=True)

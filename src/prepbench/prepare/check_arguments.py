@@ -49,7 +49,7 @@ def _check_modules(model: torch.nn.Module, modules: Sequence[Any]) -> None:
     for index, module in enumerate(modules):
         if not isinstance(module, torch.nn.Module):
             raise InputError(
-                f"modules_to_exclude[{index}] is {module!r}; give the submodules themselves, such as "
+                f"modules_to_exclude[{index}] is {described(module)}; give the submodules themselves, such as "
                 "[model.get_submodule('layer1')], or classes in module_classes_to_exclude."
             )
         if id(module) not in own:
@@ -64,7 +64,8 @@ def _check_classes(model: torch.nn.Module, classes: Sequence[Any]) -> None:
     for index, kind in enumerate(classes):
         if not isinstance(kind, type):
             raise InputError(
-                f"module_classes_to_exclude[{index}] is {kind!r}, not a class; modules go into modules_to_exclude."
+                f"module_classes_to_exclude[{index}] is {described(kind)}, not a class; modules go into "
+                "modules_to_exclude."
             )
         if kind not in own:
             raise InputError(

@@ -50,7 +50,9 @@ def prepare_model(
     """A model in which each operation is a module of its own, and which computes what ``model`` computes.
 
     Functions, ``Tensor`` methods and operators become modules that keep every argument. A module that is called several
-    times becomes one module for each call. Layers, parameters and their names stay. ``model`` itself is not changed.
+    times becomes one module for each call. Layers, parameters and their names stay. ``model`` itself is not changed,
+    but shares parameters and buffers with the result: training one trains the other, and a call that changes a buffer
+    changes it for both. ``copy.deepcopy(model)`` keeps them apart.
 
     Args:
         model: prepared for the mode it is in. What depends on ``self.training``, such as dropout, still does.

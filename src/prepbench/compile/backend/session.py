@@ -22,6 +22,7 @@ from prepbench.compile.compiled import CompiledModel
 from prepbench.compile.pipeline import compile_model
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.running.check_inputs import find_writes
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy
@@ -110,6 +111,7 @@ class Session:
         """
         if self._probe is None:
             self._probe = own_copy(Sample(call.args, call.kwargs))
+        find_writes(call.function, self._probe)
         twin = Twin(call.function).model
         with in_mode(twin, skips_eval_mode=self.skips_eval_mode), torch.no_grad():
             output = own_copy(self._probe).call(twin)

@@ -1,0 +1,83 @@
+"""The classes of a loaded model's results: found among those of this process, filled without running their code."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import importlib
+import inspect
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Result classes of this package may be imported to rebuild a loaded model's outputs; nothing else that a file names is.
+_TRUSTED = "transformers"
+
+
+def made_object(name: str, parts: Mapping[str, Any]) -> Any:
+    """An object of the dataclass ``name`` with these fields; None where there is no such class that can be filled.
+
+    The class must be there: in ``transformers``, or in a module that this process has imported. ``__init__``,
+    ``__post_init__`` and setters of properties do not run, because anybody may have chosen the name and the parts.
+    Classes that do something when an object is deleted are left alone for the same reason.
+    """
+    kind = _class(name)
+    if kind is None or not dataclasses.is_dataclass(kind) or hasattr(kind, "__del__"):
+        return None
+    fields = [field.name for field in dataclasses.fields(kind)]
+    is_table = _is_table(kind)
+    values = {**(dict.fromkeys(fields) if is_table else {}), **parts}
+    if set(fields) != values.keys() or not all(_is_plain_field(kind, field) for field in fields):
+        return None
+    if not is_table and kind.__new__ is not object.__new__:
+        return None
+    new: Any = collections.OrderedDict.__new__ if is_table else object.__new__
+    made = new(kind)
+    for field in fields:
+        object.__setattr__(made, field, values[field])
+        if is_table and values[field] is not None:
+            collections.OrderedDict.__setitem__(made, field, values[field])
+    return made
+
+
+def made_tuple(name: str, fields: Sequence[str], items: Sequence[Any]) -> Any:
+    """A named tuple of the class ``name``; None where this process has no such class with these fields."""
+    kind = _class(name)
+    fits = kind is not None and issubclass(kind, tuple) and getattr(kind, "_fields", None) == tuple(fields)
+    return tuple.__new__(kind, items) if kind is not None and fits and not hasattr(kind, "__del__") else None
+
+
+def _class(name: str) -> type | None:
+    """The class of this module and name, if the module is imported; only those of ``transformers`` are imported."""
+    steps = name.split(".")
+    for split in range(len(steps) - 1, 0, -1):
+        path = ".".join(steps[:split])
+        found: Any = _imported(path) if steps[0] == _TRUSTED else sys.modules.get(path)
+        if found is None:
+            continue
+        for step in steps[split:]:
+            found = vars(found).get(step) if isinstance(found, types.ModuleType | type) else None
+        return found if isinstance(found, type) else None
+    return None
+
+
+def _imported(path: str) -> types.ModuleType | None:
+    try:
+        return importlib.import_module(path)
+    except ImportError:
+        return None
+
+
+def _is_table(kind: type) -> bool:
+    """Whether it is one of the result classes of ``transformers``: a dict of the fields that are not None."""
+    bases = [f"{base.__module__}.{base.__name__}" for base in kind.__mro__]
+    return any(base.startswith(f"{_TRUSTED}.") and base.endswith(".ModelOutput") for base in bases) and issubclass(
+        kind, collections.OrderedDict
+    )
+
+
+def _is_plain_field(kind: type, field: str) -> bool:
+    """Whether setting it runs no code: it is no property, and no other attribute with a setter of its own."""
+    found = inspect.getattr_static(kind, field, None)
+    return isinstance(found, types.MemberDescriptorType) or not hasattr(type(found), "__set__")
