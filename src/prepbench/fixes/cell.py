@@ -11,9 +11,10 @@ from typing import Any
 import libcst as cst
 import torch
 
-from prepbench.fixes.site import parsed
-from prepbench.fixes.source_text import CodePath, SourceText, does_the_same
-from prepbench.fixes.syntax import Expression, expression, read_names, text_of, walk
+from prepbench.fixes.site import Function, Part
+from prepbench.fixes.source_text import SourceText, does_the_same
+from prepbench.fixes.syntax import Expression, expression, read_names, text_of
+from prepbench.running.code_objects import CodePath
 
 
 def cell_of(model: torch.nn.Module, sources: Iterable[SourceText]) -> str:
@@ -30,19 +31,11 @@ class _FileCell:
 
     def __init__(self, model: torch.nn.Module, source: SourceText) -> None:
         self._model, self._source = model, source
-        module, positions = parsed(source)
-        codes = source.codes()
         old = source.original_codes()
         self._nodes: dict[CodePath, Any] = {}
-        for node in walk(module):
-            if isinstance(node, cst.FunctionDef | cst.Lambda):
-                where = positions[node].start.line
-                first = min([where, *(positions[d].start.line for d in getattr(node, "decorators", ()))])
-                for path, code in codes.items():
-                    name = "<lambda>" if isinstance(node, cst.Lambda) else node.name.value
-                    is_here = (code.co_name, code.co_firstlineno) == (name, first)
-                    if is_here and not does_the_same(code, old.get(path)):
-                        self._nodes.setdefault(path, node)
+        for path, code in source.codes().items():
+            if not does_the_same(code, old.get(path)) and (node := _node_of(source, code)) is not None:
+                self._nodes[path] = node
         self._codes = {old[path]: path for path in self._nodes if path in old}
         self._home = next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == source.file), None)
         self._used: set[str] = set()
@@ -71,7 +64,7 @@ class _FileCell:
         for name, member in vars(kind).items():
             plain = getattr(member, "__func__", member)
             plain = getattr(plain, "__wrapped__", plain)
-            path = self._codes.get(getattr(plain, "__code__", None))  # type: ignore[arg-type]
+            path = self._codes.get(plain.__code__) if isinstance(plain, types.FunctionType) else None
             if path is not None:
                 found[name] = self._nodes[path]
         return found
@@ -158,6 +151,17 @@ def _held_functions(model: torch.nn.Module) -> list[tuple[str, types.FunctionTyp
             if isinstance(value, types.FunctionType):
                 found.append((f"{owner}.{name}", value))
     return found
+
+
+def _node_of(source: SourceText, code: types.CodeType) -> Function | None:
+    """The syntax of a function's code; None for a class's."""
+    part = Part.at(source, code.co_firstlineno)
+    for node in part.functions(code.co_firstlineno):
+        name = "<lambda>" if isinstance(node, cst.Lambda) else node.name.value
+        first = min([part.place(node)[0], *(part.place(each)[0] for each in getattr(node, "decorators", ()))])
+        if (code.co_name, code.co_firstlineno) == (name, first):
+            return node
+    return None
 
 
 class _OutOfClass(cst.CSTTransformer):

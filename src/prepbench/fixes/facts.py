@@ -5,19 +5,21 @@ from __future__ import annotations
 import ast
 import contextlib
 import types
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from prepbench.fixes.source_text import CodePath, SourceText, nested_codes
+from prepbench.fixes.source_text import SourceText
+from prepbench.running.code_objects import CodePath, nested_codes
 
 Place = tuple[int, int, int, int]
 """First line and column, last line and column of an expression; columns count characters from 0."""
 
 PROBE = "__prepbench_probe__"
+PARAMETERS = "__prepbench_parameters__"
 _MOST_VALUES = 8
 
 
@@ -59,6 +61,18 @@ class Fact:
         return self.kinds == {"ndarray"}
 
     @property
+    def holds_tensors(self) -> bool:
+        """Whether it was always a list or tuple of tensors with one value each."""
+        parts = [part for value in self.values for part in (value if isinstance(value, list | tuple) else [value])]
+        return bool(parts) and all(isinstance(part, torch.Tensor) and part.numel() == 1 for part in parts)
+
+    @property
+    def is_square(self) -> bool:
+        """Whether it was always a square matrix, or several of them."""
+        shapes = [value.shape for value in self.values if isinstance(value, torch.Tensor)]
+        return bool(shapes) and all(len(shape) > 1 and shape[-1] == shape[-2] for shape in shapes)
+
+    @property
     def is_callable(self) -> bool:
         """Whether it was always a module or a function."""
         return bool(self.values) and all(callable(value) for value in self.values) and not self.is_tensor
@@ -85,6 +99,7 @@ class Facts:
     """The facts of one function by place, and what the last run took."""
 
     found: dict[Place, Fact] = field(default_factory=dict)
+    parameters: dict[str, Fact] = field(default_factory=dict)
     taken: set[tuple[Place, bool]] = field(default_factory=set)
     is_given: bool = True
     _runs: dict[Place, int] = field(default_factory=dict)
@@ -100,6 +115,12 @@ class Facts:
             self._count(place, fact, value)
             fact.truths |= before
         return value
+
+    def probe_parameters(self, values: Mapping[str, Any]) -> None:
+        """What instrumented code calls with the arguments of each call."""
+        for name, value in values.items():
+            with torch.no_grad(), contextlib.suppress(RuntimeError, TypeError, ValueError):
+                self.parameters.setdefault(name, Fact()).add(value)
 
     def _count(self, place: Place, fact: Fact, value: Any) -> None:
         self.taken.update((place, truth) for truth in fact.truths)
@@ -125,27 +146,41 @@ class Facts:
 def instrumented_codes(source: SourceText, line: int) -> dict[CodePath, types.CodeType]:
     """The outermost function or method around a line, with a probe around every expression; by path."""
     tree = ast.parse(source.text)
-    chosen = _outermost(tree, line)
+    chosen = outermost_function(tree, line)
     if chosen is None:
         return {}
     instrument = _Instrument(source.text.splitlines())
     is_lambda = isinstance(chosen, ast.Lambda)
     chosen.body = instrument.visit(chosen.body) if is_lambda else [instrument.visit(part) for part in chosen.body]
+    if not is_lambda:
+        start = ast.parse(f"{PARAMETERS}({{**locals()}})").body[0]
+        chosen.body.insert(1 if ast.get_docstring(chosen) is not None else 0, start)
     code = compile(ast.fix_missing_locations(tree), source.name, "exec", dont_inherit=True)
     return dict(nested_codes(code))
 
 
-def _outermost(tree: ast.AST, line: int) -> Any:
+def outermost_function(tree: ast.AST, line: int) -> Any:
     """The outermost function around a line, which may be in a class."""
     for node in ast.iter_child_nodes(tree):
         first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0
         first = min([first, *(d.lineno for d in getattr(node, "decorator_list", ()))])
         if not first <= line <= last:
             continue
-        inner = None if isinstance(node, ast.FunctionDef | ast.Lambda) else _outermost(node, line)
+        inner = None if isinstance(node, ast.FunctionDef | ast.Lambda) else outermost_function(node, line)
         if inner is not None or isinstance(node, ast.FunctionDef | ast.Lambda):
             return inner or node
     return None
+
+
+def place_of(node: ast.expr, lines: Sequence[str]) -> Place:
+    """Where an expression stands in the lines of its file."""
+    last = node.end_lineno or node.lineno
+    return node.lineno, _column(lines, node.lineno, node.col_offset), last, _column(lines, last, node.end_col_offset)
+
+
+def _column(lines: Sequence[str], line: int, offset: int | None) -> int:
+    text = lines[line - 1]
+    return (offset or 0) if text.isascii() else len(text.encode()[: offset or 0].decode())
 
 
 class _Instrument(ast.NodeTransformer):
@@ -153,14 +188,6 @@ class _Instrument(ast.NodeTransformer):
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
-
-    def _place(self, node: ast.expr) -> Place:
-        last = node.end_lineno or node.lineno
-        return (node.lineno, self._column(node.lineno, node.col_offset), last, self._column(last, node.end_col_offset))
-
-    def _column(self, line: int, offset: int | None) -> int:
-        text = self._lines[line - 1]
-        return (offset or 0) if text.isascii() else len(text.encode()[: offset or 0].decode())
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.JoinedStr | ast.FormattedValue | ast.Slice | ast.arguments | ast.NamedExpr):
@@ -207,11 +234,6 @@ class _Instrument(ast.NodeTransformer):
         plain = isinstance(node, ast.Starred | ast.GeneratorExp | ast.Yield | ast.YieldFrom | ast.Await)
         if plain or (hasattr(node, "ctx") and not isinstance(node.ctx, ast.Load)):
             return node
-        where = ast.Tuple([ast.Constant(number) for number in self._place(node)], ast.Load())
+        where = ast.Tuple([ast.Constant(number) for number in place_of(node, self._lines)], ast.Load())
         call = ast.Call(ast.Name(PROBE, ast.Load()), [where, node], [])
         return ast.copy_location(call, node)
-
-
-def conditions_taken(facts: Facts, places: Collection[Place]) -> set[tuple[Place, bool]]:
-    """The sides that the runs took at some conditions."""
-    return {(place, truth) for place, truth in facts.taken if place in places}

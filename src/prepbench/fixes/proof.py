@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from prepbench.fixes.facts import Facts, Place
-from prepbench.fixes.trials import Answer, TimeLimitReached, Trial, answer, trials
+from prepbench.fixes.trials import Answer, TimeLimitReached, Trial, answer, further_trials, gradients, trials
 from prepbench.inputs import Sample
 from prepbench.running.equality import REWRITTEN, difference
-from prepbench.running.outcomes import without_output
-from prepbench.running.unchanged import own_copy
+from prepbench.running.outcomes import run, without_output
 
 ASSUMED = "which pb.fix assumed to be enough"
 """What an assertion says that a change adds for its assumption."""
@@ -25,7 +25,13 @@ class Observed:
 
     trial: Trial
     expected: Answer
+    original: torch.nn.Module
     taken: frozenset[tuple[Place, bool]] = frozenset()
+
+    @functools.cached_property
+    def gradients(self) -> list[torch.Tensor | None]:
+        """The gradients of the original; empty where it has none."""
+        return gradients(self.original, self.trial) if self.expected.error is None else []
 
 
 @dataclass
@@ -60,15 +66,15 @@ def observe(original: torch.nn.Module, samples: Sequence[Sample]) -> list[Observ
     """What the original gives on the samples and on what is derived from them; calls that it does not take are left
     out.
     """
-    found = []
-    for trial in trials(samples):
-        try:
-            expected = answer(original, trial)
-        except TimeLimitReached:
-            continue
-        if expected.error is None or expected.is_wanted:
-            found.append(Observed(trial, expected))
-    return found
+    return [one for trial in trials(samples) if (one := _observed(original, trial)) is not None]
+
+
+def _observed(original: torch.nn.Module, trial: Trial) -> Observed | None:
+    try:
+        expected = answer(original, trial)
+    except TimeLimitReached:
+        return None
+    return Observed(trial, expected, original) if expected.error is None or expected.is_wanted else None
 
 
 def prove(
@@ -87,10 +93,13 @@ def prove(
         is_compiling: also compare what runs while the model is traced.
     """
     proof = Proof()
+    with_gradients = _chosen_for_gradients(observed)
     for one in observed:
         problem = _compared(changed, one, is_compiling=False)
         if problem == _REFUSED:
             continue
+        if not problem and id(one) in with_gradients:
+            problem = _gradient_problem(one, changed)
         if not problem and is_compiling:
             problem = _compared(changed, one, is_compiling=True)
         if problem:
@@ -111,10 +120,24 @@ def prove(
     return proof
 
 
+_MOST_GRADIENTS = 3
+
+
+def _chosen_for_gradients(observed: Sequence[Observed]) -> set[int]:
+    """The given samples, and some calls for each way through the conditions; gradients take long."""
+    chosen: set[int] = set()
+    ways: dict[frozenset[Any], int] = {}
+    for one in observed:
+        if one.trial.is_given or ways.get(one.taken, 0) < _MOST_GRADIENTS:
+            ways[one.taken] = ways.get(one.taken, 0) + (not one.trial.is_given)
+            chosen.add(id(one))
+    return chosen
+
+
 def _compared(changed: torch.nn.Module, one: Observed, is_compiling: bool) -> str:
     expected = one.expected
     try:
-        got = answer(changed, one.trial, is_compiling=is_compiling, gradients=bool(expected.gradients))
+        got = answer(changed, one.trial, is_compiling=is_compiling)
     except TimeLimitReached:
         return "it does not come to an end"
     if got.error is not None and ASSUMED in str(got.error) and not one.trial.is_given:
@@ -124,7 +147,9 @@ def _compared(changed: torch.nn.Module, one: Observed, is_compiling: bool) -> st
     if got.error is not None:
         return f"it raises {type(got.error).__name__}: {str(got.error).splitlines()[0] if str(got.error) else ''}"
     found = difference(expected.outcome, got.outcome, REWRITTEN)
-    return found.text or _gradient_problem(expected.gradients, got.gradients)
+    if found.equal and not is_compiling:
+        found = difference(expected.written, got.written, REWRITTEN, "after the call, parameter ")
+    return found.text
 
 
 _REFUSED = "refused"
@@ -139,9 +164,14 @@ def _error_problem(expected: Exception, got: Answer, is_compiling: bool) -> str:
     return "" if same or is_compiling else f"it raises {type(got.error).__name__} in place of {type(expected).__name__}"
 
 
-def _gradient_problem(expected: Sequence[torch.Tensor | None], got: Sequence[torch.Tensor | None]) -> str:
+def _gradient_problem(one: Observed, changed: torch.nn.Module) -> str:
+    expected = one.gradients
     if not expected:
         return ""
+    try:
+        got = gradients(changed, one.trial)
+    except TimeLimitReached:
+        return "its gradient does not come to an end"
     if not got:
         return "it has no gradients"
     for left, right in zip(expected, got, strict=True):
@@ -157,12 +187,12 @@ def _gradient_problem(expected: Sequence[torch.Tensor | None], got: Sequence[tor
     return ""
 
 
-def program_problem(program: Callable[..., Any], observed: Sequence[Observed]) -> str:
+def program_problem(program: torch.nn.Module, observed: Sequence[Observed]) -> str:
     """Where a captured program differs from what was observed of the original; "" where it does not."""
-    for one in (each for each in observed if each.trial.scale == 1):
+    for one in (each for each in observed if each.trial.state is None):
         try:
-            with torch.no_grad(), without_output():
-                got = own_copy(one.trial.sample).call(program)
+            with without_output():
+                got = run(program, one.trial.sample, program)
         except Exception as error:
             if one.expected.error is None and (ASSUMED not in str(error) or one.trial.is_given):
                 return f"its graph raises {type(error).__name__}"
@@ -176,17 +206,44 @@ def program_problem(program: Callable[..., Any], observed: Sequence[Observed]) -
     return ""
 
 
-def with_sides(instrumented: torch.nn.Module, facts: Facts, observed: Sequence[Observed]) -> list[Observed]:
-    """The same calls with the sides that the conditions of an instrumented model take in them."""
-    found = []
-    for one in observed:
-        facts.taken.clear()
-        facts.is_given = one.trial.is_given
-        try:
-            answer(instrumented, one.trial, gradients=False)
-        except TimeLimitReached:
-            continue
-        finally:
-            facts.ended()
-        found.append(Observed(one.trial, one.expected, frozenset(facts.taken)))
+def with_sides(
+    instrumented: torch.nn.Module,
+    facts: Facts,
+    observed: Sequence[Observed],
+    tests: Callable[[], Collection[Place]] = tuple,
+) -> list[Observed]:
+    """The same calls with the sides that the conditions of an instrumented model take in them.
+
+    While one of ``tests``, the conditions on data, has met one side only, more calls are made, and those that take the
+    other side are kept.
+    """
+    found = [replaced for one in observed if (replaced := _with_sides(instrumented, facts, one)) is not None]
+    given = [one.trial.sample for one in observed if one.trial.is_given]
+    missing = _missing(tests(), found)
+    for trial in further_trials(given) if missing else ():
+        one = _observed(observed[0].original, trial)
+        seen = _with_sides(instrumented, facts, one) if one is not None else None
+        if seen is not None and seen.taken & missing:
+            found.append(seen)
+            missing -= seen.taken
+            if not missing:
+                break
     return found
+
+
+def _with_sides(instrumented: torch.nn.Module, facts: Facts, one: Observed) -> Observed | None:
+    facts.taken.clear()
+    facts.is_given = one.trial.is_given
+    try:
+        answer(instrumented, one.trial)
+    except TimeLimitReached:
+        return None
+    finally:
+        facts.ended()
+    return replace(one, taken=frozenset(facts.taken))
+
+
+def _missing(tests: Collection[Place], observed: Sequence[Observed]) -> set[tuple[Place, bool]]:
+    """The sides of conditions on data that no call takes."""
+    taken = {side for one in observed for side in one.taken}
+    return {(place, side) for place in tests for side in (True, False) if (place, side) not in taken}

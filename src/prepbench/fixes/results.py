@@ -112,7 +112,7 @@ class Fixed:
         Raises:
             UnknownNameError: a module has no fix.
         """
-        from prepbench.fixes.swapped import swapped_model
+        from prepbench.running.swapped import swapped_model
 
         known = {fix.fqn for fix in self.applied}
         for fqn in fqns:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import libcst as cst
 import torch
 
 from prepbench.capture.aten.capture import FullGraphError, capture
@@ -15,18 +14,19 @@ from prepbench.capture.failures.reproduce import received_inputs
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, sentence
 from prepbench.fixes.cannot_fix import CannotFix
-from prepbench.fixes.facts import PROBE, Facts, Place, instrumented_codes
+from prepbench.fixes.data_tests import tests_on_data
+from prepbench.fixes.facts import PARAMETERS, PROBE, Facts, Place, instrumented_codes
 from prepbench.fixes.kinds import KINDS, Kind
 from prepbench.fixes.proof import Observed, Proof, observe, program_problem, prove, with_sides
 from prepbench.fixes.results import Draft, Fix
-from prepbench.fixes.site import Function, Proposal, Site, functions_at, parsed
+from prepbench.fixes.site import Function, Part, Proposal, Site
 from prepbench.fixes.source_text import SourceText, does_the_same
-from prepbench.fixes.swapped import swapped_model
-from prepbench.fixes.syntax import replaced, with_import
+from prepbench.fixes.syntax import with_import
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.running.outcomes import without_output
 from prepbench.running.source_lines import code_frame, file_of, source_line
+from prepbench.running.swapped import CannotSwap, swapped_model
 from prepbench.running.twin import Twin
 
 _MOST_FIXES = 60
@@ -95,9 +95,14 @@ class Search:
             found.update({old: now[path] for path, old in source.original_codes().items() if now.get(path, old) != old})
         return found
 
-    def swapped(self, *, shares: bool = False) -> torch.nn.Module:
-        """A copy of the model with the changes."""
-        return swapped_model(self.model, self.changes(), shares=shares)
+    def swapped(
+        self, others: Mapping[str, Any] | None = None, scope: Mapping[str, Any] | None = None, *, shares: bool = False
+    ) -> torch.nn.Module:
+        """A copy of the model with the changes; ``scope`` has more global names for the changed functions."""
+        try:
+            return swapped_model(self.model, self.changes(others), scope, shares=shares)
+        except CannotSwap as error:
+            raise CannotFix(str(error)) from error
 
     def _captured(self) -> list[Failure]:
         """What still fails; where nothing does, the program is kept."""
@@ -223,12 +228,11 @@ class Search:
             source = SourceText.of(file_of(failure.source))
             self.sources[source.file] = source
         self._check_unchanged(failure.fqn, source)
-        module, positions = parsed(source)
         line = failure.source.line
-        functions = functions_at(module, positions, line)
+        part = Part.at(source, line)
         facts, names = self._facts(failure.fqn, source, line), self._names(failure.fqn, source)
-        for function in functions:
-            yield Site(source, module, function, line, facts, names, positions, self.bounds)
+        for function in part.functions(line):
+            yield Site(source, part, function, line, facts, names, self.bounds)
 
     def _check_unchanged(self, fqn: str, source: SourceText) -> None:
         """Refuse a file that is not the one which was imported."""
@@ -267,8 +271,11 @@ class Search:
     def _facts(self, fqn: str, source: SourceText, line: int) -> Facts:
         facts = Facts()
         codes = {source.file: instrumented_codes(source, line)}
-        instrumented = swapped_model(self.model, self.changes(codes), {PROBE: facts.probe}).get_submodule(fqn)
-        self._observed[fqn] = with_sides(instrumented, facts, self.observed(fqn))
+        probes = {PROBE: facts.probe, PARAMETERS: facts.probe_parameters}
+        instrumented = self.swapped(codes, probes).get_submodule(fqn)
+        self._observed[fqn] = with_sides(
+            instrumented, facts, self.observed(fqn), lambda: tests_on_data(source, line, facts)
+        )
         return facts
 
     def _tried(self, kind: Kind, site: Site, failure: Failure) -> _Step | Draft | None:
@@ -325,9 +332,9 @@ def _line(site: Site, place: Place) -> int:
 
 
 def _with_function(site: Site, function: Function, proposal: Proposal) -> SourceText:
-    module: cst.Module = replaced(site.module, {function: proposal.function})
+    text = site.part.replaced(site.source, function, proposal.function)
     knows_torch = any(value is torch for value in site.names.values())
-    return site.source.with_text(module.code if knows_torch else with_import(module, "torch").code)
+    return site.source.with_text(text if knows_torch else with_import(text, "torch"))
 
 
 def _unchanged(now: Mapping[str, SourceText], start: Mapping[str, SourceText]) -> dict[str, SourceText]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.facts import Fact, Facts, Place
 from prepbench.fixes.source_text import SourceText
-from prepbench.fixes.syntax import Expression, walk, walk_traced
+from prepbench.fixes.syntax import Expression, replaced, walk, walk_traced
 
 Function = cst.FunctionDef | cst.Lambda
 
@@ -42,7 +43,7 @@ class Site:
 
     Attributes:
         source: the file's text.
-        module: its syntax.
+        part: the syntax of the outermost function around the line.
         function: the innermost function around the line.
         line: the failing line.
         facts: what each expression was on samples.
@@ -52,25 +53,31 @@ class Site:
     """
 
     source: SourceText
-    module: cst.Module
+    part: Part
     function: Function
     line: int
     facts: Facts
     names: Mapping[str, Any]
-    positions: Mapping[cst.CSTNode, Any]
     bounds: Mapping[str, int] | int | None = None
     known: dict[cst.CSTNode, Fact] = field(default_factory=dict)
 
     def place(self, node: cst.CSTNode) -> Place:
         """Where a node of the syntax stands."""
-        where = self.positions[node]
-        return where.start.line, where.start.column, where.end.line, where.end.column
+        return self.part.place(node)
+
+    def has_place(self, node: cst.CSTNode) -> bool:
+        """Whether a node is one of the file, not one that was made."""
+        return node in self.part.positions
 
     def fact(self, node: cst.CSTNode) -> Fact:
         """What an expression was; empty if it never ran."""
         if node in self.known:
             return self.known[node]
-        return self.facts.found.get(self.place(node), Fact()) if node in self.positions else Fact()
+        found = self.facts.found.get(self.place(node)) if self.has_place(node) else None
+        if found is None and isinstance(node, cst.Name):
+            # what stands in a format is not observed, but the parameters are
+            found = self.facts.parameters.get(node.value)
+        return found or Fact()
 
     def same_fact(self, new: Any, old: cst.CSTNode) -> Any:
         """A new node of which is known what is known of an old one."""
@@ -113,20 +120,69 @@ class Site:
         return [node for part in self.function.children for node in walk_traced(part) if isinstance(node, kind)]
 
 
-def parsed(source: SourceText) -> tuple[cst.Module, Mapping[cst.CSTNode, Any]]:
-    """A file's syntax, and where each node stands."""
-    wrapper = MetadataWrapper(cst.parse_module(source.text), unsafe_skip_copy=True)
-    return wrapper.module, wrapper.resolve(PositionProvider)
+@dataclass(frozen=True)
+class Part:
+    """The syntax of a part of a file; to parse a whole file takes long.
+
+    Attributes:
+        module: the syntax.
+        positions: where each node stands in it.
+        first: the line of the file that it begins on.
+        last: the line that it ends on.
+        head: what stands before it, so that indented lines can be parsed.
+    """
+
+    module: cst.Module
+    positions: Mapping[cst.CSTNode, Any]
+    first: int
+    last: int
+    head: str
+
+    @classmethod
+    def at(cls, source: SourceText, line: int) -> Part:
+        """The outermost function around a line, or the statement there.
+
+        Raises:
+            CannotFix: there is none.
+        """
+        first, last = _lines_around(ast.parse(source.text), line)
+        text = "\n".join(source.text.split("\n")[first - 1 : last])
+        head = "if True:\n" if text[:1].isspace() else ""
+        try:
+            wrapper = MetadataWrapper(cst.parse_module(head + text), unsafe_skip_copy=True)
+        except cst.ParserSyntaxError as error:
+            raise CannotFix(f"line {line} shares a line with another statement") from error
+        return cls(wrapper.module, wrapper.resolve(PositionProvider), first, last, head)
+
+    def place(self, node: cst.CSTNode) -> Place:
+        """Where a node stands in the file."""
+        where, shift = self.positions[node], self.first - 1 - len(self.head.splitlines())
+        return where.start.line + shift, where.start.column, where.end.line + shift, where.end.column
+
+    def functions(self, line: int) -> list[Function]:
+        """The functions around a line of the file, innermost first."""
+        kinds = (cst.FunctionDef, cst.Lambda)
+        found = [node for node in walk(self.module) if isinstance(node, kinds) and node in self.positions]
+        return [node for node in found if self.place(node)[0] <= line <= self.place(node)[2]][::-1]
+
+    def replaced(self, source: SourceText, old: cst.CSTNode, new: cst.CSTNode) -> str:
+        """The text of the file with another node in the place of one."""
+        made: cst.Module = replaced(self.module, {old: new})
+        lines = source.text.split("\n")
+        return "\n".join([*lines[: self.first - 1], made.code.removeprefix(self.head), *lines[self.last :]])
 
 
-def functions_at(module: cst.Module, positions: Mapping[cst.CSTNode, Any], line: int) -> list[Function]:
-    """The functions around a line, innermost first."""
+def _lines_around(tree: ast.Module, line: int) -> tuple[int, int]:
+    """The lines of the outermost function around a line, or of the innermost statement."""
     found = []
-    for node in walk(module):
-        if isinstance(node, cst.FunctionDef | cst.Lambda):
-            where = positions[node]
-            if where.start.line <= line <= where.end.line:
-                found.append(node)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            last = node.end_lineno or node.lineno
+            if first <= line <= last:
+                found.append((not isinstance(node, ast.FunctionDef), last - first, first, last))
     if not found:
         raise CannotFix("no function was found around the line")
-    return found[::-1]
+    functions = [each for each in found if not each[0]]
+    _, _, first, last = max(functions) if functions else min(found)
+    return first, last

@@ -7,14 +7,12 @@ import functools
 import linecache
 import types
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.running.code_objects import CodePath, nested_codes
 from prepbench.running.source_lines import source_line
-
-CodePath = tuple[tuple[str, int], ...]
-"""Where a code object stands in its file: names from outside in, each with its number among equal names."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +113,6 @@ def _renumbered(header: str, earlier: SourceText) -> str:
 @functools.lru_cache(maxsize=256)
 def _codes(text: str, name: str) -> dict[CodePath, types.CodeType]:
     return dict(nested_codes(compile(text, name, "exec", dont_inherit=True)))
-
-
-def nested_codes(code: types.CodeType, path: CodePath = ()) -> Iterator[tuple[CodePath, types.CodeType]]:
-    """All code objects inside of one, with their paths."""
-    counts: dict[str, int] = {}
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            number = counts.get(inner.co_name, 0)
-            counts[inner.co_name] = number + 1
-            own = (*path, (inner.co_name, number))
-            yield own, inner
-            yield from nested_codes(inner, own)
 
 
 def does_the_same(one: types.CodeType, other: types.CodeType | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -62,7 +63,7 @@ def body_of(block: cst.BaseSuite) -> list[Statement]:
     """The statements of a block, each on a line of its own."""
     if isinstance(block, cst.SimpleStatementSuite):
         return [cst.SimpleStatementLine([small]) for small in block.body]
-    return [line for each in block.body for line in _own_lines(each)]  # type: ignore[arg-type]
+    return [line for each in block.body if isinstance(each, Statement) for line in _own_lines(each)]
 
 
 def _own_lines(each: Statement) -> list[Statement]:
@@ -209,20 +210,20 @@ def ends_in_return(statements: Sequence[Statement]) -> bool:
     return False
 
 
-def with_import(module: cst.Module, name: str) -> cst.Module:
-    """The file with ``import name`` as the first of its imports, unless it has it."""
-    lines = list(module.body)
-    texts = [text_of(line) for line in lines]
-    if f"import {name}" in texts:
-        return module
-    imports = [i for i, text in enumerate(texts) if text.startswith(("import ", "from ")) and "__future__" not in text]
-    futures = [i for i, text in enumerate(texts) if "__future__" in text]
-    at = imports[0] if imports else futures[-1] + 1 if futures else 0
-    made = cst.parse_statement(f"import {name}")
-    if imports:
-        made = made.with_changes(leading_lines=lines[at].leading_lines)
-        lines[at] = lines[at].with_changes(leading_lines=())
-    return module.with_changes(body=[*lines[:at], made, *lines[at:]])
+def with_import(text: str, name: str) -> str:
+    """A file's text with ``import name`` as the first of its imports, unless it has it."""
+    tree = ast.parse(text)
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    bound = [alias.asname or alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names]
+    if name in bound:
+        return text
+    others = [node for node in imports if getattr(node, "module", "") != "__future__"]
+    first = tree.body[0] if tree.body else None
+    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    before = imports[-1] if imports else first if is_text else None
+    at = others[0].lineno - 1 if others else (before.end_lineno or 0) if before is not None else 0
+    lines = text.split("\n")
+    return "\n".join([*lines[:at], f"import {name}", *lines[at:]])
 
 
 class Replaced(cst.CSTTransformer):

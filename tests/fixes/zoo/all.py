@@ -1,6 +1,18 @@
 """All modules of the zoo."""
 
-from tests.fixes.zoo import arrays, branches, calls, effects, habits, loops, masks, numbers, places  # noqa: F401
+from tests.fixes.zoo import (  # noqa: F401
+    arrays,
+    branches,
+    calls,
+    chosen,
+    effects,
+    everyday,
+    habits,
+    loops,
+    masks,
+    numbers,
+    places,
+)
 from tests.fixes.zoo.case import CASES
 
 __all__ = ["CASES"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import libcst as cst
@@ -11,6 +11,7 @@ import torch
 
 from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.kind import Kind
+from prepbench.fixes.kinds.numpy_functions import rewritten
 from prepbench.fixes.site import Proposal, Site
 from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced, target_names, text_of, walk_here
 
@@ -19,7 +20,7 @@ _SAME = frozenset(
         "abs absolute exp expm1 log log1p log2 log10 sqrt square sin cos tan tanh sinh cosh arcsin arccos arctan "
         + "arctan2 floor ceil trunc sign maximum minimum where isnan isinf isfinite logical_and logical_or logical_not "
         + "outer dot matmul einsum reciprocal power fmax fmin hypot stack concatenate round multiply add subtract "
-        + "divide zeros_like ones_like tril triu kron cross inner clip"
+        + "divide zeros_like ones_like tril triu kron cross inner clip bincount unique diff tile squeeze ravel trace"
     ).split()
 )
 _OTHER = {
@@ -29,7 +30,7 @@ _OTHER = {
 _REDUCED = {
     "sum": "sum", "mean": "mean", "prod": "prod", "max": "amax", "min": "amin", "amax": "amax", "amin": "amin",
     "argmax": "argmax", "argmin": "argmin", "cumsum": "cumsum", "cumprod": "cumprod", "argsort": "argsort",
-    "any": "any", "all": "all", "flip": "flip", "roll": "roll", "median": "median",
+    "any": "any", "all": "all", "flip": "flip", "roll": "roll", "std": "std", "var": "var",
 }  # fmt: skip
 _WITHOUT = ("detach", "cpu", "numpy", "clone")
 _FROM = ("from_numpy", "as_tensor", "tensor")
@@ -186,18 +187,11 @@ class _Arrays:
         data = [arg.with_changes(value=self._argument(arg.value)) for arg in call.args]
         if name in _REDUCED and data:
             return self._reduced(name, atom(data[0].value), data[1:])
-        if name == "sort" and data:
-            return expression("{x}.sort().values", x=atom(data[0].value))
-        if name == "digitize" and len(data) == 2:
-            return expression(
-                "{torch}.bucketize({x}, {bins}, right=True)",
-                torch=self._site.torch, x=bare(data[0].value), bins=bare(data[1].value),
-            )  # fmt: skip
-        if name in ("percentile", "quantile") and len(data) == 2:
-            share = expression("{q} / 100", q=atom(data[1].value)) if name == "percentile" else data[1].value
-            return expression("{torch}.quantile({x}, {q})", torch=self._site.torch, x=bare(data[0].value), q=share)
-        if name == "interp" and len(data) == 3:
-            return self._interpolated(*(arg.value for arg in data))
+        dtypes = {str(dtype) for dtype in self._site.fact(call).dtypes}
+        dtype = cst.parse_expression(f"{text_of(self._site.torch)}.{dtypes.pop()}") if len(dtypes) == 1 else None
+        new = rewritten(name, data, self._site.torch, dtype)
+        if new is not None:
+            return new
         if name in ("array", "asarray", "copy") and data:
             return data[0].value
         if name not in _SAME:
@@ -211,19 +205,13 @@ class _Arrays:
             return value.with_changes(elements=elements)
         return self.tensor(value) if self.is_data(value) or _is_array(self._site, value) else value
 
-    def _interpolated(self, x: Expression, grid: Expression, table: Expression) -> Expression:
-        """``np.interp`` of a table: beyond its ends the values stay those of the ends."""
-        return expression(
-            "(lambda x, grid, table, at: table[at - 1] + (table[at] - table[at - 1]) * "
-            "((x.clamp(grid[0], grid[-1]) - grid[at - 1]) / (grid[at] - grid[at - 1])))"
-            "({x}.to({grid}.dtype), {grid}, {table}, "
-            "{torch}.searchsorted({grid}, {x}.to({grid}.dtype)).clamp(1, len({grid}) - 1))",
-            torch=self._site.torch, x=atom(x), grid=atom(grid), table=atom(table),
-        )  # fmt: skip
-
-    def _reduced(self, name: str, owner: Expression, args: object) -> Expression:
+    def _reduced(self, name: str, owner: Expression, args: Sequence[cst.Arg]) -> Expression:
+        made = [_with_dim(arg) for arg in args]
+        if name in ("std", "var") and not any(arg.keyword is not None and arg.keyword.value == "ddof" for arg in args):
+            made.append(cst.Arg(cst.Integer("0"), cst.Name("correction")))
         call = expression(f"{{x}}.{_REDUCED[name]}()", x=owner)
-        return call.with_changes(args=[_with_dim(arg) for arg in args])  # type: ignore[attr-defined]
+        assert isinstance(call, cst.Call)
+        return call.with_changes(args=made)
 
 
 def _is_array(site: Site, node: cst.CSTNode) -> bool:
@@ -232,7 +220,7 @@ def _is_array(site: Site, node: cst.CSTNode) -> bool:
 
 def _with_dim(arg: cst.Arg) -> cst.Arg:
     """An argument with the name that torch has for it."""
-    names = {"axis": "dim", "keepdims": "keepdim", "a_min": "min", "a_max": "max"}
+    names = {"axis": "dim", "keepdims": "keepdim", "ddof": "correction", "a_min": "min", "a_max": "max"}
     keyword = arg.keyword.value if arg.keyword is not None else ""
     return arg.with_changes(keyword=cst.Name(names[keyword])) if keyword in names else arg
 

@@ -33,6 +33,9 @@ from prepbench.fixes.syntax import (
 )
 
 _MOST_STATEMENTS = 400
+_EYE = "{torch}.eye({x}.shape[-1], dtype={x}.dtype, device={x}.device)"
+_HARMLESS = ("1", "{torch}.arange(1, {x}.numel() + 1, device={x}.device).view_as({x})", _EYE)
+"""What a side computes with where it is not taken: for logarithms, for distances, and for matrices."""
 
 
 def propose(site: Site) -> Iterator[Proposal]:
@@ -51,8 +54,8 @@ def propose(site: Site) -> Iterator[Proposal]:
             raise
         chosen = here
         yield _proposal(site, chosen)
-    yield _proposal(site, chosen, "1")
-    yield _proposal(site, chosen, "{torch}.arange(1, {x}.numel() + 1, device={x}.device).view_as({x})")
+    for harmless in _HARMLESS:
+        yield _proposal(site, chosen, harmless)
 
 
 def _proposal(site: Site, chosen: Sequence[cst.If | cst.IfExp], harmless: str = "") -> Proposal:
@@ -118,11 +121,11 @@ class Branches:
     def _inside(self, each: Statement) -> Statement:
         """A statement that stays, with the branches inside of it taken out."""
         if isinstance(each, cst.If):
-            orelse = each.orelse
+            orelse: Any = each.orelse
             if isinstance(orelse, cst.If):
                 parts = self.block([orelse])
                 alone = len(parts) == 1 and isinstance(parts[0], cst.If)
-                orelse = parts[0] if alone else cst.Else(block_of(parts))  # type: ignore[assignment]
+                orelse = parts[0] if alone else cst.Else(block_of(parts))
             elif orelse is not None:
                 orelse = orelse.with_changes(body=self._suite(orelse.body))
             return each.with_changes(test=self.expressions(each.test), body=self._suite(each.body), orelse=orelse)
@@ -155,9 +158,11 @@ class Branches:
         condition = condition_of(self.site, node.test)
         values = []
         for value in (node.body, node.orelse):
-            nested = isinstance(value, cst.IfExp) and self.is_chosen(value)
             suffix = "if_true" if value is node.body else "if_false"
-            values.append(self._conditional(value) if nested else self._guarded(value, condition, suffix))  # type: ignore[arg-type]
+            if isinstance(value, cst.IfExp) and self.is_chosen(value):
+                values.append(self._conditional(value))
+            else:
+                values.append(self._guarded(value, condition, suffix))
         return choice(self.site, condition, *values)
 
     # -- a branch that assigns
@@ -205,10 +210,10 @@ class Branches:
         condition = condition_of(self.site, node.test)
         if isinstance(condition, cst.Name) and condition.value not in stored_names(node):
             return condition, []
-        plain = len(body_of(node.body)) + len(orelse_of(node)) <= 1 and isinstance(
-            small_of(body_of(node.body)[0]), cst.Assign | cst.AugAssign
-        )
-        if plain and not self.harmless and not isinstance(condition, cst.IfExp):
+        first = small_of(body_of(node.body)[0])
+        plain = isinstance(first, cst.Assign | cst.AugAssign) and not node.orelse and len(body_of(node.body)) == 1
+        # a condition that stands in several places would be asked again after the first assignment
+        if plain and len(stored_names(first)) <= 1 and not self.harmless and not isinstance(condition, cst.IfExp):
             return condition, []
         name = self.fresh("condition")
         return cst.Name(name), [assignment(name, condition)]
@@ -233,17 +238,22 @@ class Branches:
 
     def _guards(self, statements: Sequence[Statement], condition: Expression, suffix: str) -> dict[str, Expression]:
         """What the tensors that a side computes with are: themselves, or harmless values where it is not taken."""
-        names: dict[str, None] = {}
-        for node in walk_here(statements) if self.harmless else ():
-            fact = self.site.fact(node) if isinstance(node, cst.Name) else None
-            if fact is not None and fact.is_tensor and all(_is_float(dtype) for dtype in fact.dtypes):
-                names[node.value] = None  # type: ignore[attr-defined]
         template = "{torch}.where({c}, {x}, {h})" if suffix == "if_true" else "{torch}.where({c}, {h}, {x})"
         found = {}
-        for name in names:
-            parts = {"torch": self.site.torch, "x": cst.Name(name)}
-            harmless = expression(self.harmless, **parts) if "{" in self.harmless else expression(self.harmless)
-            found[name] = expression(template, c=condition, h=harmless, **parts)
+        for node in walk_here(statements) if self.harmless else ():
+            if not isinstance(node, cst.Name):
+                continue
+            fact = self.site.fact(node)
+            if not fact.is_tensor or any(not _is_number(dtype) for dtype in fact.dtypes):
+                continue
+            harmless = self.harmless
+            if not all(_is_float(dtype) for dtype in fact.dtypes):
+                harmless = "0"
+            elif harmless == _EYE and not fact.is_square:
+                harmless = "1"
+            parts = {"torch": self.site.torch, "x": node}
+            value = expression(harmless, **parts) if "{" in harmless else expression(harmless)
+            found[node.value] = expression(template, c=condition, h=value, **parts)
         return found
 
     def _used_after(self, node: cst.If, rest: Sequence[Statement]) -> set[str]:
@@ -252,7 +262,11 @@ class Branches:
         loops = [each for each in self.site.expressions(cst.For | cst.While) if any(p is node for p in walk_here(each))]
         outer = [each for each in self.site.expressions(cst.If | cst.With) if any(p is node for p in walk_here(each))]
         if loops or len(outer) > 1 or outer[:1] != [node]:
-            used |= read_names(self.site.function.body)
+            # what follows a continue stands in the branch and, as before, behind it
+            own = [node, *body_of(node.body), *orelse_of(node)]
+            outside = replaced(self.site.function.body, dict.fromkeys(own, cst.SimpleStatementLine([cst.Pass()])))
+            used |= read_names(outside) | read_names(node.test)
+            used |= _read_first(body_of(node.body)) | _read_first(orelse_of(node))
         return used
 
     def _check_has_value(self, name: str, node: cst.If, yes: Side, no: Side) -> None:
@@ -262,7 +276,7 @@ class Branches:
         line = self.site.place(node.test)[0]
         stored = [
             part for part in self.site.expressions(cst.BaseSmallStatement | cst.For | cst.AsName)
-            if part in self.site.positions and self.site.place(part)[0] < line and name in stored_names(_head(part))
+            if self.site.has_place(part) and self.site.place(part)[0] < line and name in stored_names(_head(part))
         ]  # fmt: skip
         if not stored and name not in self.site.parameters:
             raise CannotFix(f"{name!r} has a value only where the condition on line {line} takes one side")
@@ -297,6 +311,17 @@ class Branches:
         return _with_comments(node, made_lines)
 
 
+def _read_first(statements: Sequence[Statement]) -> set[str]:
+    """The names that statements read before they assign them."""
+    found: set[str] = set()
+    stored: set[str] = set()
+    for each in statements:
+        augmented = {name for node in walk_here(each) if isinstance(node, cst.AugAssign) for name in stored_names(node)}
+        found |= (read_names(each) | augmented) - stored
+        stored |= set(stored_names(each))
+    return found
+
+
 def _is_nested(side: Sequence[Statement]) -> bool:
     value = getattr(small_of(side[-1]), "value", None)
     return isinstance(value, cst.Tuple | cst.List | cst.Dict)
@@ -304,6 +329,10 @@ def _is_nested(side: Sequence[Statement]) -> bool:
 
 def _is_float(dtype: Any) -> bool:
     return isinstance(dtype, torch.dtype) and dtype.is_floating_point
+
+
+def _is_number(dtype: Any) -> bool:
+    return isinstance(dtype, torch.dtype) and dtype != torch.bool and not dtype.is_complex
 
 
 def _head(part: cst.CSTNode) -> cst.CSTNode:

@@ -14,7 +14,7 @@ from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced,
 
 def depends_on_data(site: Site, test: cst.CSTNode) -> bool:
     """Whether the truth of a condition comes from a tensor's values."""
-    return any(site.fact(part).is_tensor or _is_question(site, part) for part in condition_parts(test))
+    return any("Tensor" in site.fact(part).kinds or _is_question(site, part) for part in condition_parts(test))
 
 
 def condition_parts(test: cst.CSTNode) -> list[Expression]:
@@ -35,9 +35,13 @@ def _is_question(site: Site, part: cst.CSTNode) -> bool:
 
 
 def _number_call(site: Site, node: cst.CSTNode) -> Expression | None:
-    """What a call that makes a number of a tensor is as a tensor; None for other nodes."""
+    """What makes a number or an answer of a tensor, as a tensor; None for other nodes."""
+    if isinstance(node, cst.Comparison):
+        return _membership(site, node)
     if not isinstance(node, cst.Call):
         return None
+    if text_of(node.func) in ("any", "all") and len(node.args) == 1:
+        return _any_or_all(site, text_of(node.func), node.args[0].value)
     name = node.func.attr.value if isinstance(node.func, cst.Attribute) else text_of(node.func)
     if isinstance(node.func, cst.Attribute) and name == "item" and site.fact(node.func.value).is_tensor:
         return node.func.value
@@ -53,6 +57,41 @@ def _number_call(site: Site, node: cst.CSTNode) -> Expression | None:
             return expression("{call}.all()", call=call.with_changes(args=node.args))
         return expression("({one} == {other}).all()", one=atom(values[0]), other=atom(values[1]))
     return None
+
+
+def _any_or_all(site: Site, name: str, values: Expression) -> Expression | None:
+    """``any(c(x) for x in xs)`` and ``any(xs)`` of tensors; None where data does not decide."""
+    if isinstance(values, cst.GeneratorExp | cst.ListComp):
+        if not depends_on_data(site, values.elt):
+            return None
+        one = expression("{c}.reshape(())", c=atom(condition_of(site, values.elt)))
+        each = cst.ListComp(one, values.for_in)
+        return expression(f"{{torch}}.stack({{each}}).{name}()", torch=site.torch, each=each)
+    fact = site.fact(values)
+    if fact.is_tensor and fact.dims == {1}:
+        return expression(f"{{v}}.{name}()", v=atom(values))
+    if fact.holds_tensors:
+        return expression(f"{{torch}}.stack([x.reshape(()) for x in {{v}}]).{name}()", torch=site.torch, v=atom(values))
+    return None
+
+
+def _membership(site: Site, node: cst.Comparison) -> Expression | None:
+    """``x.item() in (1, 3)`` as ``(x == torch.tensor((1, 3))).any()``."""
+    if len(node.comparisons) != 1 or not isinstance(node.comparisons[0].operator, cst.In | cst.NotIn):
+        return None
+    target = node.comparisons[0]
+    tensor, values = _as_tensors(site, node.left), target.comparator
+    if not site.fact(node.left).is_tensor and same(tensor, node.left):
+        return None
+    if not site.fact(values).is_tensor:
+        if site.fact(values).kinds - {"list", "tuple", "set", "frozenset", "range"}:
+            return None
+        values = values if isinstance(values, cst.List | cst.Tuple) else expression("list({v})", v=values)
+        values = expression(
+            "{torch}.tensor({v}, device={x}.device)", torch=site.torch, v=values, x=atom(tensor)
+        )  # fmt: skip
+    found = expression("({v} == {x}).any()", v=atom(values), x=atom(tensor))
+    return found if isinstance(target.operator, cst.In) else expression("~{c}", c=found)
 
 
 def condition_of(site: Site, test: Expression) -> Expression:
@@ -98,6 +137,8 @@ def _chain(site: Site, test: cst.Comparison) -> Expression:
 def _truth(site: Site, test: Expression) -> Expression:
     fact = site.fact(test)
     value = _as_tensors(site, test)
+    if fact.kinds == {"Tensor", "bool"}:
+        return expression("{torch}.as_tensor({v})", torch=site.torch, v=bare(value))
     if fact.is_tensor and fact.dims - {0}:
         value = expression("{v}.reshape(())", v=atom(value))
     names = {str(dtype) for dtype in fact.dtypes}
@@ -133,6 +174,11 @@ def choice(site: Site, condition: Expression, yes: Expression, no: Expression) -
             elements=[a.with_changes(value=choice(site, condition, a.value, b.value)) for a, b in pairs]
         )
     one, other = site.fact(yes), site.fact(no)
+    if isinstance(yes, cst.Call) and isinstance(no, cst.Call) and not one.is_tensor and _are_alike(yes, no):
+        arguments = zip(yes.args, no.args, strict=True)
+        return yes.with_changes(
+            args=[a.with_changes(value=choice(site, condition, a.value, b.value)) for a, b in arguments]
+        )
     for fact in (one, other):
         if fact.kinds & {"NoneType", "str", "dtype", "device"}:
             kind = ", ".join(sorted(fact.kinds))
@@ -143,6 +189,12 @@ def choice(site: Site, condition: Expression, yes: Expression, no: Expression) -
             torch=site.torch, c=condition, a=atom(yes), b=atom(no),
         )  # fmt: skip
     return _of_values(site, condition, yes, no, one.kinds | other.kinds)
+
+
+def _are_alike(one: cst.Call, other: cst.Call) -> bool:
+    """Whether two calls make an object of the same class from arguments in the same places."""
+    names = [[arg.keyword.value if arg.keyword else arg.star for arg in call.args] for call in (one, other)]
+    return same(one.func, other.func) and names[0] == names[1]
 
 
 def _of_values(site: Site, condition: Expression, yes: Expression, no: Expression, kinds: set[str]) -> Expression:

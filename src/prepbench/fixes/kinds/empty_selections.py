@@ -1,52 +1,86 @@
-"""``if selected.numel() > 0`` around work on a selection: without rows the work does nothing, so it is always done."""
+"""Questions whether something was selected: without rows the work does nothing, so it is always done."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import libcst as cst
 
-from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
-from prepbench.fixes.syntax import body_of, has_exit, text_of
+from prepbench.fixes.syntax import Statement, body_of, has_exit, small_of, text_of
+
+_COUNT = r"(len\(.+\)|.+\.(numel\(\)|sum\(\)|count_nonzero\(\)|shape\[0\]|size\(0\)))"
+_SOME = re.compile(rf"^{_COUNT}(>0|!=0|>=1)?$|^.+\.any\(\)$|^\w+\.any\(.+\)$")
+_NONE = re.compile(rf"^{_COUNT}(==0|<1|<=0)$")
 
 
 def propose(site: Site) -> Iterator[Proposal]:
-    """The guards of the function that ask whether something was selected."""
+    """The questions of the function whether something was selected."""
     if isinstance(site.function, cst.Lambda):
         return
-    found = [node for node in site.expressions(cst.If) if _asks_for_rows(site, node)]
-    if not found:
-        return
-    if any(has_exit(node.body, cst.Return, cst.Break, cst.Continue, cst.Raise) for node in found):
-        raise CannotFix("what is done with the selection leaves the block")
-    function: Any = site.function.visit(_Opened(found))
-    yield Proposal(function, tuple(site.place(node.test) for node in found))
+    names = _counts(site)
+    found: dict[cst.If, bool] = {}
+    for node in site.expressions(cst.If):
+        answer = _asks_for_rows(node.test, names)
+        body = body_of(node.body)
+        if answer and not has_exit(node.body, cst.Break, cst.Continue, cst.Raise, cst.Return):
+            found[node] = True
+        elif answer is False and node.orelse is None and isinstance(small_of(body[-1]), cst.Continue | cst.Return):
+            found[node] = False
+    if found:
+        function: Any = site.function.visit(_Opened(found))
+        yield Proposal(function, tuple(site.place(node.test) for node in found))
 
 
-def _asks_for_rows(site: Site, node: cst.If) -> bool:
-    if node.orelse is not None:
+def _counts(site: Site) -> dict[str, str]:
+    """What the names are that have one value each."""
+    texts: dict[str, list[str]] = {}
+    for node in site.expressions(cst.Assign):
+        for target in node.targets:
+            texts.setdefault(text_of(target.target), []).append(_plain(node.value))
+    return {name: values[0] for name, values in texts.items() if len(values) == 1 and name.isidentifier()}
+
+
+def _plain(node: cst.CSTNode) -> str:
+    text = text_of(node).replace(" ", "").replace(".item()", "")
+    return re.sub(r"^(int|bool)\((.+)\)$", r"\2", text)
+
+
+def _asks_for_rows(test: cst.BaseExpression, names: Mapping[str, str]) -> bool | None:
+    """True where a test asks whether there are rows, False where it asks whether there are none."""
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        answer = _asks_for_rows(test.expression, names)
+        return None if answer is None else not answer
+    text = _plain(test)
+    first = re.match(r"^[A-Za-z_]\w*", text)
+    if first and first.group() in names and re.match(r"^[A-Za-z_]\w*([<>=!]=?\d)?$", text):
+        text = names[first.group()] + text[first.end() :]
+    if _NONE.match(text):
         return False
-    test = text_of(node.test).replace(" ", "")
-    asks = test.endswith((".numel()>0", ".numel()", ".any()", ".sum()>0", ".shape[0]>0", ".size(0)>0", ".numel()!=0"))
-    return asks or (test.startswith("len(") and test.endswith((")", ")>0", ")!=0")))
+    return True if _SOME.match(text) else None
 
 
 class _Opened(cst.CSTTransformer):
-    """Puts the statements of some branches in their place."""
+    """Puts the statements of some branches in their place, or leaves out those for nothing selected."""
 
-    def __init__(self, chosen: list[cst.If]) -> None:
+    def __init__(self, chosen: Mapping[cst.If, bool]) -> None:
         super().__init__()
-        self._chosen = set(chosen)
+        self._chosen = chosen
 
-    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.BaseStatement | cst.FlattenSentinel:  # type: ignore[type-arg]
+    def leave_If(
+        self, original_node: cst.If, updated_node: cst.If
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
         if original_node not in self._chosen:
             return updated_node
-        body = body_of(updated_node.body)
-        body[0] = body[0].with_changes(leading_lines=[*updated_node.leading_lines, *body[0].leading_lines])  # type: ignore[attr-defined]
-        return cst.FlattenSentinel(body)
+        if not self._chosen[original_node]:
+            return cst.RemoveFromParent()
+        first, *rest = body_of(updated_node.body)
+        lines = [*updated_node.leading_lines, *getattr(first, "leading_lines", ())]
+        opened: list[Statement] = [first.with_changes(leading_lines=lines), *rest]
+        return cst.FlattenSentinel(opened)
 
 
 EMPTY_SELECTIONS = Kind(

@@ -50,7 +50,8 @@ def propose(site: Site) -> Iterator[Proposal]:
     for node in [*around[::-1], *(node for node in loops if node not in around)][:1]:
         masked = _Masked(site, node)
         new = masked.statements()
-        function = masked.after(new) if masked.returns else replaced(site.function, {node: cst.FlattenSentinel(new)})
+        replacements = {node: cst.FlattenSentinel(new), **masked.stacks}
+        function = masked.after(new) if masked.returns else replaced(site.function, replacements)
         yield Proposal(function, tuple(masked.conditions), masked.assumption, masked.is_telling)
 
 
@@ -87,13 +88,16 @@ class _Masked:
     Attributes:
         conditions: the conditions that the loop ends by.
         assumption: the bound, in words.
+        stacks: what stands for the stacks of lists that the loop appends to.
     """
 
     site: Site
     node: Loop
     conditions: list[Any] = field(default_factory=list)
     assumption: str = ""
+    stacks: dict[cst.CSTNode, Any] = field(default_factory=dict)
     _bound: int = 0
+    _count: Expression | None = None
 
     def __post_init__(self) -> None:
         if self.node.orelse is not None:
@@ -143,6 +147,7 @@ class _Masked:
             name = self._branches.fresh("count")
             made.append(assignment(name, count))
             count = cst.Name(name)
+        self._count = count
         target = self.node.target
         if isinstance(target, cst.Name) and target.value == "_":
             target = cst.Name(self._branches.fresh("step"))
@@ -219,18 +224,38 @@ class _Masked:
         needs_mask = has_exit(self.node.body, *_LEAVING) or isinstance(self.node, cst.While) or self._bound
         if not needs_mask:
             return self._branches.block(statements)
-        plain: list[Statement] = []
-        masked: list[Statement] = []
-        for each in statements:
-            (plain if self._is_counter(each) else masked).append(each)
+        first, masked, last = self._counters_apart(statements)
         side = side_of(self._branches, self._branches.block(masked), "next")
         condition = cst.Name(self._active)
-        made = list(side.statements)
+        made = [*first, *side.statements]
         for name, value in side.values.items():
             new = choice(self.site, condition, value, cst.Name(name)) if self._is_carried(name) else value
             made.append(assignment(name, new))
+        for text, (target, value) in list(side.writes.items()):
+            if isinstance(target, cst.Call) and self._is_stacked(target):
+                made.append(cst.SimpleStatementLine([cst.Expr(target.with_changes(args=[cst.Arg(value)]))]))
+                del side.writes[text]
         effects = type(side)()
-        return [*made, *side.effects(self.site, condition, effects), *plain]
+        return [*made, *side.effects(self.site, condition, effects), *last]
+
+    def _counters_apart(
+        self, statements: Sequence[Statement]
+    ) -> tuple[list[Statement], list[Statement], list[Statement]]:
+        """Counters that need no mask, to be counted before and after the others, which stand between."""
+        first: list[Statement] = []
+        masked: list[Statement] = []
+        last: list[Statement] = []
+        for index, each in enumerate(statements):
+            name = set(stored_names(each))
+            if not self._is_counter(each):
+                masked.append(each)
+            elif not name & read_names(statements[index + 1 :]):
+                last.append(each)
+            elif not name & read_names(statements[:index]):
+                first.append(each)
+            else:
+                masked.append(each)
+        return first, masked, last
 
     def _left(self, each: cst.If) -> list[Statement]:
         """``if condition: ...; break``: what it does first is done, and then the loop is no longer active."""
@@ -287,6 +312,23 @@ class _Masked:
         end = cst.SimpleStatementLine([cst.Return(value)])
         return with_body(self.site.function, [*statements[:at], start, *loop, *rest, end])
 
+    def _is_stacked(self, append: cst.Call) -> bool:
+        """Whether a list is only stacked after the loop; what was appended too often is then cut off."""
+        assert isinstance(append.func, cst.Attribute)
+        name, count = append.func.value, self._count
+        if count is None or not isinstance(name, cst.Name):
+            return False
+        stacks = [
+            call for call in self.site.expressions(cst.Call)
+            if text_of(call.func).endswith(".stack") and call.args and text_of(call.args[0].value) == name.value
+            and all(text_of(arg.value) == "0" for arg in call.args[1:])
+        ]  # fmt: skip
+        uses = [node for node in self.site.expressions(cst.Name) if node.value == name.value]
+        if len(uses) != len(stacks) + 2:  # its list, and the call that appends
+            return False
+        self.stacks.update({call: expression("{s}[: int({n})]", s=call, n=count) for call in stacks})
+        return True
+
     def _is_carried(self, name: str) -> bool:
         """Whether a name has a value before the loop."""
         first = self.site.place(self.node)[0]
@@ -300,7 +342,7 @@ class _Masked:
 
     def _is_read_after(self, name: str) -> bool:
         last = self.site.place(self.node)[2]
-        reads = [n for n in self.site.expressions(cst.Name) if n.value == name and n in self.site.positions]
+        reads = [n for n in self.site.expressions(cst.Name) if n.value == name and self.site.has_place(n)]
         return any(self.site.place(n)[0] > last for n in reads)
 
     def _is_counter(self, each: Statement) -> bool:

@@ -25,7 +25,9 @@ _TO_INTEGER = {"floor": "floor", "ceil": "ceil", "trunc": "trunc"}
 def propose(site: Site) -> Iterator[Proposal]:
     """Every number of the function that comes from a tensor."""
     numbers = Numbers(site)
-    found = {node: new for node in site.expressions(cst.Call) if (new := numbers.outermost(node)) is not None}
+    texts = {part for node in site.expressions(cst.FormattedString) for part in walk_here(node)}
+    calls = [node for node in site.expressions(cst.Call) if node not in texts]
+    found = {node: new for node in calls if (new := numbers.outermost(node)) is not None}
     if found:
         yield Proposal(replaced(site.function, found))
 

@@ -129,7 +129,7 @@ def side_of(
 
 
 def _computes(statements: Sequence[Statement]) -> bool:
-    kinds = (cst.Call, cst.BinaryOperation, cst.UnaryOperation, cst.AugAssign)
+    kinds = (cst.Call, cst.BinaryOperation, cst.UnaryOperation, cst.AugAssign, cst.Subscript)
     return any(isinstance(node, kinds) for node in walk_here(statements))
 
 
@@ -200,10 +200,26 @@ def _call(site: Site, side: Side, mapping: _Mapping, call: Expression) -> None:
             side.writes[key] = mapping.applied(call), value
             return
         if name.endswith("_") and not name.endswith("__") and site.fact(owner).is_tensor:
-            plain = call.with_changes(func=call.func.with_changes(attr=cst.Name(name[:-1])))
-            _write(side, expression("{x}[...]", x=mapping.applied(owner)), mapping.applied(plain))
+            root, value = _out_of_place(call)
+            _write(side, expression("{x}[...]", x=mapping.applied(root)), mapping.applied(value))
             return
     raise CannotFix(f"a side of the branch does more than compute a value: {text_of(call)!r}")
+
+
+def _out_of_place(call: cst.Call) -> tuple[Expression, Expression]:
+    """The tensor that ``x.mul_(a).add_(b)`` writes into, and ``x.mul(a).add(b)``."""
+    assert isinstance(call.func, cst.Attribute)
+    name, owner = call.func.attr.value, call.func.value
+    root, value = owner, owner
+    if isinstance(owner, cst.Call) and isinstance(owner.func, cst.Attribute) and owner.func.attr.value.endswith("_"):
+        root, value = _out_of_place(owner)
+    if name == "copy_":
+        return root, call.args[0].value
+    if name == "zero_":
+        return root, expression("{x} * 0", x=atom(value))
+    if name == "fill_":
+        return root, call.args[0].value
+    return root, call.with_changes(func=call.func.with_changes(value=value, attr=cst.Name(name[:-1])))
 
 
 def _compound(names: Names, side: Side, mapping: _Mapping, each: Any) -> None:

@@ -1,0 +1,140 @@
+"""``layer.weight.data = value`` in forward: the layer is called with the value, and the graph leaves it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+from torch import nn
+
+from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.fixes.kinds.branches import with_body
+from prepbench.fixes.kinds.kind import Kind
+from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.syntax import (
+    Statement,
+    assignment,
+    atom,
+    block_of,
+    body_of,
+    expression,
+    replaced,
+    small_of,
+    statement,
+    text_of,
+    walk_here,
+    walk_traced,
+)
+
+
+def propose(site: Site) -> Iterator[Proposal]:
+    """Assignments to ``.data`` of parameters, and ``.data`` that is read."""
+    if isinstance(site.function, cst.Lambda):
+        return
+    written: dict[str, str] = {}
+    body = _block(site, body_of(site.function.body), written)
+    reads = [node for node in site.expressions(cst.Attribute) if node.attr.value == "data" and _is_tensor(site, node)]
+    if not written and not reads:
+        return
+    yield Proposal(with_body(site.function, _with_values(site, body, written)), is_compiling=bool(written))
+
+
+def _is_tensor(site: Site, node: cst.Attribute) -> bool:
+    return site.fact(node.value).is_tensor and site.has_place(node)
+
+
+def _block(site: Site, statements: list[Statement], written: dict[str, str]) -> list[Statement]:
+    """The statements with each new value as a name; the assignment itself is left to Python."""
+    made: list[Statement] = []
+    for each in statements:
+        target = _assigned(site, each)
+        if target is not None:
+            made += _named(site, each, target, written)
+        elif isinstance(each, cst.With):
+            made.append(each.with_changes(body=block_of(_block(site, body_of(each.body), written))))
+        elif any(_assigned(site, part) is not None for part in walk_here(each) if isinstance(part, Statement)):
+            raise CannotFix("a parameter is assigned in a part of the function that does not always run")
+        else:
+            made.append(each)
+    return made
+
+
+def _assigned(site: Site, each: cst.CSTNode) -> cst.Attribute | None:
+    """The parameter of ``parameter.data = value``."""
+    small = small_of(each) if isinstance(each, cst.SimpleStatementLine) else None
+    if not isinstance(small, cst.Assign) or len(small.targets) != 1:
+        return None
+    target = small.targets[0].target
+    if (
+        not isinstance(target, cst.Attribute)
+        or target.attr.value != "data"
+        or not isinstance(target.value, cst.Attribute)
+    ):
+        return None
+    values = site.fact(target.value).values
+    return target.value if values and all(isinstance(value, nn.Parameter) for value in values) else None
+
+
+def _named(site: Site, each: Statement, target: cst.Attribute, written: dict[str, str]) -> list[Statement]:
+    key = text_of(target)
+    if key in written:
+        raise CannotFix(f"{key} is assigned more than once")
+    name = site.fresh(target.attr.value, *written.values())
+    written[key] = name
+    lines = getattr(each, "leading_lines", ())
+    first = assignment(name, small_of(each).value).with_changes(leading_lines=lines)
+    kept: Statement = statement(
+        f"if not {{torch}}.compiler.is_compiling():\n    {{p}}.data = {name}.detach()", torch=site.torch, p=target
+    )
+    return [first, kept]
+
+
+def _with_values(site: Site, body: list[Statement], written: dict[str, str]) -> list[Statement]:
+    """The statements in which layers are called with the new values, and other reads are of these."""
+    made = []
+    known: dict[str, str] = {}
+    for each in body:
+        made.append(_with_reads(site, each, known))
+        names = {text_of(node) for node in walk_here(each) if isinstance(node, cst.Name)}
+        known |= {key: name for key, name in written.items() if name in names}
+    return made
+
+
+def _with_reads(site: Site, each: Statement, known: dict[str, str]) -> Statement:
+    found: dict[cst.CSTNode, cst.CSTNode] = {}
+    for node in walk_traced(each):
+        if isinstance(node, cst.Attribute) and node.attr.value == "data" and _is_tensor(site, node):
+            found[node] = expression("{x}.detach()", x=atom(node.value))
+        elif isinstance(node, cst.Attribute) and text_of(node) in known:
+            found[node] = atom(_value(node, known[text_of(node)]))
+        elif isinstance(node, cst.Call):
+            prefix = f"{text_of(node.func)}."
+            values = {key.removeprefix(prefix): name for key, name in known.items() if key.startswith(prefix)}
+            if values and not any("." in key for key in values):
+                found[node] = _called_with(site, node, values)
+    changed: Statement = replaced(each, found)
+    return changed
+
+
+def _called_with(site: Site, call: cst.Call, values: dict[str, str]) -> cst.BaseExpression:
+    if any(arg.keyword is not None or arg.star for arg in call.args):
+        raise CannotFix("the layer is called with keywords")
+    pairs = [(key, _value(cst.Attribute(call.func, cst.Name(key)), name)) for key, name in values.items()]
+    table = ", ".join(f'"{key}": {text_of(value)}' for key, value in pairs)
+    elements = [cst.Element(arg.value) for arg in call.args]
+    return expression(
+        "{torch}.func.functional_call({m}, {table}, {args})",
+        torch=site.torch, m=call.func, table="{" + table + "}", args=cst.Tuple(elements),
+    )  # fmt: skip
+
+
+def _value(parameter: cst.Attribute, name: str) -> cst.BaseExpression:
+    """The new value; the gradient goes to the parameter, as it does to its new data."""
+    return expression(f"{{p}} + ({name} - {{p}}).detach()", p=parameter)
+
+
+ASSIGNED_DATA = Kind(
+    "a parameter that forward assigns becomes a functional call",
+    "the graph computes with the new value and leaves the parameter as it is",
+    propose,
+)

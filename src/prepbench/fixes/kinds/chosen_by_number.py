@@ -1,0 +1,184 @@
+"""One of several modules, names or numbers, chosen by data: all are computed, and the result is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import libcst as cst
+from torch import nn
+
+from prepbench.fixes.kinds.kind import Kind
+from prepbench.fixes.kinds.numbers import Numbers
+from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced, small_of, text_of, walk_here
+
+
+def propose(site: Site) -> Iterator[Proposal]:
+    """Every call of a chosen module, and every chosen number or tensor."""
+    choices = _Choices(site)
+    found: dict[cst.CSTNode, cst.CSTNode] = {}
+    inside: set[cst.CSTNode] = set()
+    for node in site.expressions(cst.Call | cst.Subscript):
+        if node in inside:
+            continue
+        new = choices.called(node) if isinstance(node, cst.Call) else choices.read(node)
+        if new is not None:
+            found[node] = new
+            inside.update(walk_here(node))
+    if not found:
+        return
+    function = replaced(site.function, found | choices.no_longer_read(found))
+    yield Proposal(function)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """An expression that depends on a number.
+
+    Attributes:
+        one: what it is for one of the possibilities, by the name of this.
+        all: the possibilities.
+        index: which one it is, as a tensor.
+    """
+
+    one: Callable[[str], Expression]
+    all: Expression
+    index: Expression
+
+
+class _Choices:
+    """Finds what is chosen by a number that comes from data."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._numbers = site, Numbers(site)
+        self._assigned: dict[str, list[cst.Assign]] = {}
+        for node in site.expressions(cst.Assign):
+            for target in node.targets:
+                self._assigned.setdefault(text_of(target.target), []).append(node)
+
+    def called(self, call: cst.Call) -> Expression | None:
+        """The call of a chosen module as a choice between calls."""
+        chosen = self._of(call.func)
+        if chosen is None:
+            return None
+        return self._stacked(chosen, lambda each: cst.Call(atom(chosen.one(each)), call.args))
+
+    def read(self, node: cst.Subscript) -> Expression | None:
+        """A chosen number or tensor as a choice between tensors."""
+        fact, chosen = self._site.fact(node), self._of(node)
+        if chosen is None or not (fact.is_number or fact.is_tensor):
+            return None
+        template = "{x}" if fact.is_tensor else "{torch}.tensor({x})"
+        return self._stacked(
+            chosen, lambda each: expression(template, torch=self._site.torch, x=bare(chosen.one(each)))
+        )
+
+    def no_longer_read(self, found: dict[cst.CSTNode, cst.CSTNode]) -> dict[cst.CSTNode, Any]:
+        """The assignments of names that only stood in what was replaced."""
+        replaced_names = {
+            part.value for node in found for part in walk_here(node) if isinstance(part, cst.Name)
+        }  # fmt: skip
+        gone: dict[cst.CSTNode, Any] = {}
+        for line in self._site.expressions(cst.SimpleStatementLine):
+            small = small_of(line)
+            if not isinstance(small, cst.Assign) or self._of(small.value) is None:
+                continue
+            name = text_of(small.targets[0].target)
+            reads = [n for n in self._site.expressions(cst.Name) if n.value == name]
+            inside = [n for node in found for n in walk_here(node) if isinstance(n, cst.Name) and n.value == name]
+            if name in replaced_names and len(reads) == len(inside) + 1:
+                gone[line] = cst.RemoveFromParent()
+        return gone
+
+    def _stacked(self, chosen: _Choice, made: Callable[[str], Expression]) -> Expression:
+        each = self._site.fresh("each")
+        return expression(
+            f"{{torch}}.stack([{{one}} for {each} in {{all}}]).index_select(0, {{index}}.reshape(1) % len({{all}}))"
+            ".squeeze(0)",
+            torch=self._site.torch, one=made(each), all=bare(chosen.all), index=atom(chosen.index),
+        )  # fmt: skip
+
+    def _of(self, node: cst.CSTNode) -> _Choice | None:
+        """What an expression is chosen from; None where no number from data chooses it."""
+        if isinstance(node, cst.Name):
+            assigned = self._assigned.get(node.value, [])
+            is_plain = (
+                len(assigned) == 1 and not self._site.fact(node).is_tensor and not self._site.fact(node).is_number
+            )
+            return self._of(assigned[0].value) if is_plain else None
+        if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
+            return self._of_item(node.value, node.slice[0].slice.value)
+        if isinstance(node, cst.Call) and text_of(node.func) == "getattr" and len(node.args) == 2:
+            return self._of_attribute(node)
+        return None
+
+    def _of_item(self, table: Expression, index: Expression) -> _Choice | None:
+        number = self._number_in(index)
+        if number is not None and _names_numbers(self._site.fact(table).values):
+            return _Choice(
+                lambda each: expression("{t}[{k}]", t=table, k=replaced(index, {number: cst.Name(each)})),
+                expression("range(len({t}))", t=table), self._tensor(number),
+            )  # fmt: skip
+        if number is None and self._is_data(index):
+            possible = self._possibilities(table)
+            return _Choice(cst.Name, possible, self._tensor(index)) if possible is not None else None
+        key = self._of(index)
+        if key is None:
+            return None
+        return _Choice(lambda each: expression("{t}[{k}]", t=table, k=key.one(each)), key.all, key.index)
+
+    def _of_attribute(self, call: cst.Call) -> _Choice | None:
+        owner, name = call.args[0].value, call.args[1].value
+        number = self._number_in(name)
+        if number is None:
+            return None
+        prefix = next((p.value for p in getattr(name, "parts", ()) if isinstance(p, cst.FormattedStringText)), None)
+        owners = self._site.fact(owner).values
+        if prefix is None or not owners:
+            return None
+        count = next(i for i in range(10_000) if not hasattr(owners[0], f"{prefix}{i}"))
+        return _Choice(
+            lambda each: replaced(call, {number: cst.Name(each)}), expression(f"range({count})"), self._tensor(number)
+        ) if count else None  # fmt: skip
+
+    def _number_in(self, key: Expression) -> Expression | None:
+        """The number in ``str(number)`` or ``f"head_{number}"``."""
+        if isinstance(key, cst.Call) and text_of(key.func) == "str" and len(key.args) == 1:
+            return key.args[0].value if self._is_data(key.args[0].value) else None
+        if isinstance(key, cst.FormattedString):
+            parts = [part.expression for part in key.parts if isinstance(part, cst.FormattedStringExpression)]
+            return parts[0] if len(parts) == 1 and self._is_data(parts[0]) else None
+        return None
+
+    def _is_data(self, node: Expression) -> bool:
+        return self._site.fact(node).is_tensor or self._numbers.is_number(node)
+
+    def _tensor(self, node: Expression) -> Expression:
+        return self._numbers.tensor(node)
+
+    def _possibilities(self, table: Expression) -> Expression | None:
+        """All values of a list, or of a dict whose keys count from 0; None for tensors and others."""
+        values = self._site.fact(table).values
+        if values and all(isinstance(value, nn.ModuleList | nn.Sequential | list | tuple) for value in values):
+            return table
+        if values and all(isinstance(value, dict) and list(value) == list(range(len(value))) for value in values):
+            return expression("{t}.values()", t=atom(table))
+        return None
+
+
+def _names_numbers(tables: list[Any]) -> bool:
+    """Whether the keys of dicts end in the numbers from 0 on."""
+    return bool(tables) and all(
+        isinstance(table, dict | nn.ModuleDict | nn.ParameterDict)
+        and all(str(key).endswith(str(number)) for number, key in enumerate(table))
+        for table in tables
+    )
+
+
+CHOSEN_BY_NUMBER = Kind(
+    "all modules are called, and the result of one is chosen",
+    "the modules only compute values, of one shape and dtype",
+    propose,
+)

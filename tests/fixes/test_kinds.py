@@ -1,0 +1,110 @@
+"""What single kinds of changes must not get wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.fixes.kinds import KINDS
+from prepbench.fixes.syntax import with_import
+
+
+def drawn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class ClampsBoth(nn.Module):
+    """The condition is about what both sides of the assignment change."""
+
+    def forward(self, a, b):
+        if any(t.abs().max() > 2.5 for t in (a, b)):
+            a, b = a.clamp(-2.5, 2.5), b.clamp(-2.5, 2.5)
+        return a + b
+
+
+def test_a_condition_is_asked_once_for_several_names() -> None:
+    fixed = pb.fix(ClampsBoth(), [(drawn(1, 2, 5), drawn(2, 2, 5)), (drawn(3, 3, 5), drawn(4, 3, 5))])
+    assert fixed.passed
+    for a, b in ((10.0, 9.0), (1.0, 9.0), (9.0, 1.0), (1.0, 1.0)):
+        one, other = torch.full((2, 5), a), torch.full((2, 5), b)
+        assert torch.equal(fixed.model(one, other), ClampsBoth()(one, other))
+
+
+class Refines(nn.Module):
+    """Stops after three steps, whatever the values are."""
+
+    def forward(self, x):
+        done, steps = False, 0
+        while not done:
+            x = x * 0.5
+            steps += 1
+            done = bool(x.abs().max() < 0.1) or steps >= 3
+        return x
+
+
+def test_a_counter_that_a_condition_reads_counts_first() -> None:
+    samples = [drawn(1, 2, 4), drawn(2, 3, 4)]
+    fixed = pb.fix(Refines(), samples, bounds=8)
+    assert fixed.passed
+    for scale in (0.01, 0.3, 1.0, 100.0):
+        x = samples[0] * scale
+        assert torch.equal(fixed.model(x), Refines()(x))
+
+
+class OneOfTwo(nn.Module):
+    def forward(self, x, y):
+        if x.sum() > y.sum():
+            return x
+        return y
+
+
+def test_the_other_side_is_looked_for_with_tensors_that_change_apart() -> None:
+    x = drawn(1, 2, 4).abs()
+    assert pb.fix(OneOfTwo(), [(x, x - 1), (torch.cat([x, x]), torch.cat([x, x]) - 1)]).passed
+
+
+class ScalesItsWeight(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        self.fc.weight.data = self.fc.weight.data * 0.5
+        return self.fc(x)
+
+
+def test_a_parameter_is_assigned_in_python_as_before() -> None:
+    torch.manual_seed(0)
+    model, x = ScalesItsWeight(), drawn(1, 2, 4)
+    before = model.fc.weight.detach().clone()
+    fixed = pb.fix(model, [x, drawn(2, 3, 4)])
+    assert fixed.passed
+    assert torch.equal(model.fc.weight, before)
+    fixed.model(x)
+    assert torch.equal(fixed.model.fc.weight, before * 0.5)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"""About."""\nx = 1\n', '"""About."""\nimport torch\nx = 1\n'),
+        ("from __future__ import annotations\nx = 1\n", "from __future__ import annotations\nimport torch\nx = 1\n"),
+        ("import math\nx = 1\n", "import torch\nimport math\nx = 1\n"),
+        ("import torch\nx = 1\n", "import torch\nx = 1\n"),
+        ("import math, torch\nx = 1\n", "import math, torch\nx = 1\n"),
+        ("import torch as t\nx = 1\n", "import torch\nimport torch as t\nx = 1\n"),
+        ("x = 1\n", "import torch\nx = 1\n"),
+    ],
+)
+def test_torch_is_imported_where_imports_stand(text: str, expected: str) -> None:
+    assert with_import(text, "torch") == expected
+
+
+def test_every_kind_says_when_it_is_right() -> None:
+    names: list[Any] = [kind.name for kind in KINDS]
+    assert len(set(names)) == len(names)
+    assert all(kind.right_if for kind in KINDS)
