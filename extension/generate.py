@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.bench import BenchSummary
+from prepbench.bench.status import RunStatus
 from prepbench.bench.variables import KernelVariables
 from prepbench.document.bench import ShownBench
 from prepbench.document.schema import definitions, schema
 from prepbench.views import palette
 from prepbench.widgets.actions import Action, Nothing
-from prepbench.widgets.bench import RunStatus
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
 from prepbench.widgets.diagram import DIAGRAM_ACTIONS
 

@@ -1,6 +1,7 @@
 /** What the JupyterLab extension leaves for widgets in the same page. */
 
 import type { Assets, DiagramView } from "./render";
+import type { Offer } from "./render/offers";
 
 export interface Shared {
   assets?: Assets;
@@ -26,6 +27,8 @@ export interface LivingBench {
   show(id: string): void;
   /** Makes the choices of a run the current ones. */
   restore(id: string): void;
+  /** What can be done about a failing module. */
+  offers(fqn: string): readonly Offer[];
   /** Tells it that its kernel has ended. */
   lose(): void;
   /** What an output keeps of the bench as it stands now, by MIME type. */

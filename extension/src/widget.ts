@@ -12,7 +12,7 @@ interface State {
   selected: string[];
   view: Partial<View>;
   overlay: string;
-  overlays: Overlay[];
+  overlay_data: DataView;
   height: string;
 }
 
@@ -61,6 +61,13 @@ function assetsOf(model: Model): Assets {
   };
 }
 
+/** The overlays, which come packed. */
+async function overlaysOf(model: Model): Promise<Overlay[]> {
+  const data = model.get("overlay_data");
+  if (!data.byteLength) return [];
+  return JSON.parse(await unzipped(new Uint8Array(data.buffer, data.byteOffset, data.byteLength)));
+}
+
 function same(a: unknown, b: unknown): boolean {
   return JSON.stringify(a) === JSON.stringify(b);
 }
@@ -76,6 +83,11 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     model.set(name, value);
     model.save_changes();
   };
+  const colour = async (): Promise<void> => {
+    const data = model.get("overlay_data");
+    const overlays = await overlaysOf(model);
+    if (model.get("overlay_data") === data) await diagram.setOverlays(overlays, model.get("overlay"));
+  };
   const listeners: [string, () => void][] = [
     [
       "change:selected",
@@ -83,7 +95,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     ],
     ["change:view", () => same(model.get("view"), diagram.view) || void diagram.show(model.get("view"))],
     ["change:overlay", () => model.get("overlay") === diagram.overlay || void diagram.colourBy(model.get("overlay"))],
-    ["change:overlays", () => void diagram.setOverlays(model.get("overlays"), model.get("overlay"))],
+    ["change:overlay_data", () => void colour()],
     [
       "change:height",
       () => {
@@ -99,7 +111,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const data = model.get("data");
   void diagram.load(new Uint8Array(data.buffer, data.byteOffset, data.byteLength)).then(async () => {
     const view = model.get("view");
-    if (model.get("overlays").length) await diagram.setOverlays(model.get("overlays"), model.get("overlay"));
+    if (model.get("overlay_data").byteLength) await colour();
     if (Object.keys(view).length && !same(view, diagram.view)) await diagram.show(view);
     if (model.get("selected").length) await diagram.select(model.get("selected"));
     diagram.onSelect((fqns) => keep("selected", [...fqns])); // only now: what Python has set comes first

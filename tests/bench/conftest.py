@@ -11,4 +11,4 @@ from prepbench.measure.run import compare
 
 @pytest.fixture(autouse=True)
 def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prepbench.bench.bench.compare", functools.partial(compare, rounds=0))
+    monkeypatch.setattr("prepbench.bench.compiling.compare", functools.partial(compare, rounds=0))

@@ -66,3 +66,17 @@ def test_without_any_name_the_code_says_what_to_put_in(net: nn.Module, samples: 
     scope: dict[str, Any] = {"given_model": net, "given_samples": samples}
     exec(filled, scope)
     assert scope["compiled"](samples[0]).shape == (2, 2)
+
+
+def test_the_float_model_is_called_by_its_dtype() -> None:
+    samples = [torch.randn(2, 4).bfloat16(), torch.randn(3, 4).bfloat16()]
+    net = nn.Sequential(nn.Linear(4, 2), nn.ReLU()).eval().bfloat16()
+    bench = pb.Bench(net, calibration_inputs=samples)
+    bench.set_target("PyTorch eager")
+    bench.set_precision("0", "float32")
+    assert 'pb.compare({"bfloat16": ' in bench.code()
+    bench.compile()
+    assert bench.comparison is not None
+    assert [row.name for row in bench.comparison.rows] == ["bfloat16", "bfloat16 PyTorch eager"]
+    assert list(bench.results) == ["bfloat16 PyTorch eager"]
+    assert "float32" not in bench.outcome()

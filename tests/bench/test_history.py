@@ -50,6 +50,22 @@ def test_each_target_is_a_run(bench: pb.Bench) -> None:
     assert [kind.texts for kind in summary.staleness] == [()]
 
 
+def test_a_run_brings_back_all_targets_of_its_compile(bench: pb.Bench, tmp_path: Path) -> None:
+    both = (pb.OnnxRuntimeDeployment(), pb.EagerDeployment())
+    bench.set_targets(both)
+    bench.compile()
+    bench.set_target("OpenVINO")
+    bench.save(tmp_path / "a.bench.json")
+    loaded = pb.Bench.load(tmp_path / "a.bench.json", model=bench.model, calibration_inputs=bench.calibration_inputs)
+    for each in (bench, loaded):
+        for run in each.runs:
+            assert len(run.state["targets"]) == 1
+            each.restore_run(run.id)
+            assert each.state.targets == both
+            each.undo()
+            assert each.state.target == "OpenVINO"
+
+
 def test_one_target_that_fails_does_not_stop_the_others(bench: pb.Bench) -> None:
     bench.set_precision("0", "int4 weights")
     bench.set_targets([pb.ExecuTorchDeployment(), pb.OnnxRuntimeDeployment()])

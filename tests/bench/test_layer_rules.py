@@ -155,3 +155,10 @@ def test_wrong_choices_say_what_is_right_and_change_nothing(bench: pb.Bench, act
     with pytest.raises(pb.PrepbenchError, match=words.replace("(", r"\(")):
         act(bench)  # type: ignore[operator]
     assert bench.state is before
+
+
+def test_a_model_without_layers_to_quantize_says_so() -> None:
+    bench = pb.Bench(nn.Sequential(nn.ReLU()).eval(), calibration_inputs=[torch.ones(2, 4), torch.ones(3, 4)])
+    with pytest.raises(SettingsError, match="the model has none to quantize") as raised:
+        bench.set_precision("*", "int8")
+    assert "There are: none" not in str(raised.value)

@@ -12,8 +12,17 @@ from tests.browser.fake_bench import after_run, failure, open_bench, run, traits
 
 _RUNNING = {
     "running": True, "stage": "calibrating", "done": 3, "total": 8, "fraction": 0.4, "elapsed_s": 12.0,
-    "remaining_s": 20.0, "queue": ["OpenVINO"], "log": ["captured in 1.2 s", "calibrating"],
+    "remaining_s": 20.0, "then": ["OpenVINO"], "is_queued": True, "log": ["captured in 1.2 s", "calibrating"],
 }  # fmt: skip
+_QUEUE = [
+    {
+        "id": "q1",
+        "name": "mixed int8",
+        "target": "ONNX Runtime, OpenVINO",
+        "settings": "40 int8 · 1 float · batch dynamic",
+    },
+    {"id": "q2", "name": "int4 weights", "target": "ONNX Runtime", "settings": "41 int4 weights · all sizes static"},
+]
 _TROUBLE = {
     "fqn": "layers.3.gate", "type": "Gate", "reason": "branch on a tensor value", "place": "model.py:88",
     "code": "if x.sum() > 0:", "remedy": "Write the branch with torch.where.", "file": "/tmp/model.py", "line": 88,
@@ -100,6 +109,7 @@ STATES = (
     State("precision, empty", "precision", _empty()),
     State("run, ready", "run", act=_unfold_all),
     State("run, running", "run", _RUNNING, _unfold_all),
+    State("run, queued", "run", {**_RUNNING, "is_queued": False, "turn": "1 of 3", "queue": _QUEUE}),
     State("run, cancelling", "run", {**_RUNNING, "cancelling": True}),
     State("run, failed", "run", {"message": _ERROR}),
     State("run, done", "run", _after(elapsed_s=40.0)),

@@ -1,6 +1,7 @@
 """The page of a bench without a kernel: its script and styles around a model object that holds traits.
 
-What it sends is kept in ``window.sent``; ``window.bench.set({...})`` sets traits as a message of Python does.
+What it sends is kept in ``window.sent``; ``window.bench.set({...})`` sets traits as a message of Python does, and
+``window.bench.tell({...})`` answers a question.
 """
 
 from __future__ import annotations
@@ -19,24 +20,27 @@ body {margin: 12px; background: %(ground)s; color-scheme: %(scheme)s; --jp-layou
 .picture {height: 620px; background: repeating-linear-gradient(45deg, #8882 0 8px, transparent 8px 16px)}
 </style></head><body data-jp-theme-light="%(light)s">
 <div class="pbb-box"><div id="controls"></div><div class="pbb-picture"><div class="picture"></div></div>
-<div class="pbb-chart"><div style="height: 300px">chart</div></div><div id="code"></div></div></body></html>"""
+<div class="pbb-chart"><div style="height: 300px">chart</div></div></div></body></html>"""
 _START = """async ([code, traits]) => {
   const handlers = {};
   window.sent = [];
-  const make = (part) => ({
-    get: (name) => name === 'part' ? part : traits[name],
+  const make = () => ({
+    get: (name) => traits[name],
     on: (event, call) => (handlers[event] ??= []).push(call),
     off: (event, call) => { handlers[event] = (handlers[event] ?? []).filter(each => each !== call); },
     send: (content) => window.sent.push(content),
   });
-  window.bench = {all: () => structuredClone(traits), set: (changes) => {
+  const tell = (answer) => {
+    const piece = new DataView(new TextEncoder().encode(`piece ${answer.part}, `).buffer);
+    for (const call of handlers['msg:custom'] ?? []) call(answer, answer.part ? [piece] : []);
+  };
+  window.bench = {all: () => structuredClone(traits), tell, set: (changes) => {
     Object.assign(traits, changes);
     for (const name of Object.keys(changes)) for (const call of handlers['change:' + name] ?? []) call();
   }};
   const url = URL.createObjectURL(new Blob([code], {type: 'text/javascript'}));
   const {default: widget} = await import(url);
-  widget.render({model: make('controls'), el: document.getElementById('controls')});
-  widget.render({model: make('code'), el: document.getElementById('code')});
+  widget.render({model: make(), el: document.getElementById('controls')});
 }"""
 _LIGHT = {"scheme": "light", "light": "true", "ground": "#ffffff", "soft": "#eeeeee", "line": "#e0e0e0",
           "text": "rgba(0,0,0,.87)", "dim": "rgba(0,0,0,.6)"}  # fmt: skip
@@ -55,7 +59,7 @@ def open_bench(page: Page, traits: dict[str, Any], *, dark: bool = False) -> Non
 def sent(page: Page) -> list[dict[str, Any]]:
     """What the page has asked for, and forget it."""
     asked: list[dict[str, Any]] = page.evaluate("() => window.sent.splice(0)")
-    return asked
+    return [each for each in asked if each["action"] != "shown"]  # that comes by itself
 
 
 def give(page: Page, changes: dict[str, Any]) -> None:
@@ -143,7 +147,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "can_undo": True,
         "can_redo": False,
         "running": False, "cancelling": False, "stage": "", "done": 0, "total": 0, "fraction": 0.0,
-        "elapsed_s": 0.0, "remaining_s": -1.0, "queue": [], "log": [],
+        "elapsed_s": 0.0, "remaining_s": -1.0, "then": [], "log": [], "queue": [], "turn": "", "is_queued": False,
         "message": {"kind": "", "text": "", "troubles": [], "details": "", "can_be_leaf": False},
     }  # fmt: skip
 
@@ -184,8 +188,8 @@ def failure(fqn: str, **more: Any) -> dict[str, Any]:
     return {
         "fqn": fqn, "type": "Gate", "title": "branch on a tensor value", "place": "model.py:88",
         "code": "if x.sum() > 0:", "remedy": "Write the branch with torch.where, or keep the module as a leaf.",
-        "file": "/tmp/model.py", "line": 88, "diff": "", "proof": "", "can_fix": False, "fixed": False,
-        "is_leaf": False, "count": 1, "report": "all of it", **more,
+        "file": "/tmp/model.py", "line": 88, "diff": "", "proof": "", "can_fix": False,
+        "has_draft": False, "fixed": False, "is_leaf": False, "count": 1, "fqns": [fqn], "report": "all of it", **more,
     }  # fmt: skip
 
 

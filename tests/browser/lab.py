@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Page
 
@@ -32,11 +33,11 @@ class Lab:
     folder: Path
 
 
-def running(tmp_path: Path, **environment: str) -> Iterator[Lab]:
-    """A JupyterLab that runs until the iterator goes on."""
+def running(tmp_path: Path, settings: dict[str, Any] | None = None, **environment: str) -> Iterator[Lab]:
+    """A JupyterLab that runs until the iterator goes on; ``settings`` are those of our extension."""
     folder = tmp_path / "notebooks"
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    _write_settings(tmp_path / "settings")
+    _write_settings(tmp_path / "settings", settings or {})
     extensions = tmp_path / "labextensions"  # those of this working tree, whatever is installed
     extensions.mkdir()
     (extensions / "prepbench-lab").symlink_to(ROOT / "src" / "prepbench" / "labextension")
@@ -65,8 +66,8 @@ def running(tmp_path: Path, **environment: str) -> Iterator[Lab]:
         log.close()
 
 
-def _write_settings(folder: Path) -> None:
-    settings = {
+def _write_settings(folder: Path, own: dict[str, Any]) -> None:
+    settings: dict[str, dict[str, Any]] = {
         "notebook-extension/tracker": {"windowingMode": "none"},
         "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     }
@@ -74,6 +75,8 @@ def _write_settings(folder: Path) -> None:
         path = folder / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value))
+    (folder / "prepbench-lab").mkdir()
+    (folder / "prepbench-lab" / "plugin.jupyterlab-settings").write_text(json.dumps(own))
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:

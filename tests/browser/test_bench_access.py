@@ -160,7 +160,7 @@ def test_everything_can_be_done_without_a_mouse(page: Page) -> None:
     keys.to("Log of the runs")
     page.locator("[data-step='run']").focus()
     keys.press("ArrowRight")
-    keys.to("Save")
+    keys.to("Save bench")
     keys.press("Enter")
     keys.press("Control+z")
     keys.to("The same in Python")

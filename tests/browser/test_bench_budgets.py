@@ -29,15 +29,18 @@ WATCH_CLICKS = """() => {
     window.clicks.push(e.duration); }).observe({type: 'event', durationThreshold: 16});
 }"""
 
+_WAITS = next(state for state in STATES if state.name == "run, queued").traits["queue"][1:]  # what a click has added
+
 
 def _messages() -> list[dict[str, Any]]:
     """What Python sends while a run goes on, ends, fails, and grows old."""
     given = traits()
     traits_of = {state.name: state.traits for state in STATES}
-    quiet = {"running": False, "cancelling": False, "queue": []}
+    quiet = {"running": False, "cancelling": False, "then": [], "is_queued": False}
     steps = [{**step, "status": "new words", "kind": "warning"} for step in given["steps"]]
     return [
         {**traits_of["run, running"], "sentence": "2 modules cannot be captured · batch dynamic · running"},
+        {"queue": [], "turn": "2 of 2", "is_queued": True},
         {"stage": "measuring", "done": 7, "fraction": 0.8, "log": ["captured", "calibrated", "lowered"]},
         {"cancelling": True},
         {**quiet, **after_run(given, runs=2), "steps": steps},
@@ -50,7 +53,7 @@ def _messages() -> list[dict[str, Any]]:
 def test_nothing_moves_by_itself(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     for step in STEPS:
-        open_bench(page, traits())
+        open_bench(page, {**traits(), "queue": _WAITS})
         turn_to(page, step)
         page.wait_for_timeout(700)  # what moves within half a second of a click is meant
         page.evaluate(WATCH_SHIFTS)

@@ -13,6 +13,7 @@ from playwright.sync_api import Locator, Page, Request, expect
 
 from tests.browser.lab import READY, Lab, running
 from tests.browser.measures import turn_to
+from tests.browser.models import UNTIMED
 from tests.browser.notebooks import looks, open_notebook, run_cell
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -187,12 +188,6 @@ def test_a_restarted_kernel_is_told_with_what_still_works(page: Page, lab: Lab, 
     expect(bench).to_be_visible(timeout=60_000)
     expect(note).to_be_empty()
     assert not errors, errors
-
-
-UNTIMED = """
-import functools, prepbench.bench.bench
-prepbench.bench.bench.compare = functools.partial(pb.compare, rounds=0)
-"""
 
 
 def test_the_panel_lists_the_runs_of_benches(page: Page, lab: Lab, errors: list[str]) -> None:

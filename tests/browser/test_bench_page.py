@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from prepbench.bench import BenchSummary
+from prepbench.bench.status import RunStatus
 from prepbench.document.codec import read_object
-from prepbench.widgets.bench import RunStatus
+from tests.browser.bench_states import STATES
 from tests.browser.fake_bench import after_run, give, open_bench, run, sent, traits, turn_to
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
@@ -249,16 +250,36 @@ def test_cancel_answers_at_once_and_nothing_moves(page: Page) -> None:
     page.wait_for_timeout(700)  # what moves within half a second of a click is meant
     since = page.evaluate("() => performance.now()")
     running = {"running": True, "stage": "calibrating", "done": 3, "total": 8, "fraction": 0.4, "elapsed_s": 2.0}
-    give(page, {**running, "remaining_s": 20.0, "queue": ["OpenVINO"], "log": ["captured"]})
+    give(page, {**running, "remaining_s": 20.0, "then": ["OpenVINO"], "log": ["captured"]})
     expect(page.locator(".pbb-progress")).to_contain_text("calibrating 3/8")
     expect(page.locator(".pbb-progress")).to_contain_text("about")
     assert page.locator("progress").evaluate("e => e.value") == 0.4
-    give(page, {"running": False, "queue": [], **after_run(given)})
+    give(page, {"running": False, "then": [], **after_run(given)})
     assert page.evaluate(SHIFT, since) < 0.05
     give(page, running)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("button", name="Cancelling …")).to_be_disabled()
     assert [each["action"] for each in sent(page)] == ["compile", "cancel"]
+
+
+def test_runs_wait_and_can_be_removed(page: Page) -> None:
+    given = {**traits(), **next(state for state in STATES if state.name == "run, queued").traits}
+    open_bench(page, given)
+    expect(page.locator(".pbb-foot")).to_contain_text("1 of 3 · calibrating")
+    turn_to(page, "run")
+    expect(page.locator(".pbb-progress")).to_contain_text("1 of 3 · calibrating 3/8")
+    page.get_by_role("button", name="Add to the queue").click()
+    waiting = page.get_by_role("region", name="Runs that wait")
+    expect(waiting.get_by_role("listitem")).to_have_count(2)
+    expect(waiting).to_contain_text("40 int8 · 1 float · batch dynamic")
+    waiting.get_by_role("button", name="Remove int4 weights for ONNX Runtime").click()
+    waiting.get_by_role("button", name="Cancel all").click()
+    asked = sent(page)
+    assert [each["action"] for each in asked] == ["compile", "remove_queued", "cancel_all"]
+    assert asked[1]["id"] == "q2"
+    give(page, {"is_queued": True, "queue": []})
+    expect(page.get_by_role("button", name="Add to the queue")).to_be_disabled()
+    expect(waiting).to_have_count(0)
 
 
 def test_runs_are_renamed_restored_compared(page: Page) -> None:
@@ -297,7 +318,7 @@ def test_files_are_written_and_a_point_restores_its_run(page: Page) -> None:
     turn_to(page, "results")
     away = page.get_by_role("region", name="Take away")
     away.get_by_role("textbox", name="File name").fill("here/net")
-    for button in ("Save", "Report", "Download report"):
+    for button in ("Save bench", "Report", "Download report"):
         away.get_by_role("button", name=button, exact=True).click()
     page.evaluate("() => window.point({points: [{customdata: 'r2'}]})")
     assert sent(page) == [

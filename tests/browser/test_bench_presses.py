@@ -25,7 +25,7 @@ CONTROLS = [
     ("run", "button", "Compile", "compile"),
     ("results", "checkbox", "Compare int8 ONNX Runtime 0", "compare_runs"),
     ("results", "button", "Restore", "restore_run"),
-    ("results", "button", "Save", "save"),
+    ("results", "button", "Save bench", "save"),
     ("results", "button", "Undo", "undo"),
 ]  # fmt: skip
 
@@ -107,9 +107,13 @@ def test_the_focus_stays_where_a_part_is_built_again(page: Page) -> None:
     turn_to(page, "run")
     start = page.get_by_role("button", name="Compile", exact=True)
     start.press("Enter")
-    give(page, LATER)
-    expect(start).to_be_disabled()
+    give(page, {**LATER, "is_queued": True})
+    expect(page.get_by_role("button", name="Add to the queue")).to_be_disabled()
     expect(page.get_by_role("tabpanel")).to_be_focused()  # not the start of the page
+    give(page, {"is_queued": False})
+    page.get_by_role("button", name="Add to the queue").focus()
+    give(page, {"running": False})
+    expect(start).to_be_focused()
 
 
 def test_a_picture_of_a_chart_becomes_the_chart(page: Page) -> None:

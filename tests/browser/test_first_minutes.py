@@ -13,19 +13,12 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.lab import Lab, running, watch
 from tests.browser.measures import broken_labels, contrast, covered_by_map, inside, smallest_text, turn_to
+from tests.browser.models import GATE, UNTIMED
 from tests.browser.notebooks import looks, open_notebook, outputs_of, run_cell, set_source
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-MODEL = """
-import torch, prepbench as pb
-
-class Gate(torch.nn.Module):
-    def forward(self, x):
-        if x.sum() > 0:
-            return x
-        return -x
-
+MODEL = f"""{GATE}
 class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -54,11 +47,6 @@ net = Net().eval()
 batches = [torch.randn(2, 3, 32, 32), torch.randn(3, 3, 40, 40)]
 """
 FAILING_LINE = next(n for n, line in enumerate(MODEL.splitlines(), 1) if "if x.sum" in line)
-UNTIMED = """
-import functools
-import prepbench.bench.bench
-prepbench.bench.bench.compare = pb.compare = functools.partial(pb.compare, rounds=0)
-"""
 _AT_LINE = """([cell, line]) => {
   const { activeCellIndex, activeCell } = window.jupyterapp.shell.currentWidget.content;
   return activeCellIndex === cell && activeCell.editor?.getCursorPosition().line === line - 1;
@@ -168,7 +156,7 @@ def test_the_bench_says_what_it_does(page: Page, shared_lab: Lab) -> None:
 
     failure = bench.locator(".pbb-capture .pbb-card")
     expect(failure).to_contain_text("if x.sum() > 0:")  # known before anything is compiled
-    expect(failure.get_by_role("button", name="Apply fix")).to_be_visible()
+    expect(failure.get_by_role("button", name="Apply fix")).to_be_visible(timeout=60_000)  # looked for meanwhile
     turn_to(bench, "precision")
     filter_box = bench.get_by_role("searchbox", name="Filter layers")
     rows = bench.locator("tr[data-at]:visible")

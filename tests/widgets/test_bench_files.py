@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from torch import nn
 
 import prepbench as pb
 from prepbench.document.bench import BENCH_MIME_TYPE
+from prepbench.measure.run import compare
 from prepbench.views.display import LIMIT
 from prepbench.widgets.bench import BenchControls, bench_bundle
 
@@ -51,14 +56,44 @@ def test_what_cannot_be_written_is_a_message(controls: BenchControls, sent: list
     assert ".bench.json" in controls.message["text"]
     click(controls, action="report", path=str(tmp_path / "none" / "net.html"))
     assert "cannot be written" in controls.message["text"]
-    assert sent == []
+    assert [content["action"] for content, _ in sent] == ["written"] * 2, "the view that asked does not wait"
+    assert all(content["error"] for content, _ in sent)
 
 
 def test_a_report_can_be_downloaded(controls: BenchControls, sent: list[Any]) -> None:
     click(controls, action="download", what="report")
     ((content, buffers),) = sent
-    assert content == {"action": "download", "name": "Sequential.html"}
+    assert content == {"action": "download", "name": "Sequential.html", "part": 1, "parts": 1}
     assert b"<!doctype html>" in buffers[0]
+
+
+def test_a_compiled_model_is_saved_exported_and_downloaded(
+    controls: BenchControls, sent: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prepbench.bench.compiling.compare", functools.partial(compare, rounds=0))
+    monkeypatch.setattr("prepbench.widgets.bench_actions._PIECE", 1000)
+    bench = controls.bench
+    bench.compile()
+    name = bench.runs[-1].name
+    click(controls, action="save_model", path=str(tmp_path / "net"))
+    click(controls, action="export_onnx", path=str(tmp_path / "net.onnx"))
+    assert [content["path"] for content, _ in sent] == [str(tmp_path / "net"), str(tmp_path / "net.onnx")]
+    sample = bench.calibration_inputs[0].args[0]
+    expected = bench.results[name](sample)
+    assert torch.equal(pb.load_compiled(tmp_path / "net")(sample), expected)
+    for what in ("model", "onnx"):
+        sent.clear()
+        click(controls, action="download", what=what)
+        assert len(sent) > 1, "a large file comes in pieces"
+        assert [content["part"] for content, _ in sent] == [*range(1, len(sent) + 1)]
+        assert {content["parts"] for content, _ in sent} == {len(sent)}
+        data = b"".join(buffers[0] for _, buffers in sent)
+        if what == "onnx":
+            onnx.load_from_string(data)
+            continue
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            archive.extractall(tmp_path / "unpacked")
+        assert torch.equal(pb.load_compiled(tmp_path / "unpacked" / "Sequential")(sample), expected)
 
 
 def test_an_output_keeps_the_bench_for_when_there_is_no_kernel(controls: BenchControls) -> None:

@@ -4,6 +4,7 @@ import { unzipped } from "../blobs";
 import { type LivingBench, sharedNow } from "../shared";
 import { type Cleanups, listen, type Trait } from "./live";
 import { act, type BenchModel, RUN_TRAITS, runsNow, UNSENT } from "./model";
+import { offersOf } from "./offers";
 
 const PATIENCE_MS = 120_000; // a kernel answers once its cell has ended
 const KEPT: readonly Trait[] = [
@@ -32,6 +33,7 @@ export function adopt(model: BenchModel, element: HTMLElement, ends: Cleanups): 
     },
     show: (id) => act(model, "show_run", { id }),
     restore: (id) => act(model, "restore_run", { id }),
+    offers: (fqn) => offersOf(model, fqn),
     lose: () => dispatchEvent(new CustomEvent(UNSENT, { detail: model })),
     still: () => still(model),
     onChange: (changed) => {

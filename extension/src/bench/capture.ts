@@ -1,8 +1,9 @@
 /** The step in which failures of capture are seen and dealt with. */
 
 import type { FailureSummary } from "../generated/widgets";
-import { make } from "../render/dom";
+import { make, withCode } from "../render/dom";
 import { sharedNow } from "../shared";
+import { asker } from "./ask";
 import { actButton, copyButton } from "./buttons";
 import { type Cleanups, live } from "./live";
 import { act, type BenchModel } from "./model";
@@ -11,16 +12,30 @@ import { counted } from "./numbers";
 const AT_ONCE = 20; // cards
 
 export function captureStep(model: BenchModel, ends: Cleanups): HTMLElement {
-  return make(
-    "div",
-    { class: "pbb-capture" },
-    live(model, ["failures", "fixes_known", "running"], failuresView, ends),
+  const step = make("div", { class: "pbb-capture" });
+  const editDraft = draftEditor(model, step, ends);
+  step.append(
+    live(model, ["failures", "fixes_known", "running"], () => failuresView(model, editDraft), ends),
     live(model, ["selected", "leaves", "leaf_wrap", "leaf_label", "failures"], leavesView, ends),
     live(model, ["assumptions"], assumptionsView, ends),
   );
+  return step;
 }
 
-function failuresView(model: BenchModel): HTMLElement {
+type EditDraft = (fqn: string) => void;
+
+/** Asks Python for a draft as code, which goes into a cell below. */
+function draftEditor(model: BenchModel, step: HTMLElement, ends: Cleanups): EditDraft {
+  const ask = asker(
+    model,
+    "draft",
+    ({ code }) => code && sharedNow().insertBelow?.(code, step.closest<HTMLElement>(".pbb-box") ?? step),
+    ends,
+  );
+  return (fqn) => ask("edit_draft", { fqn });
+}
+
+function failuresView(model: BenchModel, editDraft: EditDraft): HTMLElement {
   const failures = model.get("failures");
   const again = actButton(model, "capture", "Capture again", {
     disabled: model.get("running"),
@@ -33,16 +48,22 @@ function failuresView(model: BenchModel): HTMLElement {
     : modules
       ? `✕ ${counted(modules, "module")} cannot be captured.`
       : "✓ What could not be captured is dealt with.";
-  const head = make("div", { class: "pbb-line" }, make("b", { role: "status" }, words), again);
+  const fixable = open.filter(({ can_fix }) => can_fix).length;
+  const all = actButton(model, "apply_fixes", `Apply all ${fixable} fixes`, {
+    class: "pbb-primary",
+    title: "Apply every change that is proven; one Undo takes them back",
+  });
+  const head = make("div", { class: "pbb-line" }, make("b", { role: "status" }, words));
+  head.append(...(fixable > 1 ? [all] : []), again);
   const looking = open.length > 0 && !model.get("fixes_known");
   const soon = looking ? [make("p", { class: "pbb-dim", role: "status" }, "Looking for changes that work …")] : [];
-  const cards = failures.slice(0, AT_ONCE).map((failure) => card(model, failure));
+  const cards = failures.slice(0, AT_ONCE).map((failure) => card(model, failure, editDraft));
   const rest = failures.length - cards.length;
   const more = rest > 0 ? [make("p", { class: "pbb-dim" }, `and ${rest} more, listed in the report`)] : [];
   return make("div", { class: "pbb-stack" }, head, ...soon, ...cards, ...more);
 }
 
-function card(model: BenchModel, failure: FailureSummary): HTMLElement {
+function card(model: BenchModel, failure: FailureSummary, editDraft: EditDraft): HTMLElement {
   const { fqn, type, title, remedy, fixed, is_leaf, count } = failure;
   const name = fqn || "the model itself";
   const state = fixed ? "fixed" : is_leaf ? "leaf" : "failed";
@@ -61,8 +82,8 @@ function card(model: BenchModel, failure: FailureSummary): HTMLElement {
     make("span", { class: "pbb-dim" }, ` ${type}${count > 1 ? ` · ${count} modules fail alike` : ""}`),
   );
   const parts = [head, where, ...lineOf(failure)];
-  if (remedy && state === "failed") parts.push(make("p", { class: "pbb-remedy" }, remedy));
-  parts.push(...fixOf(failure), actions(model, failure, name));
+  if (remedy && state === "failed") parts.push(make("p", { class: "pbb-remedy" }, ...withCode(remedy)));
+  parts.push(...fixOf(failure), actions(model, failure, name, editDraft));
   return make(
     "article",
     { class: "pbb-card", "data-state": state, "aria-label": `${name}: ${title}, ${state}` },
@@ -87,12 +108,12 @@ function fixOf({ fqn, diff, proof, can_fix, fixed }: FailureSummary): HTMLElemen
     { "data-name": `fix ${fqn}`, open: !fixed },
     make("summary", {}, title),
     make("pre", { class: "pbb-diff" }, ...lines),
-    make("p", { class: "pbb-dim" }, proof),
+    make("p", { class: "pbb-dim" }, ...withCode(proof)),
   );
   return [details];
 }
 
-function actions(model: BenchModel, failure: FailureSummary, name: string): HTMLElement {
+function actions(model: BenchModel, failure: FailureSummary, name: string, editDraft: EditDraft): HTMLElement {
   const { fqn, can_fix, fixed, is_leaf, file, line, code, place, report, count } = failure;
   const row = make("div", { class: "pbb-actions" });
   if (can_fix && !fixed) {
@@ -114,6 +135,17 @@ function actions(model: BenchModel, failure: FailureSummary, name: string): HTML
     const label = is_leaf ? "Not a leaf" : count > 1 ? "Make them leaf modules" : "Make it a leaf";
     const title = "A leaf module stays in Python; not every target runs it";
     row.append(make("button", { type: "button", title, "aria-label": `${label}: ${name}`, click }, label));
+  }
+  if (failure.has_draft && sharedNow().insertBelow) {
+    const click = (): void => editDraft(fqn);
+    const title = "A cell with the changed classes, which you can change further and run";
+    row.append(
+      make(
+        "button",
+        { type: "button", title, "aria-label": `Edit in a cell below: ${name}`, click },
+        "Edit in a cell below",
+      ),
+    );
   }
   const open = sharedNow().openSource;
   if (open && file) {
@@ -156,7 +188,7 @@ function leafSwitch(model: BenchModel, fqn: string, on: boolean): HTMLElement {
 
 function assumptionsView(model: BenchModel): HTMLElement {
   const assumptions = model.get("assumptions");
-  const items = assumptions.map((text) => make("li", {}, text));
+  const items = assumptions.map((text) => make("li", {}, ...withCode(text)));
   return make(
     "section",
     { class: "pbb-stack", "aria-label": "What the graph takes for granted" },

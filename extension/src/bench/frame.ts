@@ -3,15 +3,18 @@
 import { make } from "../render/dom";
 import { axesStep } from "./axes";
 import { captureStep } from "./capture";
+import { codeView } from "./code";
 import { headerView } from "./header";
 import { type Cleanups, live } from "./live";
 import { lostNote } from "./lost";
 import { act, type BenchModel } from "./model";
+import { offerFixes } from "./offers";
 import { Place } from "./place";
 import { PrecisionStep } from "./precision";
 import { Rail, type StepName } from "./rail";
 import { ResultsStep } from "./results";
 import { runStep } from "./run";
+import { tellSight } from "./sight";
 
 let frames = 0;
 
@@ -32,11 +35,19 @@ export class Frame {
     const traits = ["title", "sentence", "can_undo", "can_redo"] as const;
     const head = live(model, traits, () => headerView(model, events), ends);
     this.rail = new Rail(model, this.id, (name) => this.turnTo(name), ends);
-    const foot = live(model, ["running", "stage", "message"], () => this.footer(), ends);
+    const foot = live(model, ["running", "stage", "turn", "message"], () => this.footer(), ends);
     foot.classList.add("pbb-foot");
     this.element.append(make("div", { class: "pbb-head" }, head, lostNote(model, ends)));
-    this.place = new Place(this.element, (id) => act(model, "restore_run", { id }));
+    this.place = new Place(
+      this.element,
+      (id) => act(model, "restore_run", { id }),
+      (box) => {
+        offerFixes(model, box, ends);
+        tellSight(model, box, ends);
+      },
+    );
     this.element.append(this.rail.element, this.place.strip, this.place.splitter, this.panel, foot);
+    this.element.append(make("div", { class: "pbb-codes" }, codeView(model, ends)));
     this.element.addEventListener("keydown", (event) => this.key(event));
     ends.push(() => this.place.dispose());
     this.turnTo(this.firstStep());
@@ -87,7 +98,8 @@ export class Frame {
     const line = make("div", { class: "pbb-foot-line" });
     const running = model.get("running");
     const card = model.get("message");
-    const text = running ? model.get("stage") || "starting" : card.text;
+    const now = [model.get("turn"), model.get("stage") || "starting"].filter(Boolean).join(" · ");
+    const text = running ? now : card.text;
     if (!text) return line;
     const isError = !running && card.kind === "error";
     const click = (): void => this.turnTo("run");

@@ -1,7 +1,7 @@
 /** What the last action had to say: a sentence, or an error with its places. */
 
 import type { Card, Trouble } from "../generated/widgets";
-import { make } from "../render/dom";
+import { make, withCode } from "../render/dom";
 import { sharedNow } from "../shared";
 import { copyButton, folded } from "./buttons";
 import { act, type BenchModel } from "./model";
@@ -50,7 +50,7 @@ function item(trouble: Trouble): HTMLElement {
     {},
     make("div", {}, make("b", {}, trouble.fqn || "the model itself"), ` ${trouble.type} · ${trouble.reason}`),
     ...placeOf(trouble),
-    ...(trouble.remedy ? [make("div", { class: "pbb-dim" }, trouble.remedy)] : []),
+    ...(trouble.remedy ? [make("div", { class: "pbb-dim" }, ...withCode(trouble.remedy))] : []),
   );
 }
 

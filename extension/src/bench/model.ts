@@ -2,8 +2,7 @@
 
 import type { BenchActions, BenchSummary, RunStatus, RunSummary } from "../generated/widgets";
 
-/** The controls have all of it, the code's own widget has only the code; `part` tells which it is. */
-export type BenchTraits = BenchSummary & RunStatus & { part: "controls" | "code" };
+export type BenchTraits = BenchSummary & RunStatus;
 
 /** A run with how its choices differ from the current ones, and whether its results are shown. */
 export type RunNow = RunSummary & { stale: readonly string[]; shown: boolean };

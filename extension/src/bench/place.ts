@@ -22,10 +22,11 @@ export class Place {
   private step = "";
   private readonly observer = new ResizeObserver(() => this.measure());
 
-  /** `chosen` hears of a click on a point of the chart, by the id of its run. */
+  /** `chosen` hears of a click on a point of the chart, by the id of its run; `joined` gets the box once it is known. */
   constructor(
     private readonly root: HTMLElement,
     private readonly chosen: (id: string) => void,
+    private readonly joined: (box: HTMLElement) => void,
   ) {
     this.splitter = make("div", {
       class: "pbb-splitter",
@@ -83,6 +84,7 @@ export class Place {
     this.root.classList.add("pbb-through");
     const chart = this.find<HTMLElement>(".pbb-chart");
     if (chart) this.stop = followCharts(chart, this.chosen);
+    this.joined(this.box);
     this.draw();
   }
 

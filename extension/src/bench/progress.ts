@@ -1,4 +1,4 @@
-/** One bar for the whole run: stage, elapsed and remaining time, the queue and the log. */
+/** One bar for the whole run: stage, elapsed and remaining time, the log. */
 
 import { make } from "../render/dom";
 import { actButton } from "./buttons";
@@ -6,7 +6,17 @@ import { type Cleanups, listen } from "./live";
 import type { BenchModel } from "./model";
 import { duration } from "./numbers";
 
-const TRAITS = ["running", "cancelling", "stage", "done", "total", "fraction", "elapsed_s", "remaining_s"] as const;
+const TRAITS = [
+  "running",
+  "cancelling",
+  "stage",
+  "done",
+  "total",
+  "fraction",
+  "elapsed_s",
+  "remaining_s",
+  "turn",
+] as const;
 
 /** The bar with its words; they are changed in place, so that nothing moves while it runs or when it ends. */
 export class ProgressView {
@@ -51,7 +61,8 @@ export class ProgressView {
 
   private stageText(): string {
     const [stage, done, total] = [this.model.get("stage"), this.model.get("done"), this.model.get("total")];
-    return total > 1 ? `${stage} ${done}/${total}` : stage || "starting";
+    const turn = this.model.get("turn");
+    return `${turn && `${turn} · `}${total > 1 ? `${stage} ${done}/${total}` : stage || "starting"}`;
   }
 
   private endText(): string {

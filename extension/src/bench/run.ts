@@ -1,12 +1,13 @@
 /** The step in which targets are chosen and compiled for. */
 
-import type { TargetSummary } from "../generated/widgets";
+import type { QueuedSummary, TargetSummary } from "../generated/widgets";
 import { make } from "../render/dom";
 import { actButton } from "./buttons";
 import { settingField } from "./editor";
 import { type Cleanups, live } from "./live";
 import { messageView } from "./message";
 import { act, type BenchModel } from "./model";
+import { counted } from "./numbers";
 import { logView, ProgressView } from "./progress";
 
 export function runStep(model: BenchModel, ends: Cleanups): HTMLElement {
@@ -14,9 +15,10 @@ export function runStep(model: BenchModel, ends: Cleanups): HTMLElement {
     "div",
     { class: "pbb-run" },
     live(model, ["targets", "leaf_wrap", "leaf_label"], targetsView, ends),
-    live(model, ["running", "targets", "queue"], startView, ends),
+    live(model, ["running", "targets", "is_queued", "then"], startView, ends),
     new ProgressView(model, ends).element,
     logView(model, ends), // what comes below it when a run ends moves nothing in this step
+    live(model, ["queue"], queueView, ends),
     live(model, ["stale", "running"], staleView, ends),
     live(model, ["message"], messageView, ends),
   );
@@ -63,15 +65,48 @@ function targetCard(model: BenchModel, target: TargetSummary): HTMLElement {
 function startView(model: BenchModel): HTMLElement {
   const chosen = model.get("targets").filter((target) => target.chosen);
   const running = model.get("running");
-  const label = chosen.length > 1 ? `Compile for ${chosen.length} targets` : "Compile";
+  const isQueued = model.get("is_queued");
+  const what = running ? "Add to the queue" : "Compile";
+  const label = chosen.length > 1 ? `${what} for ${chosen.length} targets` : what;
+  const names = chosen.map(({ name }) => name).join(", ");
+  const title = !names
+    ? "Choose a target first"
+    : isQueued
+      ? "A run with these settings goes on or waits"
+      : running
+        ? `Compile for ${names} with the settings of now, after what runs and waits`
+        : `Compile for ${names}`;
   const button = actButton(model, "compile", label, {
     class: "pbb-primary",
-    disabled: running || !chosen.length,
-    title: chosen.length ? `Compile for ${chosen.map(({ name }) => name).join(", ")}` : "Choose a target first",
+    disabled: isQueued || !chosen.length,
+    title,
   });
-  const queue = model.get("queue");
-  const list = queue.length ? `Then: ${queue.join(", ")}` : "";
+  const then = model.get("then");
+  const list = then.length ? `Then: ${then.join(", ")}` : "";
   return make("div", { class: "pbb-line" }, button, make("span", { class: "pbb-dim", role: "status" }, list));
+}
+
+/** The runs that wait, each with a button that removes it. */
+function queueView(model: BenchModel): HTMLElement {
+  const queue = model.get("queue");
+  const place = make("section", { class: "pbb-queue", "aria-label": "Runs that wait" });
+  if (!queue.length) return place;
+  const title = "Stop the run, and forget what waits";
+  const head = make(
+    "div",
+    { class: "pbb-line" },
+    make("b", { role: "status" }, `${counted(queue.length, "run")} waiting`),
+    actButton(model, "cancel_all", "Cancel all", { title }),
+  );
+  place.append(head, make("ol", {}, ...queue.map((run) => queued(model, run))));
+  return place;
+}
+
+function queued(model: BenchModel, { id, name, target, settings }: QueuedSummary): HTMLElement {
+  const click = (): void => act(model, "remove_queued", { id });
+  const remove = { type: "button", "aria-label": `Remove ${name} for ${target}`, click };
+  const words = make("div", { class: "pbb-queued" }, make("b", {}, `${name}, ${target}`), make("small", {}, settings));
+  return make("li", {}, make("div", { class: "pbb-line" }, words, make("button", remove, "Remove")));
 }
 
 function staleView(model: BenchModel): HTMLElement {

@@ -25,14 +25,14 @@ export function detailsOf(model: BenchModel, run: RunNow): HTMLElement {
   return make("section", { class: "pbb-stack", "aria-label": `Run ${name}` }, ...parts);
 }
 
-function buttons(model: BenchModel, { id, name, pinned, stale }: RunNow): HTMLElement[] {
+function buttons(model: BenchModel, { id, name, pinned }: RunNow): HTMLElement[] {
   const pin = (): void => act(model, "pin_run", { id, pinned: !pinned });
   const restore = (): void => act(model, "restore_run", { id });
   const remove = (): void => act(model, "delete_run", { id });
-  const again = stale.length ? "Make its choices the current ones" : "Its choices are the current ones";
+  const again = "Make its choices the current ones, with all targets that it was compiled for";
   return [
     make("button", { type: "button", "aria-pressed": String(pinned), title: "Keep it at the top", click: pin }, "Pin"),
-    make("button", { type: "button", title: again, disabled: !stale.length, click: restore }, "Restore"),
+    make("button", { type: "button", title: again, click: restore }, "Restore"),
     make("button", { type: "button", "aria-label": `Delete ${name}`, click: remove }, "Delete"),
   ];
 }

@@ -2,40 +2,41 @@
 
 import type { BenchActions } from "../generated/widgets";
 import { download, make } from "../render/dom";
-import { type Cleanups, listen, live } from "./live";
-import { act, type BenchModel } from "./model";
+import { type Answer, asker } from "./ask";
+import { type Cleanups, live } from "./live";
+import type { BenchModel } from "./model";
 
 type What = BenchActions["download"]["what"];
-type Answer = { action?: string; name?: string; error?: string; path?: string };
+type Write = "save" | "report" | "export_onnx" | "save_model";
 
 interface Events {
-  write(action: "save" | "report" | "export_onnx", path: string): void;
+  write(action: Write, path: string): void;
   download(what: What): void;
 }
 
 export function takeAway(model: BenchModel, ends: Cleanups): HTMLElement {
   const said = make("span", { class: "pbb-dim", role: "status" });
-  const answered = (message: Answer, buffers: DataView[]): void => {
-    if (message.action === "written") said.textContent = `Written to ${message.path}.`;
-    if (message.action !== "download") return;
-    const data = buffers[0];
-    if (data) save(message.name ?? "prepbench", data);
-    said.textContent = data ? `${message.name} was downloaded.` : (message.error ?? "Python sent nothing.");
+  const pieces: DataView[] = [];
+  const arrived = ({ name, error, part = 1, parts = 1 }: Answer, buffers: readonly DataView[]): void => {
+    if (part === 1) pieces.length = 0;
+    pieces.push(...buffers);
+    if (part === parts && pieces.length) save(name ?? "prepbench", pieces.splice(0));
+    const share = parts > 1 && part < parts ? `Receiving ${name}: ${Math.round((100 * part) / parts)} %` : "";
+    said.textContent = error ?? (share || `${name} was downloaded.`);
   };
-  model.on("msg:custom", answered as never);
-  ends.push(() => model.off("msg:custom", answered as never));
-  const failed = (): void => {
-    if (model.get("message").kind === "error") said.textContent = model.get("message").text;
+  const written = ({ path, error }: Answer): void => {
+    said.textContent = error ?? `Written to ${path}.`;
   };
-  listen(model, ["message"], failed, ends);
+  const askToWrite = asker(model, "written", written, ends);
+  const askToSend = asker(model, "download", arrived, ends);
   const events: Events = {
     write: (action, path) => {
       said.textContent = "Writing …";
-      act(model, action, { path });
+      askToWrite(action, { path });
     },
     download: (what) => {
       said.textContent = "Preparing …";
-      act(model, "download", { what });
+      askToSend("download", { what });
     },
   };
   return make(
@@ -47,9 +48,9 @@ export function takeAway(model: BenchModel, ends: Cleanups): HTMLElement {
   );
 }
 
-function save(name: string, data: DataView): void {
-  const bytes = new Uint8Array(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength);
-  download(name, new Blob([bytes]));
+function save(name: string, pieces: readonly DataView[]): void {
+  const bytes = pieces.map((data) => new Uint8Array(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength));
+  download(name, new Blob(bytes));
 }
 
 function buttonsOf(model: BenchModel, { write, download }: Events): HTMLElement {
@@ -73,7 +74,13 @@ function buttonsOf(model: BenchModel, { write, download }: Events): HTMLElement 
       "div",
       { class: "pbb-line" },
       path,
-      button("Save", saved, () => write("save", where(".bench.json"))),
+      button("Save bench", saved, () => write("save", where(".bench.json"))),
+      button(
+        "Save model",
+        `${why}, as a folder that pb.load_compiled reads`,
+        () => write("save_model", where("")),
+        !isLive,
+      ),
       button("Export ONNX", why, () => write("export_onnx", where(".onnx")), !isLive),
       button("Report", page, () => write("report", where(".html"))),
     ),
@@ -81,8 +88,9 @@ function buttonsOf(model: BenchModel, { write, download }: Events): HTMLElement 
       "div",
       { class: "pbb-line" },
       make("span", { class: "pbb-dim" }, "Through the browser:"),
-      button("Download report", page, () => download("report")),
+      button("Download model", `${why}, as a zip of its folder`, () => download("model"), !isLive),
       button("Download ONNX", why, () => download("onnx"), !isLive),
+      button("Download report", page, () => download("report")),
       button("Download code", "The same in Python, as a file", () => download("code")),
     ),
   );

@@ -36,6 +36,9 @@ export interface BenchSummary {
   settings: SettingField[];
   precisions: PrecisionChoice[];
   targets: TargetSummary[];
+  queue: QueuedSummary[];
+  turn: string;
+  is_queued: boolean;
   runs: RunSummary[];
   shown_run: string;
   staleness: Staleness[];
@@ -93,9 +96,11 @@ export interface FailureSummary {
   diff: string;
   proof: string;
   can_fix: boolean;
+  has_draft: boolean;
   fixed: boolean;
   is_leaf: boolean;
   count: number;
+  fqns: string[];
   report: string;
 }
 
@@ -164,6 +169,13 @@ export interface PrecisionChoice {
   enabled: boolean;
 }
 
+export interface QueuedSummary {
+  id: string;
+  name: string;
+  target: string;
+  settings: string;
+}
+
 export interface RenameRun {
   id: string;
   name: string;
@@ -193,7 +205,7 @@ export interface RunStatus {
   fraction: number;
   elapsed_s: number;
   remaining_s: number;
-  queue: string[];
+  then: string[];
   log: string[];
   message: Card;
 }
@@ -218,7 +230,7 @@ export interface RunSummary {
 }
 
 export interface SendFile {
-  what: "onnx" | "code" | "report";
+  what: "model" | "onnx" | "code" | "report";
 }
 
 export interface SetAxis {
@@ -264,6 +276,10 @@ export interface SettingField {
   help: string;
   kind: "choice" | "switch" | "number";
   choices: string[];
+}
+
+export interface Shown {
+  shown: boolean;
 }
 
 export interface Staleness {
@@ -312,6 +328,8 @@ export interface BenchActions {
   set_leaf_wrap: SetLeafWrap;
   set_leaf: SetLeaf;
   apply_fix: OfModule;
+  apply_fixes: Record<string, never>;
+  edit_draft: OfModule;
   remove_fix: OfModule;
   select: OfModule;
   undo: Record<string, never>;
@@ -319,6 +337,8 @@ export interface BenchActions {
   compile: Record<string, never>;
   capture: Record<string, never>;
   cancel: Record<string, never>;
+  cancel_all: Record<string, never>;
+  remove_queued: OfRun;
   rename_run: RenameRun;
   pin_run: PinRun;
   delete_run: OfRun;
@@ -328,7 +348,9 @@ export interface BenchActions {
   save: ToPath;
   report: ToPath;
   export_onnx: ToPath;
+  save_model: ToPath;
   download: SendFile;
+  shown: Shown;
   still: Record<string, never>;
 }
 

@@ -18,6 +18,11 @@ export class Benches {
     return this._changed;
   }
 
+  /** Emitted when a bench has come and lies in the page. */
+  get arrived(): ISignal<this, LivingBench> {
+    return this._arrived;
+  }
+
   /** Takes in an output until it is disposed. */
   joinOutput(output: BenchOutput): void {
     this.outputs.add(output);
@@ -30,6 +35,7 @@ export class Benches {
     const changed = (): void => this._changed.emit(bench);
     const stop = bench.onChange(changed);
     changed();
+    requestAnimationFrame(() => this.has(bench) && this._arrived.emit(bench));
     return () => {
       stop();
       this.living.delete(bench);
@@ -46,6 +52,12 @@ export class Benches {
   within(node: HTMLElement): LivingBench[] {
     const found = [...this.living].filter(({ element }) => node.contains(element));
     return found.sort((a, b) => (precedes(a.element, b.element) ? -1 : 1));
+  }
+
+  /** The bench that a diagram belongs to. */
+  around(diagram: HTMLElement): LivingBench | null {
+    const box = diagram.closest(".pbb-box");
+    return [...this.living].find(({ element }) => box?.contains(element)) ?? null;
   }
 
   /** The output that an element lies in. */
@@ -84,6 +96,7 @@ export class Benches {
   private readonly living = new Set<LivingBench>();
   private readonly outputs = new Set<BenchOutput>();
   private readonly _changed = new Signal<this, LivingBench>(this);
+  private readonly _arrived = new Signal<this, LivingBench>(this);
 }
 
 function precedes(a: Node, b: Node): boolean {

@@ -99,6 +99,9 @@ function cellsOf(widget: Widget | null): readonly ShownCell[] {
 
 /** What asks for a bench beside its notebook: an element in it, or the command. */
 export class Beside {
+  /** Whether a bench that comes into a notebook opens by itself. */
+  isDefault = false;
+
   constructor(
     app: JupyterFrontEnd,
     private readonly shell: ILabShell,
@@ -116,6 +119,9 @@ export class Beside {
         else this.openFrom(this.inFront());
       },
     });
+    benches.arrived.connect((_, bench) => {
+      if (this.isDefault) this.openFrom(bench.element, false); // whoever ran the cell goes on there
+    });
     void restorer?.restore(this.tracker, {
       command: OPEN_BESIDE,
       args: ({ path, cellId }) => ({ path, cell: cellId }),
@@ -128,22 +134,22 @@ export class Beside {
     palette.addItem({ command: OPEN_BESIDE, category });
   }
 
-  /** Opens the bench that an element lies in. */
-  openFrom(from: HTMLElement | null): void {
+  /** Opens the bench that an element lies in, and goes there or not. */
+  openFrom(from: HTMLElement | null, activate = true): void {
     const owner = this.notebookOf(from);
     const cell = from && cellsOf(owner).find(({ node }) => node.contains(from));
-    if (owner && cell) this.open(documentPath(owner), cell.model.id);
+    if (owner && cell) this.open(documentPath(owner), cell.model.id, activate);
   }
 
-  private open(path: string, cell: string): void {
+  private open(path: string, cell: string, activate = true): void {
     let tab = this.tracker.find((each) => each.path === path && each.cellId === cell);
     if (!tab) {
       tab = new BesideTab(this.shell, path, cell);
       const notebook = [...this.shell.widgets("main")].find((each) => documentPath(each) === path);
-      this.shell.add(tab, "main", { mode: "split-right", ...(notebook ? { ref: notebook.id } : {}) });
+      this.shell.add(tab, "main", { mode: "split-right", activate, ...(notebook ? { ref: notebook.id } : {}) });
       void this.tracker.add(tab);
     }
-    this.shell.activateById(tab.id);
+    if (activate) this.shell.activateById(tab.id);
   }
 
   /** The bench to open for the notebook in front: of the active cell, or else the first. */

@@ -1,4 +1,6 @@
 import type { TreeRow } from "../render";
+import { withCode } from "../render/dom";
+import type { Offer } from "../render/offers";
 import { isFailure } from "./rows";
 import { element } from "./widgets";
 
@@ -8,6 +10,7 @@ const AT_ONCE = 100;
 export interface FailureActions {
   reveal(fqn: string): void;
   openSource(file: string, line: number, code: string): void;
+  offers(fqn: string): readonly Offer[];
 }
 
 /** The failures of a document with reason, remedy and place; null if there are none. */
@@ -47,8 +50,18 @@ function entry(row: TreeRow, actions: FailureActions): HTMLLIElement {
   if (row.fqn) head.append(element("span", "pbl-type", row.type));
   item.append(head);
   if (row.reason) item.append(element("div", "pbl-reason", row.reason));
-  if (row.remedy) item.append(element("div", "pbl-remedy", row.remedy));
+  if (row.remedy) {
+    const remedy = element("div", "pbl-remedy");
+    remedy.append(...withCode(row.remedy));
+    item.append(remedy);
+  }
   if (row.source) item.append(place(row.source, actions));
+  for (const { label, title, run } of actions.offers(row.fqn)) {
+    const apply = button("pbl-link", label, run);
+    apply.title = title;
+    apply.setAttribute("aria-label", `${label} to ${row.fqn || "the model itself"}`);
+    item.append(apply);
+  }
   return item;
 }
 

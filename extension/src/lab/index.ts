@@ -58,9 +58,10 @@ const plugin: JupyterFrontEndPlugin<void> = {
     addPrepareCommand(app, palette, CATEGORY);
     if (palette) beside?.offer(palette, CATEGORY);
     if (settings) {
-      const apply = ({ look, keepBenches }: Settings): void => {
+      const apply = ({ look, keepBenches, openBeside }: Settings): void => {
         diagrams.setLook(look);
         keeper.isOn = keepBenches;
+        if (beside) beside.isDefault = openBeside;
       };
       followSettings(settings, PLUGIN_ID, apply).catch((reason: unknown) => {
         console.warn("The settings of prepbench could not be read; the defaults are used.", reason);

@@ -7,6 +7,7 @@ import type { Benches } from "./benches";
 import { failureList } from "./failures";
 import { modelIcon } from "./icons";
 import type { Diagrams, Living, OpenSource } from "./registry";
+import { isFailure } from "./rows";
 import { runList } from "./runs";
 import { bringIntoSight } from "./sight";
 import { ModuleTree, TreeState } from "./tree";
@@ -101,19 +102,28 @@ export class ModelPanel extends Widget {
     this.choice.hidden = this.choices.length < 2;
     this.filter.hidden = this.tree.element.hidden = this.failures.hidden = isEmpty;
     this.nothing.hidden = !isEmpty;
-    if (isEmpty || !current || state === this.state) return;
+    if (isEmpty || !current) return;
+    this.showFailures(current, state);
+    if (state === this.state) return;
     this.state = state;
-    const actions = {
-      reveal: (fqn: string) => void this.reveal(fqn),
-      openSource: (file: string, line: number, code: string) => this.openSource(file, line, current.host, code),
-    };
-    const list = failureList(
-      state.items.map(({ row }) => row),
-      actions,
-    );
-    this.failures.replaceChildren(...(list ? [list] : []));
     this.showTree();
     this.tree.select(current.view.selected);
+  }
+
+  /** Shows the failures again where what can be done about them has changed. */
+  private showFailures(current: Living, state: TreeState): void {
+    const bench = this.benches.around(current.view.element);
+    const rows = state.items.map(({ row }) => row);
+    const offers = new Map(rows.filter(isFailure).map(({ fqn }) => [fqn, bench?.offers(fqn) ?? []]));
+    const key = JSON.stringify([...offers]);
+    if (state === this.state && key === this.offered) return;
+    this.offered = key;
+    const list = failureList(rows, {
+      reveal: (fqn: string) => void this.reveal(fqn),
+      openSource: (file: string, line: number, code: string) => this.openSource(file, line, current.host, code),
+      offers: (fqn) => offers.get(fqn) ?? [],
+    });
+    this.failures.replaceChildren(...(list ? [list] : []));
   }
 
   private showTree(): void {
@@ -140,6 +150,7 @@ export class ModelPanel extends Widget {
   private current: Living | null = null;
   private state: TreeState | null = null;
   private drawings = 0;
+  private offered = "";
   private unfollow: () => void = () => undefined;
   private readonly states = new WeakMap<DiagramView, TreeState>();
   private readonly choice = element("select", "pbl-choice");

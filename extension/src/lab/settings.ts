@@ -12,6 +12,8 @@ export interface Settings {
   readonly look: Look;
   /** Whether outputs hold benches as they stand now. */
   readonly keepBenches: boolean;
+  /** Whether a cell that shows a bench opens it beside the notebook. */
+  readonly openBeside: boolean;
 }
 
 /** Applies the settings now and whenever they change. */
@@ -21,8 +23,11 @@ export async function followSettings(
   apply: (settings: Settings) => void,
 ): Promise<void> {
   const settings = await registry.load(plugin);
-  const read = (): void =>
-    apply({ look: lookOf(settings.composite), keepBenches: settings.composite["keepBenches"] !== false });
+  const read = (): void => {
+    const { composite } = settings;
+    const [keepBenches, openBeside] = [composite["keepBenches"] !== false, composite["openBeside"] === true];
+    apply({ look: lookOf(composite), keepBenches, openBeside });
+  };
   settings.changed.connect(read);
   read();
 }

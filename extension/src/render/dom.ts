@@ -19,6 +19,17 @@ export function make<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** A sentence in which what stands between backticks is code. */
+export function withCode(text: string): (Node | string)[] {
+  const found: (Node | string)[] = [];
+  let rest = 0;
+  for (const match of text.matchAll(/(`{1,2})([^`]+)\1/g)) {
+    found.push(text.slice(rest, match.index), make("code", {}, match[2]!));
+    rest = match.index + match[0].length;
+  }
+  return [...found, text.slice(rest)].filter((part) => part !== "");
+}
+
 /** A button with a name for screen readers; `sign` is what is seen. */
 export function button(name: string, sign: string, click: () => void, kind = ""): HTMLButtonElement {
   return make("button", { type: "button", title: name, "aria-label": name, class: kind, click }, sign);

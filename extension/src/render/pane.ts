@@ -11,6 +11,7 @@ import { Finder } from "./finder";
 import { helpPanel } from "./help";
 import { type KeyTarget, pressed } from "./keys";
 import { marksOf } from "./marks";
+import { OFFERS_CHANGED, offersFor } from "./offers";
 import type { Picture } from "./picture";
 import { Selection } from "./selection";
 import { detailsOf, type SideActions, troubleList } from "./side";
@@ -67,6 +68,7 @@ export class Pane implements KeyTarget {
     element.addEventListener("dblclick", (event) => {
       if (!(event.target as Element).closest(".pbd-handle")) this.click(event, true);
     });
+    this.element.addEventListener(OFFERS_CHANGED, () => this.selection.details.length && this.showSide());
     element.id = `${this.uid}-canvas`;
   }
 
@@ -252,6 +254,7 @@ export class Pane implements KeyTarget {
       toggle: (id) => void this.selection.toggle(id),
       focusOn: (group) => void this.commands.focusOn(group),
       openSource: this.host.options.openSource,
+      offers: (fqn) => offersFor(this.element, fqn),
       say: (text) => this.say(text),
     };
     const open = new Set(this.open);

@@ -2,8 +2,9 @@
 
 import palette from "../generated/palette.json";
 import type { Details, Neighbour } from "./details";
-import { copyIcon, copyText, make } from "./dom";
+import { copyIcon, copyText, make, withCode } from "./dom";
 import type { Trouble } from "./engine";
+import type { Offer } from "./offers";
 
 const STATUS = palette.status as Record<string, { glyph: string; word: string }>;
 const SHOWN = 200;
@@ -13,6 +14,7 @@ export interface SideActions {
   toggle(id: string): void;
   focusOn(group: string): void;
   openSource: ((file: string, line: number, code: string) => void) | undefined;
+  offers(fqn: string): readonly Offer[];
   say(text: string): void;
 }
 
@@ -104,9 +106,15 @@ export function detailsOf(all: Details[], open: (group: string) => boolean, acti
       ),
     );
     if (details.failure.remedy)
-      parts.push(make("p", { class: "pbd-remedy" }, make("b", {}, "What to do: "), details.failure.remedy));
+      parts.push(
+        make("p", { class: "pbd-remedy" }, make("b", {}, "What to do: "), ...withCode(details.failure.remedy)),
+      );
+    const offers = actions
+      .offers(details.fqn)
+      .map(({ label, title, run }) => make("button", { type: "button", title, click: run }, label));
+    if (offers.length) parts.push(make("div", { class: "pbd-actions" }, ...offers));
   }
-  for (const finding of details.findings) parts.push(make("p", { class: "pbd-remedy" }, finding));
+  for (const finding of details.findings) parts.push(make("p", { class: "pbd-remedy" }, ...withCode(finding)));
   if (details.source) parts.push(...sourceOf(details, actions));
   if (details.group) {
     parts.push(

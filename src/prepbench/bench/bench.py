@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,32 +11,23 @@ from typing import Any
 from torch import nn
 
 from prepbench._display import view
-from prepbench.bench.captures import Captures
 from prepbench.bench.code import code_for
-from prepbench.bench.history import measured, new_run
+from prepbench.bench.compiling import Compiling
+from prepbench.bench.drafts import draft_cell
 from prepbench.bench.layer_summaries import layer_facts
-from prepbench.bench.names import given_to, named, user_namespace
-from prepbench.bench.run import Run
-from prepbench.bench.runs import Runs
+from prepbench.bench.names import Named, given_to, named, user_namespace
 from prepbench.bench.saved import load_bench, report_bench, save_bench
-from prepbench.bench.state import PRECISIONS, BenchState, display_name, label_of
+from prepbench.bench.state import PRECISIONS, BenchState, display_name
 from prepbench.bench.summarize import summarize
 from prepbench.bench.summary import BenchSummary
 from prepbench.capture.modules.collection import GraphCollection
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_function, check_progress, check_table, described
-from prepbench.compile import CompiledModel, KeptStages, compile_model
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample, normalize_samples
-from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
-from prepbench.measure.comparison import Comparison
-from prepbench.measure.run import compare
-
-TARGET = "target"
-"""The stage that says which of several targets is next."""
+from prepbench.jobs import ProgressCallback, report_nothing
 
 
-class Bench(Runs):
+class Bench(Compiling):
     """A workbench for one model: see what can be captured, fix it, choose axes and precisions, compile, compare.
 
     A notebook shows it as a widget. Every control of the widget is a method here, every change can be undone, and
@@ -54,7 +44,6 @@ class Bench(Runs):
     Attributes:
         selected: the FQN of the module that is selected in all views; "" for none.
         comparison: the newest comparison; None before the first.
-        job: the newest background job; None before the first.
 
     Raises:
         InputError: no samples, samples of different structure, or a metric without data.
@@ -80,18 +69,11 @@ class Bench(Runs):
         _check_arguments(model, tracing_inputs, calibration_inputs, data, metric)
         arguments = {"tracing_inputs": tracing_inputs, "calibration_inputs": calibration_inputs, "data": data}
         self._arguments = {"model": model, **arguments, "metric": metric}
-        self.calibration_inputs = _read(model, calibration_inputs, "calibration_inputs")
-        self.tracing_inputs = _read(model, tracing_inputs, "tracing_inputs") or self.calibration_inputs
-        self.data = None if data is None else list(data)
-        self.metric = metric
-        self._captures = Captures(model, self.tracing_inputs)
-        self._captures.collection()  # samples that the model does not take are refused here
-        axes = DynamicAxes.infer(self.tracing_inputs, model)
-        super().__init__(model, axes, calibrated=bool(self.calibration_inputs))
-        self._kept = KeptStages()
+        calibration = _read(model, calibration_inputs, "calibration_inputs")
+        tracing = _read(model, tracing_inputs, "tracing_inputs") or calibration
+        super().__init__(model, tracing, calibration, None if data is None else list(data), metric)
         self._facts = layer_facts(model, self.layer_rules.layers)
         self._summary: BenchSummary | None = None
-        self.job: Job[Any] | None = None
 
     # -- capture -------------------------------------------------------------------------------------------------------
 
@@ -134,6 +116,31 @@ class Bench(Runs):
         if fqn not in self.state.fixes:
             self._choose(fixes=(*self.state.fixes, fqn))
 
+    def apply_fixes(self) -> None:
+        """Apply every proven fix, in one step; the page's "Apply all".
+
+        Raises:
+            SettingsError: there is none that is not applied.
+        """
+        known = {id(self._captures.fixes.get(fqn)) for fqn in self.state.fixes}
+        proven = [fqn for fqn in self._captures.proven() if id(self._captures.fixes[fqn]) not in known]
+        if not proven:
+            raise SettingsError("There is no proven fix that is not applied. bench.summary().failures says why.")
+        self._choose(fixes=(*self.state.fixes, *proven))
+
+    def draft_code(self, fqn: str, namespace: Mapping[str, Any] | None = None) -> str:
+        """Python source of the draft for a failing module, to be edited and run in a cell where the model is.
+
+        Args:
+            fqn: the module.
+            namespace: the variables there, as for :meth:`code`.
+
+        Raises:
+            SettingsError: there is no draft; the message says why.
+        """
+        check_table("namespace", namespace, "globals()", optional=True)
+        return draft_cell(self.model, self._captures.draft(fqn), self._named(namespace, only="model"))
+
     def remove_fix(self, fqn: str) -> None:
         """Take back an applied fix.
 
@@ -144,87 +151,6 @@ class Bench(Runs):
             known = ", ".join(map(repr, self.state.fixes)) or "none"
             raise SettingsError(f"fqn: no fix is applied to {described(fqn)}. Choose one of: {known}.")
         self._choose(fixes=tuple(other for other in self.state.fixes if other != fqn))
-
-    # -- run -----------------------------------------------------------------------------------------------------------
-
-    def compile(self, progress: ProgressCallback = report_nothing) -> CompiledModel:
-        """Calibrate and compile for each chosen target, then compare what was made with the float model.
-
-        What was captured and calibrated before is used again where it does not depend on what changed.
-
-        Args:
-            progress: receives each step; raise :class:`prepbench.Cancelled` from it to stop between batches.
-
-        Returns:
-            The compiled model of the last target; all of them are in :attr:`results`.
-
-        Raises:
-            PrepbenchError: the error of the first target that failed; the others are compiled all the same, and the
-                history tells what failed.
-        """
-        check_progress(progress)
-        made, errors = [], []
-        for number, target in enumerate(self.state.targets):
-            progress(Progress(TARGET, number, len(self.state.targets), display_name(target)))
-            state = self.state.for_target(target)
-            try:
-                made.append(self._compiled(state, progress))
-            except (Cancelled, KeyboardInterrupt):
-                raise
-            except Exception as error:
-                errors.append(error)
-        if made:
-            self._compare([run.name for run in made], progress)
-        if errors:
-            raise errors[0]
-        return self._history.compiled[made[-1].id]
-
-    def start(
-        self, progress: ProgressCallback = report_nothing, on_end: Callable[[BaseException | None], None] | None = None
-    ) -> Job[CompiledModel]:
-        """:meth:`compile` in a background thread; the returned job can be waited for or cancelled.
-
-        Args:
-            progress: receives each step, in the job's thread.
-            on_end: called once at the end, in the job's thread, with the error or None.
-        """
-        return self.in_background(self.compile, progress, on_end)
-
-    def in_background(
-        self,
-        work: Callable[[ProgressCallback], Any],
-        progress: ProgressCallback = report_nothing,
-        on_end: Callable[[BaseException | None], None] | None = None,
-    ) -> Job[Any]:
-        """Run a method that takes ``progress``, such as :meth:`compile` or :meth:`capture`, in a background thread."""
-        check_function("work", work, "work(progress)")
-        check_progress(progress)
-        check_function("on_end", on_end, "on_end(error)", optional=True)
-        if self.job is not None and not self.job.done:
-            raise SettingsError("A compile is already running: wait for bench.job.result() or call bench.job.cancel().")
-
-        def watched(step: ProgressCallback) -> Any:
-            error: BaseException | None = None
-            try:
-                return work(step)
-            except BaseException as raised:
-                error = raised
-                raise
-            finally:
-                if on_end is not None:
-                    on_end(error)
-
-        self.job = Job(watched, progress)
-        return self.job
-
-    def cancel(self) -> None:
-        """Ask the running job to stop; does nothing where none runs."""
-        if self.job is not None:
-            self.job.cancel()
-
-    def compare(self, progress: ProgressCallback = report_nothing) -> Comparison:
-        """Compare the float model and every result of this process; also kept in :attr:`comparison`."""
-        return self._compare(list(self.results), progress)
 
     # -- taking it away ------------------------------------------------------------------------------------------------
 
@@ -237,9 +163,8 @@ class Bench(Runs):
                 either, the code begins with a line to be filled in.
         """
         check_table("namespace", namespace, "globals()", optional=True)
-        sizes = tuple((axis.path, axis.sizes[0]) for axis in self.axes.axes)
-        found = named(given_to(self._arguments, sizes), self, user_namespace() if namespace is None else namespace)
-        return code_for(self.state, self.inferred_axes, self.explained, found)
+        found = self._named(namespace)
+        return code_for(self.state, self.inferred_axes, self.explained, found, self.float_name)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the bench to ``*.bench.json``, which JupyterLab opens in a tab, and its runs to the journal beside it.
@@ -316,6 +241,12 @@ class Bench(Runs):
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    def _named(self, namespace: Mapping[str, Any] | None, only: str = "") -> Named:
+        """How code calls what the bench was given, or one thing of it."""
+        sizes = tuple((axis.path, axis.sizes[0]) for axis in self.axes.axes)
+        given = tuple(each for each in given_to(self._arguments, sizes) if only in ("", each.argument))
+        return named(given, self, user_namespace() if namespace is None else namespace)
+
     def _selected(self) -> None:
         if self._summary is not None:  # nothing else has changed
             self._summary = replace(self._summary, selected=self.selected)
@@ -324,64 +255,6 @@ class Bench(Runs):
     def _changed(self) -> None:
         self._summary = None
         super()._changed()
-
-    def _compiled(self, state: BenchState, progress: ProgressCallback) -> Run:
-        """Compile for the one target of ``state``; the run is in the history, also where it failed."""
-        began = time.monotonic()
-        quantized = any(layer.settings is not None for layer in self.explained)
-        label = label_of(self.explained, state.targets[0])
-        try:
-            compiled: CompiledModel = compile_model(
-                self._captures.model(state.fixes),
-                tracing_inputs=self.tracing_inputs,
-                calibration_inputs=self.calibration_inputs if quantized else None,
-                dynamic_axes=state.axes,
-                deployment_settings=state.targets[0],
-                quantization_settings=state.quantization if quantized else None,
-                layer_quantization_settings=(dict(state.rules) or None) if quantized else None,
-                compile_options=state.options,
-                leaf_modules=state.leaves,
-                fullgraph=state.fullgraph,
-                reuse=self._kept,
-                progress=progress,
-            )
-        except Exception as error:
-            if not isinstance(error, Cancelled):
-                name = self._history.free_name(f"{label} (failed)", {})
-                self._history.add(new_run(state, name, began, error=str(error)))
-                self._changed()
-            raise
-        name = self._history.free_name(label, state.to_json())
-        report = compiled.report
-        same = self._history.named(name)
-        if same is not None:  # a repeated compile becomes the newest
-            self._history.delete(same.id)
-        run = new_run(
-            state,
-            name,
-            began,
-            report=report.layers,
-            stages=dict(report.seconds),
-            reused=report.reused,
-            size_bytes=report.size_bytes,
-        )
-        self._history.add(run, compiled)
-        self._changed()
-        return run
-
-    def _compare(self, names: list[str], progress: ProgressCallback) -> Comparison:
-        results = self.results
-        # the float model with the fixes, which are proven to change nothing: it can be timed as a graph
-        candidates = {"float32": self._captures.model(self.state.fixes), **{name: results[name] for name in names}}
-        data = self.data if self.data is not None else self.calibration_inputs or self.tracing_inputs
-        self.comparison = compare(candidates, data, metric=self.metric, progress=progress)
-        for name in names:
-            run = self._history.named(name)
-            if run is not None:
-                row = self.comparison[name]
-                self._history.replace(run.id, **measured(run, results[name], self.comparison, row))
-        self._changed()
-        return self.comparison
 
 
 def _check_arguments(model: Any, tracing_inputs: Any, calibration_inputs: Any, data: Any, metric: Any) -> None:

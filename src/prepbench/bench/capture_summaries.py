@@ -26,13 +26,14 @@ def failure_summaries(
     for failure in failures:
         place = failure.source or failure.message
         alike.setdefault((failure.module_type, failure.kind, failure.exception_type, place), []).append(failure)
-    return tuple(_card(same, fixes, fixed, leaves) for same in alike.values())
+    applied = [fixes[fqn] for fqn in fixed if fqn in fixes]
+    return tuple(_card(same, fixes, applied, leaves) for same in alike.values())
 
 
 def _card(
     same: list[Failure],
     fixes: Mapping[str, Fix | Draft],
-    fixed: Collection[str],
+    applied: Collection[Fix | Draft],
     leaves: Collection[str],
 ) -> FailureSummary:
     failure, source = same[0], same[0].source
@@ -52,9 +53,11 @@ def _card(
         diff=fix.diff if fix is not None else "",
         proof=proof,
         can_fix=isinstance(fix, Fix),
-        fixed=any(each.fqn in fixed for each in same),
+        has_draft=isinstance(fix, Draft) and bool(fix.diff),
+        fixed=any(each is fix for each in applied),
         is_leaf=all(each.fqn in leaves for each in same),
         count=len(same),
+        fqns=tuple(each.fqn for each in same),
         report=report,
     )
 

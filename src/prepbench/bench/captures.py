@@ -69,10 +69,9 @@ class Captures:
             if self._fixed is None:
                 try:
                     self._fixed = fix(self._model, self._samples, progress=progress)
-                except (Cancelled, KeyboardInterrupt):
-                    raise
-                except Exception:
-                    self._hopeless = True  # it would fail again
+                except Exception as error:
+                    # whatever it is, of the model's code or ours: it would come again, and nobody should wait for fixes
+                    self._hopeless = not isinstance(error, Cancelled)
                     raise
             return self._fixed
 
@@ -84,9 +83,34 @@ class Captures:
         """
         self._fix(fqn)
 
+    def proven(self) -> tuple[str, ...]:
+        """One failing module for each proven fix."""
+        if not self.searched:
+            self.search()
+        first: dict[int, str] = {}
+        for fqn, found in self.fixes.items():
+            if isinstance(found, Fix):
+                first.setdefault(id(found), fqn)
+        return tuple(first.values())
+
+    def draft(self, fqn: str) -> Draft:
+        """The draft for a failing module.
+
+        Raises:
+            SettingsError: there is none.
+        """
+        if not self.searched:
+            self.search()
+        drafts = {name: found for name, found in self.fixes.items() if isinstance(found, Draft) and found.diff}
+        if not isinstance(fqn, str) or fqn not in drafts:
+            known = ", ".join(map(repr, drafts)) or "none"
+            raise SettingsError(f"fqn: there is no draft for {described(fqn)}. Give one of: {known}.")
+        return drafts[fqn]
+
     def capture(self, state: BenchState, progress: ProgressCallback) -> None:
         """Trace again, capture with the choices, and verify the axes."""
-        self._collections.pop(state.fixes, None)
+        self._collections.clear()  # the model may have been changed, and its twins with fixes are of what it was
+        self._models = {(): self._model}
         self._fixed = self._fixed if state.fixes else None
         self._hopeless = False
         progress(Progress("capture", 0, 3))

@@ -52,7 +52,7 @@ class Card:
         text: the sentence, or the title of an error.
         troubles: what fails.
         details: all that the error says, to be unfolded.
-        can_be_leaf: whether making what fails a leaf module lets the compile go on.
+        can_be_leaf: whether the compile may go on with what fails as a leaf.
     """
 
     kind: Literal["", "info", "error"] = ""
@@ -70,8 +70,7 @@ def error_card(error: BaseException, *, leaf_wrap: bool) -> Card:
     troubles = tuple(map(_trouble, alike_failures(failures)))
     title = _title(failures) if failures else _first_sentence(text)
     details = "" if text == title else text
-    # where the model itself fails, nothing would be left to compile
-    helps = not leaf_wrap and "fullgraph=False" in said and all(failure.fqn for failure in failures)
+    helps = not leaf_wrap and "fullgraph=False" in said
     return Card("error", title, troubles, details, can_be_leaf=helps)
 
 

@@ -164,7 +164,9 @@ class Choices:
                 calibration inputs.
         """
         if precision not in PRECISIONS:
-            raise SettingsError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}.")
+            raise SettingsError(
+                f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {described(precision)}."
+            )
         patterns = [pattern] if isinstance(pattern, str) else pattern
         check_texts("pattern", patterns, "encoder.*")
         self.set_rules(dict.fromkeys(patterns, layer_settings_of(precision)))

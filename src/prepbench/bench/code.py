@@ -13,7 +13,9 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.settings import CompileOptions, ExplainedLayer
 
 
-def code_for(state: BenchState, inferred: DynamicAxes, explained: Sequence[ExplainedLayer], given: Named) -> str:
+def code_for(
+    state: BenchState, inferred: DynamicAxes, explained: Sequence[ExplainedLayer], given: Named, base: str
+) -> str:
     """Python source for ``state``.
 
     Args:
@@ -22,6 +24,7 @@ def code_for(state: BenchState, inferred: DynamicAxes, explained: Sequence[Expla
         explained: what is planned for each layer.
         given: how the code names ``model``, ``tracing_inputs``, ``calibration_inputs``, ``data`` and ``metric``; what
             was not given is left out.
+        base: what the float model is called in the comparison.
 
     Returns:
         Source that sets ``axes``, ``compiled`` and ``comparison``; with several targets ``compiled`` is a dict.
@@ -34,7 +37,7 @@ def code_for(state: BenchState, inferred: DynamicAxes, explained: Sequence[Expla
     fixed = _fixes(state, names)
     lines += fixed
     called = {**names, "model": "fixed"} if fixed else names
-    labels = {label_of(explained, target): target for target in state.targets}
+    labels = {label_of(explained, target, base): target for target in state.targets}
     if len(labels) == 1:
         lines += ["compiled = pb.compile_model(", *_call_lines(state, explained, called, _call(state.targets[0])), ")"]
         compiled = f"{next(iter(labels))!r}: compiled"
@@ -44,7 +47,7 @@ def code_for(state: BenchState, inferred: DynamicAxes, explained: Sequence[Expla
         lines += [f"    {line}" for line in _call_lines(state, explained, called, "target")]
         lines += ["    )", "    for name, target in targets.items()", "}"]
         compiled = "**compiled"
-    return "\n".join([*lines, _comparison(compiled, called)]) + "\n"
+    return "\n".join([*lines, _comparison(compiled, called, base)]) + "\n"
 
 
 def _fixes(state: BenchState, names: Mapping[str, str]) -> list[str]:
@@ -123,8 +126,8 @@ def _call(settings: Any) -> str:
     return f"pb.{type(settings).__name__}({', '.join(changed)})"
 
 
-def _comparison(compiled: str, names: Mapping[str, str]) -> str:
-    candidates = f'{{"float32": {names["model"]}, {compiled}}}'
+def _comparison(compiled: str, names: Mapping[str, str], base: str) -> str:
+    candidates = f'{{"{base}": {names["model"]}, {compiled}}}'
     source = next(names[kind] for kind in ("data", "calibration_inputs", "tracing_inputs") if kind in names)
     ending = f", metric={names['metric']}" if "metric" in names else ""
     return f"comparison = pb.compare({candidates}, {source}{ending})"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import platform
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from prepbench.bench.cards import slower_because
+from prepbench.bench.journal import Changes
 from prepbench.bench.run import Run
 from prepbench.bench.state import BenchState, display_name
 from prepbench.checks import check_switch, described
@@ -20,16 +23,32 @@ from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.targets import target_for
 
 
+class KeptJournal(Protocol):
+    """Where a history is kept."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    def __call__(self, run_id: str, run: Run | None) -> None:
+        """Write a run that was added or changed, or remove one."""
+
+    def news(self) -> Changes:
+        """What happened to the runs of this model since the last call; all of it at the first one."""
+
+
 class RunHistory:
     """Runs by id, and the compiled models of those that were made by this process.
 
-    ``on_write`` gets every run that is added or changed, and ``(id, None)`` for one that is deleted.
+    ``journal`` gets every run that is added or changed, and ``(id, None)`` for one that is deleted. Several threads may
+    change a history: that of a compile, that of the page, and the one that takes in what others wrote.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self.runs: tuple[Run, ...] = ()
         self.compiled: dict[str, CompiledModel] = {}
-        self.on_write: Callable[[str, Run | None], None] | None = None
+        self.journal: KeptJournal | None = None
 
     def get(self, run_id: str, argument: str = "id") -> Run:
         """The run of an id, which was given under the name ``argument``.
@@ -56,15 +75,17 @@ class RunHistory:
 
     def add(self, run: Run, compiled: CompiledModel | None = None) -> None:
         """Add a run as the newest."""
-        self.runs = (*(other for other in self.runs if other.id != run.id), run)
-        if compiled is not None:
-            self.compiled[run.id] = compiled
+        with self._lock:
+            self.runs = (*(other for other in self.runs if other.id != run.id), run)
+            if compiled is not None:
+                self.compiled[run.id] = compiled
         self._write(run.id, run)
 
     def replace(self, run_id: str, **changes: Any) -> Run:
         """Change a run where it is."""
-        changed = replace(self.get(run_id), **changes)
-        self.runs = tuple(changed if run.id == run_id else run for run in self.runs)
+        with self._lock:
+            changed = replace(self.get(run_id), **changes)
+            self.runs = tuple(changed if run.id == run_id else run for run in self.runs)
         self._write(run_id, changed)
         return changed
 
@@ -87,9 +108,26 @@ class RunHistory:
     def delete(self, run_id: str) -> None:
         """Forget a run and its compiled model."""
         gone = self.get(run_id).id
-        self.runs = tuple(run for run in self.runs if run.id != gone)
-        self.compiled.pop(gone, None)
+        self._forget({gone})
         self._write(gone, None)
+
+    def take_in(self, runs: Sequence[Run], deleted: Collection[str]) -> bool:
+        """Take over what others wrote to the journal.
+
+        Args:
+            runs: new and changed runs.
+            deleted: the ids of those that are gone.
+
+        Returns:
+            Whether the history has changed by it.
+        """
+        with self._lock:
+            before = self.runs
+            self._forget(set(deleted))
+            news = {run.id: run for run in runs}
+            known = [news.pop(run.id, run) for run in self.runs]
+            self.runs = tuple(sorted([*known, *news.values()], key=lambda run: (run.made, run.id)))
+            return self.runs != before
 
     def free_name(self, label: str, state: Mapping[str, Any]) -> str:
         """A name for a run with these choices: the label, with a number where other choices have it."""
@@ -99,18 +137,25 @@ class RunHistory:
             name = f"{label} ({number})"
         return name
 
+    def _forget(self, gone: Collection[str]) -> None:
+        with self._lock:
+            self.runs = tuple(run for run in self.runs if run.id not in gone)
+            for run_id in gone:
+                self.compiled.pop(run_id, None)
+
     def _write(self, run_id: str, run: Run | None) -> None:
-        if self.on_write is not None:
-            self.on_write(run_id, run)
+        if self.journal is not None:
+            self.journal(run_id, run)
 
 
-def new_run(state: BenchState, name: str, began: float, **known: Any) -> Run:
+def new_run(state: BenchState, name: str, began: float, together: BenchState | None = None, **known: Any) -> Run:
     """A run of one target.
 
     Args:
         state: the choices, for one target.
         name: what people call it.
         began: when its compile began, as ``time.monotonic()`` tells.
+        together: the choices for all targets that are compiled for together, ``state`` where it is the only one.
         known: further fields.
     """
     settings = state.targets[0]
@@ -118,6 +163,7 @@ def new_run(state: BenchState, name: str, began: float, **known: Any) -> Run:
         id=uuid.uuid4().hex[:12],
         name=name,
         state=state.to_json(),
+        targets=tuple((together or state).to_json()["targets"]),
         target=target_for(settings).name,
         target_name=display_name(settings),
         target_options=settings.to_dict(),
@@ -153,19 +199,20 @@ def measured(run: Run, compiled: CompiledModel, comparison: Comparison, row: Can
     }
 
 
-def comparison_of(runs: Sequence[Run], newest: Comparison | None) -> Comparison:
+def comparison_of(runs: Sequence[Run], newest: Comparison | None, base: str) -> Comparison:
     """Scored runs as one comparison with the float model.
 
     Args:
         runs: the runs; at least one.
         newest: the newest comparison, whose float model they are compared with; worked out from the runs without one.
+        base: what that float model is called.
     """
     last = runs[-1]
     if newest is None:
         score = math.inf if last.unit else (last.score or 0.0) - (last.change or 0.0)
         p50 = last.p50_ms * last.speedup if last.p50_ms and last.speedup else None
         newest = Comparison(
-            (CandidateResult("float32", score, 0.0, p50, p50, 1.0, None, "", "eager", "own process"),),
+            (CandidateResult(base, score, 0.0, p50, p50, 1.0, None, "", "eager", "own process"),),
             last.metric,
             last.unit,
             last.higher_is_better,
@@ -174,9 +221,9 @@ def comparison_of(runs: Sequence[Run], newest: Comparison | None) -> Comparison:
             rounds=0,
             threads=0,
         )
-    base = newest.rows[0]
+    first = newest.rows[0]
     alike = [run for run in runs if (run.metric, run.unit) == (newest.metric, newest.unit)]
-    return replace(newest, rows=(base, *map(_row, alike)))
+    return replace(newest, rows=(first, *map(_row, alike)))
 
 
 def _row(run: Run) -> CandidateResult:

@@ -170,7 +170,7 @@ def _write(connection: sqlite3.Connection, run: Run) -> None:
     id = f"{run.id}/{measured + changed}"
     if changed:
         _record(connection, id, run.id, result)
-    own = _text({name: value for name, value in run.to_json().items() if name in ("state", "target_name")})
+    own = _text({name: value for name, value in run.to_json().items() if name in ("state", "target_name", "targets")})
     connection.execute(
         "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, 0, ?)",
         (run.id, id, own, printable(run.name), run.pinned, _next(connection)),

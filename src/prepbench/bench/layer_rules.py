@@ -39,6 +39,11 @@ class LayerRulesOf:
         Raises:
             SettingsError: it means none.
         """
+        if not self.layers:
+            raise SettingsError(
+                f"pattern: {pattern!r} means no layer, because the model has none to quantize, such as linear "
+                "layers and convolutions. It compiles in float as it is."
+            )
         if pattern.startswith("re:"):
             check_rule(pattern, FLOAT, self.names)  # raises what is wrong with the expression
         probe = {pattern: FLOAT}

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+from torch.nn.parameter import is_lazy
+
 
 @dataclass(frozen=True)
 class Given:
@@ -88,6 +91,21 @@ def named(given: tuple[Given, ...], bench: Any, namespace: Mapping[str, Any]) ->
             definitions.append(f"{name} = {each.placeholder}  # put here {each.wanted}")
         expressions[each.argument] = name
     return Named(expressions, tuple(definitions))
+
+
+def float_name(model: nn.Module) -> str:
+    """The dtype that most numbers of a model have, by which people call its original, e.g. ``"bfloat16"``.
+
+    Example:
+        >>> float_name(nn.Linear(2, 2).double())
+        'float64'
+    """
+    counts: dict[str, int] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if not is_lazy(tensor) and tensor.is_floating_point():
+            name = str(tensor.dtype).removeprefix("torch.")
+            counts[name] = counts.get(name, 0) + tensor.numel()
+    return max(counts, key=lambda name: counts[name], default="float32")
 
 
 def _name_of(value: Any, namespace: Mapping[str, Any], preferred: str = "") -> str | None:

@@ -132,6 +132,7 @@ class Run(Measurement):
         name: what people call it.
         state: the choices that it was made with, as ``BenchState.to_json()`` writes them.
         target_name: the target for people, e.g. ``"ONNX Runtime"``.
+        targets: all targets that were compiled for together, as ``BenchState.to_json()`` writes them.
         pinned: whether it stays at the top of the history.
     """
 
@@ -139,6 +140,7 @@ class Run(Measurement):
     name: str
     state: Mapping[str, Any]
     target_name: str
+    targets: tuple[Mapping[str, Any], ...] = ()
     pinned: bool = False
 
     @property

@@ -81,13 +81,13 @@ def result_texts(run: Run) -> dict[str, str]:
     }
 
 
-def outcome_of(run: Run, compiled: CompiledModel | None) -> str:
-    """A run in one sentence: score, latency and size against the float model."""
+def outcome_of(run: Run, compiled: CompiledModel | None, base: str) -> str:
+    """A run in one sentence: score, latency and size against the float model, which is called ``base``."""
     texts = result_texts(run)
     label = f"{run.metric} ({run.unit})" if run.unit else run.metric
     score = "–" if run.score is None else number(run.score, run.unit)
     change = "" if run.change is None else f" ({texts['change']})"
-    speed = f"{texts['p50']} ms per batch ({texts['speed']} the speed of float32)"
+    speed = f"{texts['p50']} ms per batch ({texts['speed']} the speed of {base})"
     latency = "latency not measured" if run.p50_ms is None else speed
     leaves = compiled.report.leaves if compiled is not None else ()
     size = size_words(texts["size"], leaves=leaves, note=run.why)

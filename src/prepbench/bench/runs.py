@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from prepbench.bench.choices import Choices
-from prepbench.bench.history import RunHistory, comparison_of
+from prepbench.bench.history import KeptJournal, RunHistory, comparison_of
+from prepbench.bench.names import float_name
 from prepbench.bench.run import Run
 from prepbench.bench.run_summaries import difference_of, outcome_of
 from prepbench.bench.state import BenchState
@@ -23,7 +24,7 @@ from prepbench.checks import check_path
 from prepbench.compile import CompiledModel
 from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.measure.comparison import Comparison
-from prepbench.settings import ExplainedLayer, QuantizationSettings
+from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
 
 
 class Runs(Choices):
@@ -39,6 +40,11 @@ class Runs(Choices):
         self._states_of_runs: dict[str, BenchState] = {}
         self._plans: dict[tuple[Any, ...], torch.Tensor] = {}
         self._plans_of_runs: dict[str, torch.Tensor] = {}
+
+    @property
+    def float_name(self) -> str:
+        """What the float model is called in comparisons, e.g. ``"float32"``."""
+        return float_name(self.model)
 
     @property
     def results(self) -> dict[str, CompiledModel]:
@@ -75,28 +81,45 @@ class Runs(Choices):
         self._history.delete(id)
         self._changed()
 
-    def keep_runs(self, runs: Iterable[Run], on_write: Callable[[str, Run | None], None]) -> None:
-        """Make these the history, and tell each later change of it.
+    def keep_runs(self, runs: Iterable[Run], journal: KeptJournal) -> None:
+        """Make these the history, and write each later change of it.
 
         Args:
             runs: oldest first. Those whose choices do not fit the model are left out, with a warning.
-            on_write: called with every run that is added or changed, and with ``(id, None)`` for one that is deleted.
+            journal: where to.
         """
-        fitting = []
-        for run in runs:
-            try:
-                state = self._state_of(run)
-                self.layer_rules.explained(state.quantization, state.rules)
-                fitting.append(run)
-            except PrepbenchError as error:
-                warnings.warn(f"The run {run.name!r} is left out: {error}", stacklevel=2)
-        self._history.runs, self._history.on_write = tuple(fitting), on_write
+        self._history.runs, self._history.journal = self._fitting(runs), journal
         self._changed()
 
-    def mark_runs(self, models: Mapping[str, str], on_write: Callable[[str, Run | None], None]) -> None:
-        """Note the fingerprints of the models that runs are of, by their ids, and tell each later change of a run."""
-        self._history.on_write = on_write
-        self._history.runs = tuple(replace(run, model=models.get(run.id, run.model)) for run in self._history.runs)
+    def mark_runs(self, models: Mapping[str, str], journal: KeptJournal) -> None:
+        """Note the fingerprints of the models that runs are of, by their ids, and write each later change of a run."""
+        self._history.journal = journal
+        marked = [replace(run, model=models[run.id]) for run in self._history.runs if run.id in models]
+        self._history.take_in(marked, ())
+        self._changed()
+
+    @property
+    def journal_path(self) -> Path | None:
+        """The journal of the runs; None before the bench was saved or loaded."""
+        return None if self._history.journal is None else self._history.journal.path
+
+    def update_runs(self) -> bool:
+        """Take in the runs that others have written to the journal; a bench that is shown does so by itself.
+
+        Returns:
+            Whether the history has changed by it.
+
+        Raises:
+            StorageError: the journal cannot be read.
+            ArtifactError: it is damaged.
+        """
+        if self._history.journal is None:
+            return False
+        news = self._history.journal.news()
+        changed = self._history.take_in(self._fitting(news.runs), news.deleted)
+        if changed:
+            self._changed()
+        return changed
 
     def show_run(self, id: str) -> None:
         """Show what a run made of the layers."""
@@ -104,7 +127,7 @@ class Runs(Choices):
         self._changed()
 
     def restore_run(self, id: str) -> None:
-        """Make the choices of a run the current ones; they can be undone.
+        """Make the choices of a run the current ones, with all targets that it was compiled for; this can be undone.
 
         Raises:
             UnknownNameError: there is no such run.
@@ -113,7 +136,7 @@ class Runs(Choices):
         run = self._history.get(id)
         state = self._state_of(run)
         self.layer_rules.explained(state.quantization, state.rules)  # raises what does not fit
-        self._choose(**{name: getattr(state, name) for name in BenchState.__dataclass_fields__})
+        self._choose(**vars(replace(state, targets=self._targets_of(run))))
         self._shown = run.id
         self._changed()
 
@@ -136,29 +159,52 @@ class Runs(Choices):
         speed-up, which each run measured beside the float model in the same rounds.
         """
         runs = [run for run in self.runs if not run.error and run.score is not None]
-        return comparison_of(runs, self.comparison) if runs else None
+        return comparison_of(runs, self.comparison, self.float_name) if runs else None
 
     def outcome(self) -> str:
         """The newest result in one sentence: score, latency and size against the float model; "" before the first."""
         run = next((run for run in reversed(self.runs) if not run.error and run.score is not None), None)
-        return "" if run is None else outcome_of(run, self._history.compiled.get(run.id))
+        return "" if run is None else outcome_of(run, self._history.compiled.get(run.id), self.float_name)
 
     def export_onnx(self, path: str | Path, run: str | None = None) -> Path:
-        """Write a compiled run as one ONNX file, by its id; the newest one if left out.
+        """Write a compiled run as one ONNX file, by its id; the shown one, or else the newest one, if left out.
 
         Raises:
             SettingsError: nothing was compiled in this process, or the run was not.
         """
         check_path("path", path)
-        known = {run.id: run for run in self.runs if run.id in self._history.compiled}
-        if run is not None:
-            self._history.get(run, "run")
-        if not known or (run is not None and run not in known):
-            raise SettingsError("There is no compiled model to export: compile first, or restore the run and compile.")
-        written: Path = self._history.compiled[run or list(known)[-1]].export(path)
+        written: Path = self._compiled_of(run).export(path)
         return written
 
+    def save_model(self, path: str | Path, run: str | None = None) -> Path:
+        """Write a compiled run as a folder, by its id; :func:`prepbench.load_compiled` reads it.
+
+        Args:
+            path: of the folder.
+            run: the id; the shown run, or else the newest one, if left out.
+
+        Raises:
+            SettingsError: nothing was compiled in this process, or the run was not.
+            TargetError: the model has leaf modules, which live in this process only.
+        """
+        check_path("path", path)
+        self._compiled_of(run).save(path)
+        return Path(path)
+
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _compiled_of(self, run: str | None) -> CompiledModel:
+        """The compiled model of a run; without one that of the shown run, or else of the newest."""
+        compiled = self._history.compiled
+        if run is not None:
+            run = self._history.get(run, "run").id
+        elif (shown := self._shown_run()) is not None and shown.id in compiled:
+            run = shown.id
+        else:
+            run = next((each.id for each in reversed(self.runs) if each.id in compiled), None)
+        if run is None or run not in compiled:
+            raise SettingsError("There is no compiled model to export: compile first, or restore the run and compile.")
+        return compiled[run]
 
     def _choose(self, **changes: Any) -> None:
         self._shown = ""  # what the new choices lead to is shown
@@ -181,6 +227,23 @@ class Runs(Choices):
         if run.id not in self._states_of_runs:
             self._states_of_runs[run.id] = BenchState.from_json(run.state, self.inferred_axes)
         return self._states_of_runs[run.id]
+
+    def _fitting(self, runs: Iterable[Run]) -> tuple[Run, ...]:
+        """Those whose choices fit the model; the others are told with a warning."""
+        found = []
+        for run in runs:
+            try:
+                state = self._state_of(run)
+                self.layer_rules.explained(state.quantization, state.rules)
+                found.append(run)
+            except PrepbenchError as error:
+                warnings.warn(f"The run {run.name!r} is left out: {error}", stacklevel=3)
+        return tuple(found)
+
+    def _targets_of(self, run: Run) -> tuple[DeploymentSettings, ...]:
+        """All targets of the compile that a run was part of."""
+        state = {**run.state, "targets": list(run.targets or run.state["targets"])}
+        return BenchState.from_json(state, self.inferred_axes).targets
 
     def _current_plan(self) -> torch.Tensor:
         return self._plan_for(self.state, self.explained)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,8 @@ from typing import Any, Protocol, TypeVar
 from torch import nn
 
 from prepbench.bench.fingerprint import check_same_model, fingerprint, modules_of, structure_of
-from prepbench.bench.journal import Journal
+from prepbench.bench.history import KeptJournal
+from prepbench.bench.journal import Changes, Journal
 from prepbench.bench.run import Run
 from prepbench.bench.shown import Showable, graph_of, shown
 from prepbench.bench.state import BenchState
@@ -44,11 +46,11 @@ class Storable(Showable, Protocol):
     def take_over(self, states: Sequence[BenchState], position: int) -> None:
         """Make these the steps of undo and redo."""
 
-    def keep_runs(self, runs: Iterable[Run], on_write: Callable[[str, Run | None], None]) -> None:
-        """Make these the history, and tell each later change of it."""
+    def keep_runs(self, runs: Iterable[Run], journal: KeptJournal) -> None:
+        """Make these the history, and write each later change of it."""
 
-    def mark_runs(self, models: Mapping[str, str], on_write: Callable[[str, Run | None], None]) -> None:
-        """Note the fingerprints of the models that runs are of, and tell each later change of a run."""
+    def mark_runs(self, models: Mapping[str, str], journal: KeptJournal) -> None:
+        """Note the fingerprints of the models that runs are of, and write each later change of a run."""
 
 
 B = TypeVar("B", bound=Storable)
@@ -69,6 +71,20 @@ class JournalWriter:
         self._journal = journal
         self._model = model
         self._marks: dict[str, str] = {}
+        self._revision = 0
+        self._reading = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """The file of the journal."""
+        return self._journal.path
+
+    def news(self) -> Changes:
+        """What happened to the runs of models with this structure since the last call; all of it at the first one."""
+        with self._reading:
+            changes = self._journal.since(self._revision)
+            self._revision = changes.revision
+        return replace(changes, runs=_of_structure(changes.runs, modules_of(self._model)))
 
     def __call__(self, run_id: str, run: Run | None) -> None:
         """Write a run that was added or changed, or remove one."""
@@ -188,6 +204,12 @@ def report_bench(bench: Showable, path: str | os.PathLike[str]) -> Path:
     return write_report(shown(bench), graph_of(bench), made, path)
 
 
+def _of_structure(runs: Sequence[Run], modules: Any) -> tuple[Run, ...]:
+    """The runs of models with these modules."""
+    structure = structure_of(modules)
+    return tuple(run for run in runs if run.model.partition("-")[0] == structure)
+
+
 def _document(bench: Storable, runs: Sequence[Run]) -> BenchDocument:
     states, position = bench.steps
     first = max(0, min(position - _STEPS // 2, len(states) - _STEPS))
@@ -224,8 +246,7 @@ def _joined(document: BenchDocument, journal: Journal) -> tuple[Run, ...]:
     """The runs of the file and those that the journal got since; what was renamed or deleted there counts."""
     runs = {run.id: run for run in (Run.from_json(data, f"runs[{i}]") for i, data in enumerate(document.runs))}
     changes = journal.since(0)
-    structure = structure_of(document.modules)
-    known: Mapping[str, Run] = {run.id: run for run in changes.runs if run.model.partition("-")[0] == structure}
+    known: Mapping[str, Run] = {run.id: run for run in _of_structure(changes.runs, document.modules)}
     joined = {**runs, **known}
     kept = [run for run in joined.values() if run.id not in changes.deleted]
     return tuple(sorted(kept, key=lambda run: (run.made, run.id)))

@@ -42,6 +42,10 @@ class Showable(Protocol):
         """The history, oldest first."""
 
     @property
+    def float_name(self) -> str:
+        """What the float model is called."""
+
+    @property
     def collection(self) -> GraphCollection:
         """The graphs of the model."""
 
@@ -59,7 +63,7 @@ def shown(bench: Showable) -> ShownBench:
         failures=tuple(map(_failure, summary.failures)),
         assumptions=summary.assumptions,
         tables=(_axes(summary.axes), _rules(summary), _layers(summary), _runs(summary)),
-        chart=_chart(bench.runs),
+        chart=_chart(bench.runs, bench.float_name),
         code=summary.code,
         environment=_environment(bench.state.targets),
     )
@@ -169,7 +173,7 @@ def _runs(summary: BenchSummary) -> Table:
     return Table("Runs", head, tuple(rows), (3, 4, 5, 6, 7, 8))
 
 
-def _chart(runs: Sequence[Run]) -> Chart:
+def _chart(runs: Sequence[Run], base: str) -> Chart:
     """Times are as each run measured them; the float model's are those of the last one."""
     scored = [run for run in runs if run.score is not None and run.p50_ms is not None and not run.error]
     if not scored:
@@ -177,7 +181,7 @@ def _chart(runs: Sequence[Run]) -> Chart:
     last = scored[-1]
     alike = [run for run in scored if (run.metric, run.unit) == (last.metric, last.unit)][-_CHART:]
     points = [_point(run, last) for run in alike]
-    reference = _reference(last)
+    reference = _reference(last, base)
     return bench_chart([*([reference] if reference else []), *points], last.metric, last.unit, last.higher_is_better)
 
 
@@ -202,13 +206,13 @@ def _float_ms(run: Run) -> float | None:
     return None if run.speedup is None or run.p50_ms is None else run.p50_ms * run.speedup
 
 
-def _reference(run: Run) -> ChartRun | None:
+def _reference(run: Run, base: str) -> ChartRun | None:
     """The float model that a run was compared with; its size is not known."""
     latency = _float_ms(run)
     if latency is None or run.score is None:
         return None
     score = math.inf if run.unit == "dB" else run.score - run.change if run.change is not None else math.nan
-    return ChartRun("float32", "the original model", "float", score, latency, latency)
+    return ChartRun(base, "the original model", "float", score, latency, latency)
 
 
 def _environment(targets: Sequence[DeploymentSettings]) -> tuple[Fact, ...]:

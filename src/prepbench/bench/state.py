@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -193,12 +194,35 @@ class BenchState:
         return tuple(said)
 
 
-def label_of(explained: Sequence[ExplainedLayer], target: DeploymentSettings) -> str:
+def label_of(explained: Sequence[ExplainedLayer], target: DeploymentSettings, base: str) -> str:
     """A short name for a result, e.g. ``"int8 ONNX Runtime"`` or ``"mixed int4 weights OpenVINO"``."""
+    return f"{precision_label(explained, base)} {display_name(target)}"
+
+
+def precision_label(explained: Sequence[ExplainedLayer], base: str) -> str:
+    """The precision of most layers, e.g. ``"int8"``; ``"mixed int8"`` where others have another one.
+
+    Args:
+        explained: what is planned for each layer.
+        base: what a model without quantized layers is called.
+    """
     kinds = [precision_of(layer.settings) for layer in explained]
     quantized: list[Precision] = [kind for kind in kinds if kind != "float32"]
-    most_common: Precision = "float32" if not quantized else max(PRECISIONS, key=quantized.count)
-    return f"{'mixed ' if len(set(kinds)) > 1 else ''}{most_common} {display_name(target)}"
+    most_common = base if not quantized else max(PRECISIONS, key=quantized.count)
+    return f"{'mixed ' if len(set(kinds)) > 1 else ''}{most_common}"
+
+
+def precision_words(explained: Sequence[ExplainedLayer]) -> str:
+    """How many layers have which precision, e.g. ``"41 int8 · 3 float"``."""
+    counts = Counter(precision_of(layer.settings) for layer in explained)
+    words = {"float32": "float"}
+    return " · ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.most_common()) or "no layers"
+
+
+def axes_words(axes: DynamicAxes) -> str:
+    """Which sizes are dynamic, e.g. ``"batch, seq dynamic"``."""
+    names = list(dict.fromkeys(axis.symbol for axis in axes.dynamic))
+    return f"{', '.join(names)} dynamic" if names else "all sizes static"
 
 
 def _plain(value: Any) -> Any:

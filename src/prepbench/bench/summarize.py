@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from prepbench.bench.capture_summaries import axis_summaries, failure_summaries
 from prepbench.bench.captures import Captures
 from prepbench.bench.cards import LEAF_LABEL
+from prepbench.bench.compiling import Compiling
 from prepbench.bench.layer_summaries import (
     SETTINGS,
     base_label,
@@ -16,21 +15,22 @@ from prepbench.bench.layer_summaries import (
     precision_choices,
     rule_summaries,
 )
+from prepbench.bench.queue import QueuedRun
 from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of
-from prepbench.bench.runs import Runs
-from prepbench.bench.state import display_name, precision_of
+from prepbench.bench.state import axes_words, display_name, precision_words
 from prepbench.bench.summary import (
     AxisSummary,
     BenchSummary,
     FailureSummary,
     LayerFacts,
+    QueuedSummary,
     StepSummary,
     TargetSummary,
 )
 from prepbench.bench.target_summaries import target_summaries
 
 
-def summarize(bench: Runs, captures: Captures, facts: tuple[LayerFacts, ...], code: str) -> BenchSummary:
+def summarize(bench: Compiling, captures: Captures, facts: tuple[LayerFacts, ...], code: str) -> BenchSummary:
     """Everything that a front end shows.
 
     Args:
@@ -54,7 +54,7 @@ def summarize(bench: Runs, captures: Captures, facts: tuple[LayerFacts, ...], co
     steps = _steps(bench, failures, axes, targets)
     return BenchSummary(
         title=type(bench.model).__name__,
-        sentence=_sentence(bench, failures, steps),
+        sentence=_sentence(bench, failures),
         steps=steps,
         selected=bench.selected,
         failures=failures,
@@ -75,6 +75,9 @@ def summarize(bench: Runs, captures: Captures, facts: tuple[LayerFacts, ...], co
         settings=SETTINGS,
         precisions=precision_choices(calibrated=bench.is_calibrated),
         targets=targets,
+        queue=tuple(map(_queued, bench.queue)),
+        turn=bench.turn,
+        is_queued=bench.is_queued,
         runs=run_summaries(runs, bench.live_runs),
         shown_run=shown.id if shown is not None else "",
         staleness=stale[0],
@@ -85,6 +88,10 @@ def summarize(bench: Runs, captures: Captures, facts: tuple[LayerFacts, ...], co
         can_undo=bench.can_undo,
         can_redo=bench.can_redo,
     )
+
+
+def _queued(run: QueuedRun) -> QueuedSummary:
+    return QueuedSummary(run.id, run.name, ", ".join(run.targets), run.settings)
 
 
 def _assumptions(captures: Captures, fixes: tuple[str, ...]) -> tuple[str, ...]:
@@ -98,7 +105,7 @@ def _open_failures(failures: tuple[FailureSummary, ...]) -> int:
 
 
 def _steps(
-    bench: Runs,
+    bench: Compiling,
     failures: tuple[FailureSummary, ...],
     axes: tuple[AxisSummary, ...],
     targets: tuple[TargetSummary, ...],
@@ -119,7 +126,7 @@ def _steps(
         StepSummary(
             "axes", "Axes", f"{wrong} wrong" if wrong else ", ".join(names[:3]) or "static", "bad" if wrong else "good"
         ),
-        StepSummary("precision", "Precision", _precision_status(bench), ""),
+        StepSummary("precision", "Precision", precision_words(bench.explained), ""),
         StepSummary(
             "run",
             "Run",
@@ -135,19 +142,12 @@ def _steps(
     )
 
 
-def _precision_status(bench: Runs) -> str:
-    counts = Counter(precision_of(layer.settings) for layer in bench.explained)
-    words = {"float32": "float"}
-    return " · ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.most_common()) or "no layers"
-
-
-def _sentence(bench: Runs, failures: tuple[FailureSummary, ...], steps: tuple[StepSummary, ...]) -> str:
+def _sentence(bench: Compiling, failures: tuple[FailureSummary, ...]) -> str:
     """Where the work stands, e.g. ``"2 modules cannot be captured · batch dynamic · 41 int8, 3 float · ..."``."""
     failing = _open_failures(failures)
     said = [f"{failing} module{'s' * (failing != 1)} cannot be captured" if failing else "all modules captured"]
-    names = list(dict.fromkeys(axis.symbol for axis in bench.axes.dynamic))
-    said.append(f"{', '.join(names)} dynamic" if names else "all sizes static")
-    said.append(next(step.status for step in steps if step.name == "precision").replace(" · ", ", "))
+    said.append(axes_words(bench.axes))
+    said.append(precision_words(bench.explained).replace(" · ", ", "))
     said.append(", ".join(map(display_name, bench.state.targets)))
     last = next((run for run in reversed(bench.runs) if not run.error and run.score is not None), None)
     if last is not None:

@@ -38,9 +38,11 @@ class FailureSummary:
         diff: the proposed change; "" where there is none.
         proof: how the change was checked, in words; why there is none where none can be proposed.
         can_fix: whether there is a change to apply.
+        has_draft: whether there is a change that could be edited.
         fixed: whether it is applied.
         is_leaf: whether the module is kept as a leaf module.
         count: how many modules fail alike.
+        fqns: their names.
         report: all that is known, as text to be copied.
     """
 
@@ -55,9 +57,11 @@ class FailureSummary:
     diff: str
     proof: str
     can_fix: bool
+    has_draft: bool
     fixed: bool
     is_leaf: bool
     count: int
+    fqns: tuple[str, ...]
     report: str
 
 
@@ -230,6 +234,16 @@ class Staleness:
 
 
 @dataclass(frozen=True)
+class QueuedSummary:
+    """A run that waits: its name, its targets and its settings in words."""
+
+    id: str
+    name: str
+    target: str
+    settings: str
+
+
+@dataclass(frozen=True)
 class DifferenceRow:
     """One thing in which two runs differ."""
 
@@ -277,6 +291,9 @@ class BenchSummary:
         settings: what the editor of layers offers.
         precisions: what a layer's precision can be.
         targets: all targets.
+        queue: the runs that wait, the next one first.
+        turn: which of several runs goes on, e.g. ``"1 of 3"``; "" for a single one.
+        is_queued: whether a run with the current choices goes on or waits.
         runs: the history, pinned ones first, then the newest.
         shown_run: the id of the run whose results are shown; "" for none.
         staleness: how the choices behind runs differ from the current ones, each kind once.
@@ -310,6 +327,9 @@ class BenchSummary:
     settings: tuple[SettingField, ...]
     precisions: tuple[PrecisionChoice, ...]
     targets: tuple[TargetSummary, ...]
+    queue: tuple[QueuedSummary, ...]
+    turn: str
+    is_queued: bool
     runs: tuple[RunSummary, ...]
     shown_run: str
     staleness: tuple[Staleness, ...]

@@ -9,6 +9,7 @@ from dataclasses import fields
 
 from prepbench.bench.state import TARGETS, display_name
 from prepbench.bench.summary import Control, OptionField, TargetSummary
+from prepbench.checks import described
 from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.settings import DeploymentSettings, ExplainedLayer
 from prepbench.targets import target_for
@@ -77,7 +78,7 @@ def with_option(settings: DeploymentSettings, name: str, value: str) -> Deployme
         given = None
     elif not type(settings).CHOICES.get(name):
         if not re.fullmatch(r"\d{1,9}", value):
-            raise SettingsError(f"{type(settings).__name__}.{name} must be a whole number, got {value!r}.")
+            raise SettingsError(f"{type(settings).__name__}.{name} must be a whole number, got {described(value)}.")
         given = int(value)
     return type(settings).from_dict({**settings.to_dict(), name: given})
 

@@ -123,7 +123,7 @@ def _type_of(value: Any) -> str:
 def _parameters_of(model: nn.Module) -> int:
     try:
         return sum(parameter.numel() for parameter in nn.Module.parameters(model))
-    except Exception:  # a module whose own __init__ failed, or parameters without sizes yet
+    except Exception:  # its __init__ failed, or a subclass of tensors answers with its own code: the others are listed
         return -1
 
 
@@ -159,7 +159,7 @@ def _shape_of(tensor: torch.Tensor) -> str:
     try:
         sizes = "×".join(map(str, tuple(tensor.shape))) or "without dims"
         return printable(f"{sizes} {str(tensor.dtype).removeprefix('torch.')}")[:_TEXT]
-    except Exception:  # subclasses answer as they like
+    except Exception:  # a subclass of tensors answers with its own code, which may raise anything
         return "of unknown shape"
 
 

@@ -8,6 +8,7 @@ import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from prepbench.checks import described
 from prepbench.document.model import Combine, GraphCollectionDocument, Overlay, OverlayValue
 from prepbench.errors import InputError
 
@@ -54,7 +55,7 @@ def make_overlay(
     values, title = _values(table, column)
     title = name or title or "value"
     if combine and combine not in _COMBINES:
-        raise InputError(f"combine must be one of {', '.join(_COMBINES)}; got {combine!r}.")
+        raise InputError(f"combine must be one of {', '.join(_COMBINES)}; got {described(combine)}.")
     _check_names(values, documents)
     present = {fqn: value for fqn, value in values.items() if not _is_missing(value)}
     if _is_precision(title, present):

@@ -24,9 +24,8 @@ def failures_table(failures: Iterable[Failure]) -> pandas.DataFrame:
         source = failure.source
         place = (source.file, source.line, source.code) if source else ("", None, "")
         message = f"{failure.exception_type}: {failure.message}"
-        rows.append(
-            (failure.fqn or "(the model itself)", failure.module_type, failure.kind, message, *place, failure.remedy)
-        )
+        part = failure.part if failure.fqn or failure.lines else "(the model itself)"
+        rows.append((part, failure.module_type, failure.kind, message, *place, failure.remedy))
     return pandas.DataFrame(rows, columns=_FAILURE_COLUMNS)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -17,7 +19,8 @@ from prepbench.errors import SettingsError
 from prepbench.storage import temporary_folder
 from prepbench.widgets.actions import Action, Nothing
 
-Download = Literal["onnx", "code", "report"]
+Download = Literal["model", "onnx", "code", "report"]
+_PIECE = 8 * 2**20  # bytes of a file in one message
 
 
 class Controls(Protocol):
@@ -27,8 +30,8 @@ class Controls(Protocol):
 
     def compile(self) -> None: ...
     def capture(self) -> None: ...
-    def cancel(self) -> None: ...
     def send_still(self) -> None: ...
+    def shown(self, shown: bool) -> None: ...
     def send(self, content: Any, buffers: Any = None) -> None: ...
 
 
@@ -162,6 +165,13 @@ class ToPath:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """Somebody sees a view of the bench, or no longer."""
+
+    shown: bool
+
+
+@dataclass(frozen=True)
 class SendFile:
     """Send a file to the page, which saves it."""
 
@@ -225,6 +235,24 @@ def _select(controls: Controls) -> Callable[..., object]:
     return lambda fqn: controls.bench.select(fqn or None)
 
 
+@contextmanager
+def _answering(controls: Controls, action: str) -> Iterator[None]:
+    """Tell the view that asked what went wrong, whatever it was, so that it does not wait."""
+    try:
+        yield
+    except Exception as error:
+        controls.send({"action": action, "error": str(error)})
+        raise
+
+
+def _edit_draft(controls: Controls) -> Callable[..., object]:
+    def send(fqn: str) -> None:
+        with _answering(controls, "draft"):
+            controls.send({"action": "draft", "code": controls.bench.draft_code(fqn)})
+
+    return send
+
+
 def _compare_runs(controls: Controls) -> Callable[..., object]:
     bench = controls.bench
     return lambda first, second: bench.compare_runs(first, second) if first or second else bench.end_comparison()
@@ -234,8 +262,9 @@ def _writing(method: str) -> Callable[[Controls], Callable[..., object]]:
     """An action that writes a file by a method of the bench, and tells the page where it is."""
 
     def write(controls: Controls, path: str) -> None:
-        written = getattr(controls.bench, method)(path)
-        controls.send({"action": "written", "path": str(written)})
+        with _answering(controls, "written"):
+            written = getattr(controls.bench, method)(path)
+            controls.send({"action": "written", "path": str(written)})
 
     return lambda controls: functools.partial(write, controls)
 
@@ -243,25 +272,40 @@ def _writing(method: str) -> Callable[[Controls], Callable[..., object]]:
 def _download(controls: Controls) -> Callable[..., object]:
     def send(what: Download) -> None:
         name = re.sub(r"\W+", "_", type(controls.bench.model).__name__)
-        try:
-            with temporary_folder("download") as folder:
-                file = _written(controls.bench, what, folder, name)
-                controls.send({"action": "download", "name": file.name}, [file.read_bytes()])
-        except Exception as error:
-            controls.send({"action": "download", "error": str(error)})
-            raise
+        with _answering(controls, "download"), temporary_folder("download") as folder:
+            _send_file(controls, _written(controls.bench, what, folder, name))
 
     return send
+
+
+def _send_file(controls: Controls, file: Path) -> None:
+    """Send a file in pieces, so that a large one is never a single message."""
+    parts = max(1, -(-file.stat().st_size // _PIECE))
+    with file.open("rb") as content:
+        for part in range(1, parts + 1):
+            about = {"action": "download", "name": file.name, "part": part, "parts": parts}
+            controls.send(about, [content.read(_PIECE)])
 
 
 def _written(bench: Bench, what: Download, folder: Path, name: str) -> Path:
     if what == "onnx":
         return bench.export_onnx(folder / f"{name}.onnx")
+    if what == "model":
+        return _zipped(bench.save_model(folder / name))
     if what == "report":
         return bench.report(folder / f"{name}.html")
     file = folder / f"{name}.py"
     file.write_text(bench.code(), encoding="utf-8")
     return file
+
+
+def _zipped(folder: Path) -> Path:
+    """A zip of a folder, beside it; weights do not get smaller, so nothing is compressed."""
+    archive = folder.with_suffix(".zip")
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as written:
+        for file in sorted(folder.rglob("*")):
+            written.write(file, file.relative_to(folder.parent))
+    return archive
 
 
 BENCH_ACTIONS: Mapping[str, Action[Any]] = {
@@ -276,13 +320,17 @@ BENCH_ACTIONS: Mapping[str, Action[Any]] = {
     "set_leaf_wrap": Action(SetLeafWrap, lambda controls: controls.bench.set_leaf_wrap),
     "set_leaf": Action(SetLeaf, lambda controls: controls.bench.set_leaf),
     "apply_fix": Action(OfModule, lambda controls: controls.bench.apply_fix),
+    "apply_fixes": Action(Nothing, lambda controls: controls.bench.apply_fixes),
+    "edit_draft": Action(OfModule, _edit_draft),
     "remove_fix": Action(OfModule, lambda controls: controls.bench.remove_fix),
     "select": Action(OfModule, _select),
     "undo": Action(Nothing, lambda controls: controls.bench.undo),
     "redo": Action(Nothing, lambda controls: controls.bench.redo),
     "compile": Action(Nothing, lambda controls: controls.compile),
     "capture": Action(Nothing, lambda controls: controls.capture),
-    "cancel": Action(Nothing, lambda controls: controls.cancel),
+    "cancel": Action(Nothing, lambda controls: controls.bench.cancel),
+    "cancel_all": Action(Nothing, lambda controls: controls.bench.cancel_all),
+    "remove_queued": Action(OfRun, lambda controls: controls.bench.remove_queued),
     "rename_run": Action(RenameRun, lambda controls: controls.bench.rename_run),
     "pin_run": Action(PinRun, lambda controls: controls.bench.pin_run),
     "delete_run": Action(OfRun, lambda controls: controls.bench.delete_run),
@@ -292,6 +340,8 @@ BENCH_ACTIONS: Mapping[str, Action[Any]] = {
     "save": Action(ToPath, _writing("save")),
     "report": Action(ToPath, _writing("report")),
     "export_onnx": Action(ToPath, _writing("export_onnx")),
+    "save_model": Action(ToPath, _writing("save_model")),
     "download": Action(SendFile, _download),
+    "shown": Action(Shown, lambda controls: controls.shown),
     "still": Action(Nothing, lambda controls: controls.send_still),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -63,7 +64,7 @@ class DiagramWidget(anywidget.AnyWidget):
     selected: traitlets.List[Any] = traitlets.List(traitlets.Unicode()).tag(sync=True)
     view = traitlets.Dict().tag(sync=True)
     overlay = _OverlayTrait().tag(sync=True)
-    overlays: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    overlay_data = traitlets.Bytes().tag(sync=True)  # packed: an overlay names every layer, and a click may change it
     height = traitlets.Unicode("620px").tag(sync=True)
 
     def __init__(self, document: GraphCollectionDocument | DiagramDocument, **traits: Any) -> None:
@@ -114,10 +115,15 @@ class DiagramWidget(anywidget.AnyWidget):
         """What is shown, as plain data, with the overlays."""
         return replace(self._document, overlays=tuple(self._made.values()), overlay=str(self.overlay))
 
+    @property
+    def overlays(self) -> list[dict[str, Any]]:
+        """The overlays as plain data."""
+        return [asdict(each) for each in self._made.values()]
+
     def _add(self, overlay: Overlay) -> None:
         self._made[overlay.name] = overlay
         with self.hold_sync():
-            self.overlays = [asdict(each) for each in self._made.values()]
+            self.overlay_data = packed(json.dumps(self.overlays, ensure_ascii=False))
             self.overlay = overlay.name
 
     @traitlets.validate("overlay")

@@ -1,0 +1,272 @@
+"""Compiling and comparing with the choices of a bench: at once, or in the background, one run after the other."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from prepbench.bench.captures import Captures
+from prepbench.bench.cards import Card, error_card
+from prepbench.bench.history import measured, new_run
+from prepbench.bench.queue import QueuedRun, RunQueue
+from prepbench.bench.run import Run
+from prepbench.bench.runs import Runs
+from prepbench.bench.state import BenchState, display_name, label_of
+from prepbench.bench.status import TARGET, RunStatus, StatusOfRuns
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.checks import check_function, check_progress
+from prepbench.compile import CompiledModel, KeptStages, compile_model
+from prepbench.inputs import Sample
+from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
+from prepbench.measure.comparison import Comparison
+from prepbench.measure.run import compare
+
+
+class Compiling(Runs):
+    """What a bench runs; see :class:`prepbench.Bench`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tracing_inputs: list[Sample],
+        calibration_inputs: list[Sample],
+        data: list[Any] | None,
+        metric: Callable[[Any, Any], Any] | None,
+    ) -> None:
+        self.tracing_inputs, self.calibration_inputs = tracing_inputs, calibration_inputs
+        self.data, self.metric = data, metric
+        self._captures = Captures(model, tracing_inputs)
+        self._captures.collection()  # samples that the model does not take are refused here
+        super().__init__(model, DynamicAxes.infer(tracing_inputs, model), calibrated=bool(calibration_inputs))
+        self._kept = KeptStages()
+        self._status = StatusOfRuns()
+        self._queue = RunQueue(self._changed)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> Job[Any] | None:
+        """The background job that runs, or ran last; None before the first."""
+        return self._queue.job
+
+    @property
+    def queue(self) -> tuple[QueuedRun, ...]:
+        """The runs that wait for the one that goes on, the next one first."""
+        return self._queue.waiting
+
+    @property
+    def turn(self) -> str:
+        """Which of several runs goes on, e.g. ``"1 of 3"``; "" for a single one."""
+        number, count = self._queue.turn
+        return f"{number} of {count}" if self._status.status.running and count > 1 else ""
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether a run with the current choices goes on or waits."""
+        return self._queue.has(self.state)
+
+    @property
+    def status(self) -> RunStatus:
+        """What goes on in the background."""
+        return self._status.status
+
+    def on_status(self, listener: Callable[[RunStatus], None]) -> Callable[[], None]:
+        """Call ``listener(status)`` while something runs in the background; returns a function that ends this."""
+        check_function("listener", listener, "listener(status)")
+        return self._status.listen(listener)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def compile(self, progress: ProgressCallback = report_nothing) -> CompiledModel:
+        """Calibrate and compile for each chosen target, then compare what was made with the float model.
+
+        What was captured and calibrated before is used again where it does not depend on what changed.
+
+        Args:
+            progress: receives each step; raise :class:`prepbench.Cancelled` from it to stop between batches.
+
+        Returns:
+            The compiled model of the last target; all of them are in :attr:`results`.
+
+        Raises:
+            PrepbenchError: the error of the first target that failed; the others are compiled all the same, and the
+                history tells what failed.
+        """
+        check_progress(progress)
+        return self._compile(self.state, progress)
+
+    def start(
+        self, progress: ProgressCallback = report_nothing, on_end: Callable[[BaseException | None], None] | None = None
+    ) -> Job[CompiledModel]:
+        """:meth:`compile` in a background thread, with the choices of now; it waits while another run goes on.
+
+        Args:
+            progress: receives each step, in the job's thread.
+            on_end: called once at the end, in the job's thread, with the error or None.
+
+        Returns:
+            The job, which can be waited for or cancelled. :attr:`queue` has it while it waits.
+        """
+        check_progress(progress)
+        check_function("on_end", on_end, "on_end(error)", optional=True)
+        run = QueuedRun.of(self.state, self.explained, self.float_name)
+        return self._enqueued(run, functools.partial(self._compile, run.state), progress, on_end)
+
+    def in_background(
+        self,
+        work: Callable[[ProgressCallback], Any],
+        progress: ProgressCallback = report_nothing,
+        on_end: Callable[[BaseException | None], None] | None = None,
+    ) -> Job[Any]:
+        """Run a method that takes ``progress``, such as :meth:`capture`, in a background thread.
+
+        Raises:
+            SettingsError: something runs already.
+        """
+        check_function("work", work, "work(progress)")
+        check_progress(progress)
+        check_function("on_end", on_end, "on_end(error)", optional=True)
+        return self._enqueued(None, work, progress, on_end)
+
+    def cancel(self) -> None:
+        """Ask what runs to stop, after which the next run of the queue begins; does nothing where nothing runs."""
+        self._queue.cancel()
+
+    def cancel_all(self) -> None:
+        """Empty the queue, and ask what runs to stop."""
+        self._queue.cancel_all()
+
+    def remove_queued(self, id: str) -> None:
+        """Remove a run that waits from the queue.
+
+        Raises:
+            UnknownNameError: no such run waits.
+        """
+        self._queue.remove(id)
+
+    def compare(self, progress: ProgressCallback = report_nothing) -> Comparison:
+        """Compare the float model and every result of this process; also kept in :attr:`comparison`."""
+        return self._compare(self.state, list(self.results), progress)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _enqueued(
+        self,
+        run: QueuedRun | None,
+        work: Callable[[ProgressCallback], Any],
+        progress: ProgressCallback,
+        on_end: Callable[[BaseException | None], None] | None,
+    ) -> Job[Any]:
+        name, targets = ("", ()) if run is None else (run.name, run.targets)
+
+        def begins() -> None:
+            seconds = next((run.stages for run in reversed(self.runs) if not run.error), {})
+            self._status.begin(f"{name} {', '.join(targets)}", targets, seconds)
+
+        def told(step: Progress) -> None:
+            self._status.step(step)
+            progress(step)
+
+        def ended(error: BaseException | None, goes_on: bool | None) -> None:
+            try:
+                if on_end is not None:
+                    on_end(error)
+            finally:
+                if goes_on is not None:
+                    self._told_end(run, error, goes_on)
+
+        return self._queue.add(run, work, told, begins, ended)
+
+    def _told_end(self, run: QueuedRun | None, error: BaseException | None, goes_on: bool) -> None:
+        notes = ["done" if error is None else "cancelled" if isinstance(error, Cancelled) else "failed"]
+        if error is None:
+            message = Card("info", "Captured again." if run is None else self.outcome())
+            reused = self.runs[-1].reused if run is not None and self.runs else ()
+            notes = [f"used again: {', '.join(reused)}", *notes] if reused else notes
+        elif isinstance(error, Cancelled):
+            message = Card("info", str(error))
+        else:
+            state = self.state if run is None else run.state
+            message = error_card(error, leaf_wrap=state.leaf_wrap)
+        self._status.end(message, *notes, goes_on=goes_on)
+
+    def _compile(self, state: BenchState, progress: ProgressCallback) -> CompiledModel:
+        made, errors = [], []
+        for number, target in enumerate(state.targets):
+            progress(Progress(TARGET, number, len(state.targets), display_name(target)))
+            try:
+                made.append(self._compiled(state.for_target(target), progress, together=state))
+            except (Cancelled, KeyboardInterrupt):
+                raise
+            except Exception as error:
+                errors.append(error)
+        if made:
+            self._compare(state, [run.name for run in made], progress)
+        if errors:
+            raise errors[0]
+        return self._history.compiled[made[-1].id]
+
+    def _compiled(self, state: BenchState, progress: ProgressCallback, *, together: BenchState) -> Run:
+        """Compile for the one target of ``state``; the run is in the history, also where it failed."""
+        began = time.monotonic()
+        explained = self.layer_rules.explained(state.quantization, state.rules)
+        quantized = any(layer.settings is not None for layer in explained)
+        label = label_of(explained, state.targets[0], self.float_name)
+        try:
+            compiled: CompiledModel = compile_model(
+                self._captures.model(state.fixes),
+                tracing_inputs=self.tracing_inputs,
+                calibration_inputs=self.calibration_inputs if quantized else None,
+                dynamic_axes=state.axes,
+                deployment_settings=state.targets[0],
+                quantization_settings=state.quantization if quantized else None,
+                layer_quantization_settings=(dict(state.rules) or None) if quantized else None,
+                compile_options=state.options,
+                leaf_modules=state.leaves,
+                fullgraph=state.fullgraph,
+                reuse=self._kept,
+                progress=progress,
+            )
+        except Exception as error:
+            if not isinstance(error, Cancelled):
+                name = self._history.free_name(f"{label} (failed)", {})
+                self._history.add(new_run(state, name, began, together, error=str(error)))
+                self._changed()
+            raise
+        name = self._history.free_name(label, state.to_json())
+        report = compiled.report
+        same = self._history.named(name)
+        if same is not None:  # a repeated compile becomes the newest
+            self._history.delete(same.id)
+        run = new_run(
+            state,
+            name,
+            began,
+            together,
+            report=report.layers,
+            stages=dict(report.seconds),
+            reused=report.reused,
+            size_bytes=report.size_bytes,
+        )
+        self._history.add(run, compiled)
+        self._changed()
+        return run
+
+    def _compare(self, state: BenchState, names: Sequence[str], progress: ProgressCallback) -> Comparison:
+        results = self.results
+        # the float model with the fixes, which are proven to change nothing: it can be timed as a graph
+        base = {self.float_name: self._captures.model(state.fixes)}
+        data = self.data if self.data is not None else self.calibration_inputs or self.tracing_inputs
+        candidates = {**base, **{name: results[name] for name in names}}
+        self.comparison = compare(candidates, data, metric=self.metric, progress=progress)
+        for name in names:
+            run = self._history.named(name)
+            if run is not None:
+                row = self.comparison[name]
+                self._history.replace(run.id, **measured(run, results[name], self.comparison, row))
+        self._changed()
+        return self.comparison
