@@ -29,7 +29,7 @@ REMEDY = re.compile(
 VALUES: Sequence[Any] = (
     None, True, 3, -1, 10**12, 2.5, float("nan"), "", "no such", "a\0b", b"bytes", [], [1], (1, "a"), {}, {0: 1},
     {"a": 1}, lambda: 0, object(), int, torch.nn.Linear, torch.ones(2, device="meta"), torch.eye(2).to_sparse(),
-    torch.ones(2, dtype=torch.complex64).conj().imag,
+    torch.ones(2, dtype=torch.complex64).conj().imag, "long " * 1000, [torch.ones(40, 40)], {"a": torch.ones(40, 40)},
 )  # fmt: skip
 
 
@@ -216,6 +216,7 @@ def check_refused(argument: Argument, value: Any) -> None:
     owner = argument.call.partition(".")[0]
     assert argument.name in text or f"{owner}.{argument.name}" in text, text
     assert REMEDY.search(text), text
+    assert len(text) < 1000, "the value itself is in the message"
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS, ids=lambda argument: f"{argument.call}-{argument.name}")
@@ -284,6 +285,9 @@ FIXED: dict[str, tuple[Callable[[], Any], str]] = {
     "a scripted model to prepare": (
         lambda: pb.prepare_model(torch.jit.script(Model()), inputs=SAMPLES), "model is a scripted module",
     ),
+    "samples in place of modules": (
+        lambda: pb.prepare_model(Model(), [torch.ones(40, 40)]), r"modules_to_exclude\[0\] is Tensor; give",
+    ),
     "a DataLoader of inputs and targets": (
         lambda: pb.compile_model(Model(), tracing_inputs=[[SAMPLES[0], 1]]), "data_transform_fn=lambda batch",
     ),
@@ -305,6 +309,13 @@ FIXED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a sparse tensor": (lambda: compiled()(SAMPLES[0].to_sparse()), r"ids must be.*to_dense\(\)"),
     "a tensor on meta": (lambda: compiled()(SAMPLES[0].to("meta")), "ids must be.*meta"),
+    "a nested tensor": (
+        lambda: compiled()(torch.nested.nested_tensor([SAMPLES[0], SAMPLES[1]])), r"ids must be.*to_padded_tensor",
+    ),
+    "an argument that is not there": (
+        lambda: pb.compile_model(Model(), tracing_inputs=SAMPLES, sampling=1),
+        r"no argument 'sampling'\. Extra options are",
+    ),
     "an index out of range": (lambda: compiled()(torch.tensor([1, 99])), "ids holds indices.*0 to 9, got 1 to 99"),
 }  # fmt: skip
 
