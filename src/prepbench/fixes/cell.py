@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import sys
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,188 +9,228 @@ from typing import Any
 import libcst as cst
 import torch
 
-from prepbench.fixes.site import Function, Part
-from prepbench.fixes.source_text import SourceText, does_the_same
-from prepbench.fixes.syntax import Expression, expression, read_names, text_of
-from prepbench.running.code_objects import CodePath
+from prepbench.fixes.cell_code import ChangedCode, changed_codes, defined, indented, key_of, method, variables_of
+from prepbench.fixes.cell_names import CellNames, files_of
+from prepbench.fixes.cell_places import Place, functions_in, places_of
+from prepbench.fixes.source_text import SourceText
+from prepbench.fixes.syntax import read_names, text_of
+
+_LIKE = '''def like(old, new):
+    """The function ``new`` with the globals, variables and defaults of ``old``."""
+    cells = dict(zip(old.__code__.co_freevars, old.__closure__ or ()))
+    closure = tuple(cells[name] for name in new.__code__.co_freevars)
+    made = types.FunctionType(new.__code__, old.__globals__, old.__name__, old.__defaults__, closure)
+    made.__kwdefaults__ = old.__kwdefaults__
+    return made
+
+'''
 
 
 def cell_of(model: torch.nn.Module, sources: Iterable[SourceText]) -> str:
-    """Python source that changes a model called ``model``; running it needs nothing else."""
+    """Python source that changes a model called ``model``; running it needs nothing else.
+
+    Classes get subclasses with the changed methods, and functions are defined anew; the lines below put them where the
+    model and the files that it comes from find them.
+    """
     changed = [source for source in sources if source.changes()]
     if not changed:
         return "# nothing was changed\n"
-    parts = [_FileCell(model, source).text() for source in changed]
-    return "\n".join(parts)
+    return _Cell(model, changed).text()
 
 
-class _FileCell:
-    """The changes of one file."""
+class _Cell:
+    """The changes of all files as one cell."""
 
-    def __init__(self, model: torch.nn.Module, source: SourceText) -> None:
-        self._model, self._source = model, source
-        old = source.original_codes()
-        self._nodes: dict[CodePath, Any] = {}
-        for path, code in source.codes().items():
-            if not does_the_same(code, old.get(path)) and (node := _node_of(source, code)) is not None:
-                self._nodes[path] = node
-        self._codes = {old[path]: path for path in self._nodes if path in old}
-        self._home = next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == source.file), None)
-        self._used: set[str] = set()
-        self._defined: set[str] = set()
+    def __init__(self, model: torch.nn.Module, sources: list[SourceText]) -> None:
+        self._codes: dict[tuple[str, types.CodeType], ChangedCode] = {}
+        for source in sources:
+            self._codes |= changed_codes(source)
+        self._places = places_of(model)
+        self._files = files_of(model, {source.file for source in sources})
+        self._names = CellNames(self._files)
+        self._live = {code for value in self._values() for code in self._changed_in(value)}
+        self._made: dict[type, str] = {}
+        self._functions: dict[int, str] = {}
 
     def text(self) -> str:
         """Imports, definitions, and the lines that swap them in."""
-        body = [*self._classes(), *self._functions(), *self._held()]
-        return "\n".join([*self._imports(), "", *body]) + "\n"
+        body = [*self._plain_functions(), *self._classes(), *self._held()]
+        if any("like(" in part for part in body):
+            body.insert(0, _LIKE)
+            self._names.library("types")
+        return "\n".join([*self._names.imports(), "", *body]) + "\n"
 
-    def _imports(self) -> list[str]:
-        names = vars(self._home) if self._home is not None else {}
-        in_notebook = self._home is None or self._home.__name__ == "__main__"
-        wanted = sorted(name for name in self._used - self._defined if name in names and not hasattr(builtins, name))
-        lines = ["import torch"] if "torch" in self._used and ("torch" not in names or in_notebook) else []
-        if wanted and not in_notebook:
-            assert self._home is not None
-            lines.append(f"from {self._home.__name__} import {', '.join(wanted)}")
-        return lines
+    def _values(self) -> Iterator[Any]:
+        """All functions, and all members of classes, that the model can reach."""
+        for place in self._places:
+            yield place.value
+            for kind in type(place.value).__mro__:
+                yield from vars(kind).values()
+        for names in self._files.values():
+            for value in names.values():
+                yield from vars(value).values() if isinstance(value, type) else [value]
 
-    # -- methods -------------------------------------------------------------------------------------------------------
+    def _changed_in(self, value: Any) -> Iterator[tuple[str, types.CodeType]]:
+        for function in functions_in(value):
+            if key_of(function.__code__) in self._codes:
+                yield key_of(function.__code__)
 
-    def _methods(self, kind: type) -> dict[str, Any]:
-        """The changed methods of a class as syntax."""
-        found = {}
-        for name, member in vars(kind).items():
-            plain = getattr(member, "__func__", member)
-            plain = getattr(plain, "__wrapped__", plain)
-            path = self._codes.get(plain.__code__) if isinstance(plain, types.FunctionType) else None
-            if path is not None:
-                found[name] = self._nodes[path]
-        return found
+    def _wanted(self, function: types.FunctionType) -> ChangedCode | None:
+        """The change of a function; none where only functions inside of it differ that live elsewhere."""
+        changed = self._codes.get(key_of(function.__code__))
+        if changed is None or changed.is_own:
+            return changed
+        inner = [code for code, other in self._codes.items() if other.is_inside(changed)]
+        return None if inner and all(code in self._live for code in inner) else changed
+
+    # -- functions of files --------------------------------------------------------------------------------------------
+
+    def _plain_functions(self) -> Iterator[str]:
+        """Functions that files have by name, and the lines that let these files use them."""
+        for file, names in self._files.items():
+            for name, value in list(names.items()):
+                for function in functions_in(value):
+                    changed = self._wanted(function)
+                    is_plain = changed is not None and changed.is_plain(file, name)
+                    if changed is None or not is_plain or id(value) in self._functions:
+                        continue
+                    own = self._names.taken(name, value)
+                    self._functions[id(value)] = own
+                    node = changed.function.with_changes(name=cst.Name(own))
+                    text = defined(self._names.applied(node, function))
+                    if changed.makes_defaults and function is value:
+                        where = self._names.where(name, names)
+                        text = f"defaults = {where}.__defaults__\n\n\n{text}\n\n\n{own}.__defaults__ = defaults"
+                    yield text + "\n"
+                    yield from self._names.assigned(value, own)
+
+    # -- classes -------------------------------------------------------------------------------------------------------
 
     def _classes(self) -> Iterator[str]:
-        """A subclass for each class of the model with changed methods, and the lines that make modules its own."""
-        made: dict[type, str] = {}
-        kinds = {type(module): None for module in self._model.modules()}
-        for kind in kinds:
-            yield from self._subclass(kind, made)
-        swapped = [kind for kind in kinds if kind in made]
-        for kind in self._autograd_functions():
-            yield from self._subclass(kind, made)
-            yield from self._assigned(kind.__name__, made[kind])
-        if swapped:
-            table = ", ".join(f"{kind.__name__}: {made[kind]}" for kind in swapped)
+        """A subclass for each class with changed methods, and the lines that make objects their own."""
+        wheres: dict[type, Place] = {}
+        for place in self._places:
+            wheres.setdefault(type(place.value), place)
+        for kind, place in wheres.items():
+            yield from self._subclass(kind, f"type({place.where})")
+        modules = [kind for kind in wheres if kind in self._made and issubclass(kind, torch.nn.Module)]
+        if modules:
+            table = ", ".join(f"{self._names.of_class(kind)}: {self._made[kind]}" for kind in modules)
             yield f"fixed = {{{table}}}"
             yield "for module in model.modules():\n    module.__class__ = fixed.get(type(module), type(module))\n"
+        for place in self._places:
+            made = self._made.get(type(place.value))
+            if made is not None and not place.is_registered:
+                yield f'object.__setattr__({place.where}, "__class__", {made})\n'
+        for kind in self._autograd_functions():
+            yield from self._subclass(kind, "")
+            if kind in self._made:
+                yield from self._names.assigned(kind, self._made[kind])
 
-    def _subclass(self, kind: type, made: dict[type, str]) -> Iterator[str]:
-        if kind in made or kind.__module__ == "builtins":
+    def _subclass(self, kind: type, where: str) -> Iterator[str]:
+        if kind in self._made or kind is object:
             return
-        for base in kind.__bases__:
-            yield from self._subclass(base, made)
-        methods = self._methods(kind)
-        bases = [made[base] for base in kind.__bases__ if base in made]
-        if not methods and not bases:
+        for index, base in enumerate(kind.__mro__[1:], 1):
+            if base in kind.__bases__:
+                yield from self._subclass(base, f"{where}.__mro__[{index}]")
+        members = self._members(kind)
+        bases = [self._made[base] for base in kind.__bases__ if base in self._made]
+        if not members and not bases:
             return
-        made[kind] = f"Fixed{kind.__name__.lstrip('_')}"
-        self._used.add(kind.__name__)
-        self._defined.add(made[kind])
-        body = [self._method(kind, node) for node in methods.values()] or ["pass"]
-        lines = "\n\n".join(_indented(part) for part in body)
-        yield f"class {made[kind]}({', '.join([kind.__name__, *bases])}):\n{lines}\n\n"
+        made = self._made[kind] = self._names.fresh(f"Fixed{kind.__name__.lstrip('_')}")
+        name, alias = self._names.class_name(kind, where)
+        lines: list[str] = []
+        free: dict[str, str] = {}
+        for member, function, changed in members:
+            node = method(changed.function, kind, name, member, vars(kind)[member], function)
+            lines.append(indented(defined(self._names.applied(node, function))))
+            free |= dict.fromkeys(variables_of(changed.function, function), f"{name}.{member}")
+        text = f"class {made}({', '.join([name, *bases])}):\n" + ("\n\n".join(lines) or "    pass")
+        for member, function, changed in members:
+            if changed.makes_defaults and function is vars(kind)[member]:
+                text += f"\n\n\n{made}.{member}.__defaults__ = {name}.{member}.__defaults__"
+        yield alias
+        yield f"{self._with_variables(made, text, free)}\n\n"
 
-    def _method(self, kind: type, node: cst.FunctionDef) -> str:
-        changed: Any = node.visit(_OutOfClass(kind.__name__, _first_parameter(node)))
-        self._used |= read_names(changed)
-        return _code(changed)
+    def _with_variables(self, made: str, text: str, free: dict[str, str]) -> str:
+        """A class whose methods read variables of a function around it."""
+        if not free:
+            return text
+        self._names.library("inspect")
+        values = [
+            f'{name}=inspect.getclosurevars(inspect.unwrap({where})).nonlocals["{name}"]'
+            for name, where in free.items()
+        ]
+        body = indented(f"{text}\n\nreturn {made}")
+        return f"def changed({', '.join(free)}):\n{body}\n\n\n{made} = changed({', '.join(values)})"
+
+    def _members(self, kind: type) -> list[tuple[str, types.FunctionType, ChangedCode]]:
+        """The changed functions of a class, with the names of the members that they belong to."""
+        found = []
+        for name, member in vars(kind).items():
+            for function in functions_in(member):
+                changed = self._wanted(function)
+                if changed is not None and changed.is_function:
+                    found.append((name, function, changed))
+        return found
 
     def _autograd_functions(self) -> list[type]:
-        values = vars(self._home).values() if self._home is not None else ()
-        kinds = [value for value in values if isinstance(value, type) and issubclass(value, torch.autograd.Function)]
-        return [kind for kind in kinds if self._methods(kind)]
+        values = [value for names in self._files.values() for value in names.values() if isinstance(value, type)]
+        return [kind for kind in dict.fromkeys(values) if issubclass(kind, torch.autograd.Function)]
 
-    # -- functions -----------------------------------------------------------------------------------------------------
-
-    def _functions(self) -> Iterator[str]:
-        """Functions of the file itself."""
-        for path, node in self._nodes.items():
-            name = path[0][0]
-            if len(path) == 1 and isinstance(node, cst.FunctionDef):
-                self._used |= read_names(node) - {name}
-                self._defined.add(name)
-                yield _code(node) + "\n"
-                yield from self._assigned(name, name)
-
-    def _assigned(self, name: str, value: str) -> Iterator[str]:
-        """The line that lets the file of the user's use a changed function."""
-        if self._home is not None and self._home.__name__ != "__main__":
-            yield f"import sys\n\nsys.modules[{self._home.__name__!r}].{name} = {value}\n"
+    # -- functions that objects hold -----------------------------------------------------------------------------------
 
     def _held(self) -> Iterator[str]:
-        """Functions that modules hold: lambdas, and those with variables of a function around them."""
-        for where, function in _held_functions(self._model):
-            path = self._codes.get(function.__code__)
-            if path is None or (len(path) == 1 and isinstance(self._nodes[path], cst.FunctionDef)):
-                continue
-            node, free = self._nodes[path], function.__code__.co_freevars
-            self._used |= read_names(node) - set(free)
-            inner = (
-                f"return {_code(node)}" if isinstance(node, cst.Lambda) else f"{_code(node)}\n\nreturn {path[-1][0]}"
-            )
-            yield f"def changed({', '.join(free)}):\n{_indented(inner)}\n\n"
-            yield f"{where} = changed(*[cell.cell_contents for cell in {where}.__closure__ or ()])\n"
+        """Functions that the model holds: lambdas, bound methods, and those with variables of a function around."""
+        for place in self._places:
+            definitions: list[str] = []
+            image = self._image(place.value, place.where, definitions)
+            if image:
+                yield "".join(definitions) + place.set_to(image) + "\n"
+        for names in self._files.values():
+            for name, value in list(names.items()):
+                is_function = isinstance(value, types.FunctionType) and id(value) not in self._functions
+                if not is_function or self._wanted(value) is None:
+                    continue
+                definitions = []
+                where = self._names.read(name, value, names)
+                image = self._image(value, where, definitions)
+                if image:
+                    yield "".join(definitions) + "\n".join(self._names.assigned(value, image))
 
+    def _image(self, value: Any, where: str, definitions: list[str]) -> str:
+        """An expression for what stands for a value; "" where it stays."""
+        if id(value) in self._functions:
+            return self._functions[id(value)]
+        if isinstance(value, types.MethodType):
+            is_found = getattr(value.__self__, value.__func__.__name__, None) == value
+            if is_found and any(self._changed_in(value.__func__)):
+                return f"{where}.__self__.{value.__func__.__name__}"
+            image = "" if is_found else self._image(value.__func__, f"{where}.__func__", definitions)
+            return f"{self._names.library('types')}.MethodType({image}, {where}.__self__)" if image else ""
+        if hasattr(value, "func") and hasattr(value, "keywords"):
+            image = self._image(value.func, f"{where}.func", definitions)
+            library = self._names.library("functools")
+            return f"{library}.partial({image}, *{where}.args, **{where}.keywords)" if image else ""
+        if not isinstance(value, types.FunctionType):
+            return ""
+        changed = self._wanted(value)
+        return self._function(changed, value, where, definitions) if changed is not None else ""
 
-def _held_functions(model: torch.nn.Module) -> list[tuple[str, types.FunctionType]]:
-    """The functions that modules have as attributes, with the expression that reads them."""
-    found = []
-    for fqn, module in model.named_modules():
-        owner = f"model.get_submodule({fqn!r})" if fqn else "model"
-        for name, value in vars(module).items():
-            if isinstance(value, types.FunctionType):
-                found.append((f"{owner}.{name}", value))
-    return found
-
-
-def _node_of(source: SourceText, code: types.CodeType) -> Function | None:
-    """The syntax of a function's code; None for a class's."""
-    part = Part.at(source, code.co_firstlineno)
-    for node in part.functions(code.co_firstlineno):
-        name = "<lambda>" if isinstance(node, cst.Lambda) else node.name.value
-        first = min([part.place(node)[0], *(part.place(each)[0] for each in getattr(node, "decorators", ()))])
-        if (code.co_name, code.co_firstlineno) == (name, first):
-            return node
-    return None
-
-
-class _OutOfClass(cst.CSTTransformer):
-    """Writes a method so that it means the same in a subclass: ``super()`` and private names say their class."""
-
-    def __init__(self, kind: str, first: str) -> None:
-        super().__init__()
-        self._kind, self._first = kind, first
-
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Expression:
-        if text_of(updated_node.func) == "super" and not updated_node.args:
-            return expression(f"super({self._kind}, {self._first})")
-        return updated_node
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
-        name = updated_node.value
-        if name.startswith("__") and not name.endswith("__"):
-            return updated_node.with_changes(value=f"_{self._kind.lstrip('_')}{name}")
-        return updated_node
-
-
-def _first_parameter(node: cst.FunctionDef) -> str:
-    return node.params.params[0].name.value if node.params.params else "self"
-
-
-def _code(node: cst.CSTNode) -> str:
-    """A definition at the left margin."""
-    if isinstance(node, cst.FunctionDef):
-        node = node.with_changes(leading_lines=())
-    return cst.Module([]).code_for_node(node).rstrip()
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" if line.strip() else line for line in text.splitlines())
+    def _function(self, changed: ChangedCode, value: types.FunctionType, where: str, definitions: list[str]) -> str:
+        node, free = changed.without_defaults(), value.__code__.co_freevars
+        if "torch" in read_names(node) and "torch" not in value.__globals__:
+            self._names.library("torch")
+            definitions.append(f'{where}.__globals__["torch"] = torch\n\n')
+        if isinstance(node, cst.Lambda):
+            new = text_of(node)
+        else:
+            new = self._names.fresh(node.name.value)
+            definition = defined(node.with_changes(name=cst.Name(new), decorators=()))
+            definitions.append("" if free else f"{definition}\n\n\n")
+        if free:
+            name = self._names.fresh("changed")
+            inner = f"return {new}" if isinstance(node, cst.Lambda) else f"{definition}\n\nreturn {new}"
+            definitions.append(f"def {name}({', '.join(free)}):\n{indented(inner)}\n\n\n")
+            new = f"{name}({', '.join('None' for _ in free)})"
+        return f"like({where}, {new})"

@@ -253,7 +253,7 @@ class _Visit:
             self._replace(vars(value), vars(value).items())
             kind = self._images.type(type(value))
             if kind is not type(value):
-                value.__class__ = kind
+                object.__setattr__(value, "__class__", kind)  # frozen dataclasses, too
 
     def _replace(self, table: Any, items: Any) -> None:
         for key, part in list(items):
