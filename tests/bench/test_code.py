@@ -80,3 +80,18 @@ def test_the_float_model_is_called_by_its_dtype() -> None:
     assert [row.name for row in bench.comparison.rows] == ["bfloat16", "bfloat16 PyTorch eager"]
     assert list(bench.results) == ["bfloat16 PyTorch eager"]
     assert "float32" not in bench.outcome()
+
+
+def test_settings_of_layers_are_indented_with_the_call_they_belong_to(net: nn.Module, samples: list[torch.Tensor]) -> None:
+    bench = pb.Bench(net, tracing_inputs=samples, calibration_inputs=samples)
+    bench.set_targets([pb.OnnxRuntimeDeployment(), pb.EagerDeployment()])
+    bench.set_layers(["0"], "weights_num_bits", 4)
+    scope: dict[str, Any] = {"model": net, "batches": samples}
+    code = bench.code(scope)
+    lines = code.splitlines()
+    opening = next(line for line in lines if "layer_quantization_settings={" in line)
+    rule, closing = lines[lines.index(opening) + 1 : lines.index(opening) + 3]
+    indents = [len(line) - len(line.lstrip()) for line in (opening, rule, closing)]
+    assert indents == [8, 12, 8]
+    exec(code, scope)
+    assert len(scope["compiled"]) == 2

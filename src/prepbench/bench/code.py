@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from textwrap import indent
 from typing import Any
 
 from prepbench.bench.names import Named
@@ -44,7 +45,7 @@ def code_for(
     else:
         lines += ["targets = {", *(f"    {label!r}: {_call(target)}," for label, target in labels.items()), "}"]
         lines += ["compiled = {", "    name: pb.compile_model("]
-        lines += [f"    {line}" for line in _call_lines(state, explained, called, "target")]
+        lines += [indent(line, "    ") for line in _call_lines(state, explained, called, "target")]
         lines += ["    )", "    for name, target in targets.items()", "}"]
         compiled = "**compiled"
     return "\n".join([*lines, _comparison(compiled, called, base)]) + "\n"
