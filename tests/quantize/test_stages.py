@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from prepbench.document.failures import with_lines
+from prepbench.document.model import Failure
 from prepbench.errors import CalibrationError, SettingsError
 from prepbench.inputs import normalize_samples
 from prepbench.jobs import Cancelled, Progress
@@ -60,10 +62,15 @@ class Opaque(nn.Module):
 
 
 def test_a_layer_inside_a_leaf_wrapped_module_says_so() -> None:
-    rows = {
-        row.fqn: row.summary for row in observe(Opaque(), torch.randn(2, 4), leaves={"sorts": "data decides"}).layers
-    }
+    leaf = Failure("sorts", "ModuleDict", "data decides", "", "")
+    rows = {row.fqn: row.summary for row in observe(Opaque(), torch.randn(2, 4), leaves=[leaf]).layers}
     assert rows == {"body": "int8", "sorts.inner": "float: inside the leaf module sorts (data decides)"}
+
+
+def test_a_layer_that_only_lines_which_are_a_leaf_may_call_says_so() -> None:
+    leaf = with_lines(Failure("sorts", "ModuleDict", "data decides", "", ""), (3, 4))
+    rows = {row.fqn: row.summary for row in observe(Opaque(), torch.randn(2, 4), leaves=[leaf]).layers}
+    assert rows["sorts.inner"].startswith("float: not called on the tracing inputs, or only by lines 3 to 4 of sorts")
 
 
 def test_attention_and_recurrent_layers_are_layers_too() -> None:

@@ -156,7 +156,7 @@ class Outer(nn.Module):
     tensors((6, 4)),
     failed=("1", "1.gate"),
     kinds=(BRANCH, BRANCH),
-    leaves=("1",),
+    leaves=("1.gate", "1"),
 )
 def leaf_inside_a_leaf():
     return nn.Sequential(nn.Linear(4, 4), Outer(), nn.Linear(4, 4))
@@ -219,7 +219,7 @@ class CallsCounts(nn.Module):
         return y / (n + 1) if n > 3 else y
 
 
-@case(tensors((6, 4), (9, 4)), tensors((7, 4)), failed=("", "counts"), kinds=(NUMBER, NUMBER), leaves=("",))
+@case(tensors((6, 4), (9, 4)), tensors((7, 4)), failed=("", "counts"), kinds=(NUMBER, NUMBER), leaves=("counts", ""))
 def number_that_data_decides():
     return CallsCounts()
 
@@ -242,7 +242,11 @@ class Consumes(nn.Module):
 
 
 @case(
-    tensors((2, 4), (3, 4)), tensors((6, 4)), failed=("1.0", "1.0.tokens"), kinds=(ITERATION, BRANCH), leaves=("1.0",)
+    tensors((2, 4), (3, 4)),
+    tensors((6, 4)),
+    failed=("1.0", "1.0.tokens"),
+    kinds=(ITERATION, BRANCH),
+    leaves=("1.0.tokens",),
 )
 def iterator_inside():
     return nn.Sequential(nn.Linear(4, 4), nn.Sequential(Consumes(), nn.ReLU()))

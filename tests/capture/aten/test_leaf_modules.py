@@ -64,7 +64,7 @@ def test_only_the_failing_module_becomes_an_operator() -> None:
     targets = [str(node.target) for node in captured.program.graph.nodes]
     assert any("conv2d" in target for target in targets)
     assert not any(".item." in target or "assert" in target for target in targets)
-    assert sum("conv2d" in target for target in targets) == 1
+    assert sum("conv2d" in target for target in targets) == 3  # the stem, and that of the gate in each call
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 16, 16), (2, 3, 20, 24), (5, 3, 31, 18), (7, 3, 64, 64)])
@@ -218,7 +218,7 @@ def test_a_leaf_refuses_to_share_memory_that_is_written_into_later(where: str) -
     captured = capture(model, [-torch.rand(2, 4), -torch.rand(3, 4)], fullgraph=False)
     assert [leaf.fqn for leaf in captured.leaves] == ["same"]
     assert_equal(captured, model, below)
-    with pytest.raises(CaptureError, match=r"same returned memory of its argument.*clone"):
+    with pytest.raises(CaptureError, match=r"Line \d+ of same: .*memory of its argument.*clone"):
         captured.program.module()(-below)
     captured = capture(model, [torch.rand(2, 4), torch.rand(3, 4)], fullgraph=False)
     assert [(leaf.fqn, leaf.kind) for leaf in captured.leaves] == [("", "mutation")]

@@ -277,9 +277,9 @@ def _real(
         outputs = learned.tensors_of(leaves, output, (args, kwargs))
         if is_written_into() and _share_memory(pytree.tree_leaves(output), leaves):
             raise UnknownOutputsError(
-                f"The leaf module {fqn or 'of the whole model'} returned memory of its argument, and the captured "
-                "graph writes into one of them later, which the other would not see. Return a copy (.clone()), or make "
-                "the module that calls it the leaf (leaf_modules=)."
+                f"{learned.name}: a leaf returned memory of its argument, and the captured graph writes into one of "
+                "them later, which the other would not see. Return a copy (.clone()), or make the module around it the "
+                "leaf (leaf_modules=)."
             )
         separate = _without_aliases(outputs, [*arguments, *leaves])
         return _returned(separate + [leaves[index] for index in changed])
