@@ -82,7 +82,9 @@ def test_the_float_model_is_called_by_its_dtype() -> None:
     assert "float32" not in bench.outcome()
 
 
-def test_settings_of_layers_are_indented_with_the_call_they_belong_to(net: nn.Module, samples: list[torch.Tensor]) -> None:
+def test_settings_of_layers_are_indented_with_the_call_they_belong_to(
+    net: nn.Module, samples: list[torch.Tensor]
+) -> None:
     bench = pb.Bench(net, tracing_inputs=samples, calibration_inputs=samples)
     bench.set_targets([pb.OnnxRuntimeDeployment(), pb.EagerDeployment()])
     bench.set_layers(["0"], "weights_num_bits", 4)
