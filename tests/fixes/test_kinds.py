@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -86,6 +87,82 @@ def test_a_parameter_is_assigned_in_python_as_before() -> None:
     assert torch.equal(model.fc.weight, before)
     fixed.model(x)
     assert torch.equal(fixed.model.fc.weight, before * 0.5)  # type: ignore[union-attr]
+
+
+class PicksHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(4, 2) for _ in range(3)])
+
+    def forward(self, x, number):
+        return self.heads[int(number)](x)
+
+
+def test_a_number_out_of_range_is_refused_as_before() -> None:
+    torch.manual_seed(0)
+    samples = [(drawn(1, 2, 4), torch.tensor(1)), (drawn(2, 3, 4), torch.tensor(2))]
+    model = PicksHead()
+    fixed = pb.fix(model, samples)
+    assert fixed.passed
+    program = pb.capture(fixed.model, samples).program.module()
+    x = samples[0][0]
+    for number in (-3, -1, 0, 2):
+        assert torch.allclose(fixed.model(x, torch.tensor(number)), model(x, torch.tensor(number)))
+        assert torch.allclose(program(x, torch.tensor(number)), model(x, torch.tensor(number)))
+    for number in (3, -4, 7):
+        for refuses in (model, fixed.model, program):
+            with pytest.raises((IndexError, RuntimeError)):
+                refuses(x, torch.tensor(number))
+
+
+class CountsPositive(nn.Module):
+    """Counts in Python, and reads it later."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        if x.sum() > 0:
+            self.calls = self.calls + 1
+        return x + self.calls
+
+
+def test_what_a_graph_does_not_keep_is_no_fix() -> None:
+    fixed = pb.fix(CountsPositive(), [drawn(1, 2, 4), drawn(2, 3, 4)])
+    assert not fixed.applied
+    assert not fixed.passed
+
+
+class AsksInTurn(nn.Module):
+    def forward(self, x):
+        s = x.sum()
+        if s > 3:
+            y = x * 3
+        elif s > 0:
+            y = x.abs()
+        else:
+            y = -x
+        return y
+
+
+def test_questions_in_turn_are_branches() -> None:
+    fixed = pb.fix(AsksInTurn(), [drawn(1, 2, 4), drawn(2, 3, 4)])
+    assert fixed.passed
+    for number in (-1.0, 0.1, 5.0):
+        x = torch.full((2, 4), number)
+        assert torch.equal(fixed.model(x), AsksInTurn()(x))
+
+
+class TakesRoot(nn.Module):
+    def forward(self, x):
+        return x / math.sqrt(x.sum()) if x.shape[1] > 1 else x
+
+
+def test_what_numbers_refuse_and_tensors_do_not_is_told() -> None:
+    fixed = pb.fix(TakesRoot(), [drawn(1, 2, 4).abs(), drawn(2, 3, 4).abs()])
+    assert fixed.passed
+    assert "where the original raises ValueError (math domain error)" in fixed.applied[0].proof
 
 
 @pytest.mark.parametrize(

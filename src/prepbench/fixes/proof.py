@@ -43,6 +43,7 @@ class Proof:
         calls: on how many calls it was equal.
         sides: how many sides of conditions these took.
         errors: how many of the calls raise.
+        instead: what the original raises where the change gives NaN or infinity.
     """
 
     problem: str = ""
@@ -50,6 +51,7 @@ class Proof:
     sides: int = 0
     errors: int = 0
     taken: set[tuple[Place, bool]] = field(default_factory=set)
+    instead: str = ""
 
     @property
     def text(self) -> str:
@@ -59,6 +61,8 @@ class Proof:
             parts.append(f"both sides of {self.sides} condition{'s' * (self.sides != 1)}")
         if self.errors:
             parts.append(f"{self.errors} of them raise as the original does")
+        if self.instead:
+            parts.append(f"where the original raises {self.instead}, the tensors have a value, such as nan or inf")
         return ", ".join(parts)
 
 
@@ -74,7 +78,7 @@ def _observed(original: torch.nn.Module, trial: Trial) -> Observed | None:
         expected = answer(original, trial)
     except TimeLimitReached:
         return None
-    return Observed(trial, expected, original) if expected.error is None or expected.is_wanted else None
+    return Observed(trial, expected, original) if expected.is_told else None
 
 
 def prove(
@@ -96,7 +100,8 @@ def prove(
     with_gradients = _chosen_for_gradients(observed)
     for one in observed:
         problem = _compared(changed, one, is_compiling=False)
-        if problem == _REFUSED:
+        if problem in (_REFUSED, _VALUE):
+            proof.instead = proof.instead or (_error_text(one.expected.error) if problem == _VALUE else "")
             continue
         if not problem and id(one) in with_gradients:
             problem = _gradient_problem(one, changed)
@@ -142,8 +147,10 @@ def _compared(changed: torch.nn.Module, one: Observed, is_compiling: bool) -> st
         return "it does not come to an end"
     if got.error is not None and ASSUMED in str(got.error) and not one.trial.is_given:
         return _REFUSED
+    if expected.is_of_numbers:
+        return _VALUE if got.error is None else ""
     if expected.error is not None:
-        return _error_problem(expected.error, got, is_compiling)
+        return _error_problem(expected, got, is_compiling)
     if got.error is not None:
         return f"it raises {type(got.error).__name__}: {str(got.error).splitlines()[0] if str(got.error) else ''}"
     found = difference(expected.outcome, got.outcome, REWRITTEN)
@@ -154,14 +161,25 @@ def _compared(changed: torch.nn.Module, one: Observed, is_compiling: bool) -> st
 
 _REFUSED = "refused"
 """What a call is that does not keep to an assumption."""
+_VALUE = "a value"
+"""What a call is that gives NaN or infinity where Python's numbers raise."""
 
 
-def _error_problem(expected: Exception, got: Answer, is_compiling: bool) -> str:
+def _error_text(error: Exception | None) -> str:
+    return f"{type(error).__name__} ({str(error).splitlines()[0] if str(error) else ''})"
+
+
+def _error_problem(answered: Answer, got: Answer, is_compiling: bool) -> str:
+    expected = answered.error
     if got.error is None:
         return f"the original raises {type(expected).__name__}, and it does not"
     same = type(got.error) is type(expected) and str(got.error) == str(expected)
-    # while a graph is made an assertion stands for every error
-    return "" if same or is_compiling else f"it raises {type(got.error).__name__} in place of {type(expected).__name__}"
+    # while a graph is made an assertion stands for every error, and each container has its own words for what it lacks
+    return (
+        ""
+        if same or is_compiling or answered.is_lookup
+        else f"it raises {type(got.error).__name__} in place of {type(expected).__name__}"
+    )
 
 
 def _gradient_problem(one: Observed, changed: torch.nn.Module) -> str:
@@ -196,6 +214,8 @@ def program_problem(program: torch.nn.Module, observed: Sequence[Observed]) -> s
         except Exception as error:
             if one.expected.error is None and (ASSUMED not in str(error) or one.trial.is_given):
                 return f"its graph raises {type(error).__name__}"
+            continue
+        if one.expected.is_of_numbers:
             continue
         if one.expected.error is not None:
             return f"the original raises {type(one.expected.error).__name__}, and its graph does not"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -45,10 +45,32 @@ class Answer:
         is_wanted: whether the user's own ``raise`` or ``assert`` raised it.
     """
 
+    LOOKUPS: ClassVar = (IndexError, KeyError)
+    """What asks for something that is not there: no change may find anything there."""
+    NUMBERS: ClassVar = (ZeroDivisionError, OverflowError, ValueError)
+    """What Python's numbers refuse, where tensors give NaN or infinity."""
+
     outcome: Outcome | None = None
     written: dict[str, torch.Tensor] = field(default_factory=dict)
     error: Exception | None = None
     is_wanted: bool = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the call belongs to what the model does: it gives a result, or an error that means something."""
+        return self.error is None or self.is_wanted or self.is_lookup or self.is_of_numbers
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether something was asked for that is not there."""
+        return isinstance(self.error, self.LOOKUPS) and not self.is_wanted
+
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether a Python number raised it that tensors have a value for."""
+        texts = ("math domain", "math range", "division by zero", "cannot convert float", "too large")
+        is_kind = isinstance(self.error, self.NUMBERS) and not self.is_wanted
+        return is_kind and any(text in str(self.error) for text in texts)
 
 
 @dataclass(frozen=True)

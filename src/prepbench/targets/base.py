@@ -105,12 +105,12 @@ class Target(ABC):
         return self.types_without_kernels
 
     def check_leaves(self, leaves: Sequence[Failure]) -> None:
-        """Raise ``TargetError`` that names the leaf modules when the target cannot run them."""
+        """Raise ``TargetError`` that names the leaves when the target cannot run them."""
         if leaves and not self.runs_leaves:
             remedy = leaves[0].remedy.rstrip(".")
-            first = f"Rewrite the module ({remedy})" if remedy else "Give fullgraph=False, and they run in PyTorch"
+            first = f"Rewrite them ({remedy})" if remedy else "Give fullgraph=False, and they run in PyTorch"
             raise TargetError(
-                f"{self.display_name} cannot run leaf modules, because they call back into Python. Leaf modules: "
+                f"{self.display_name} cannot run leaves, because they call back into Python. Leaves: "
                 f"{'; '.join(map(_described, leaves))}. {first}, or compile with "
                 "deployment_settings=InductorDeployment(), which runs them."
             )

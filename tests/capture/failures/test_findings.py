@@ -63,7 +63,24 @@ class Scaled(nn.Module):
         return x * scale
 
 
+class Catches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return torch.linalg.cholesky(x.T @ x + torch.eye(4))
+        except RuntimeError:
+            return x.T @ x
+
+
+class CatchesToTell(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return torch.linalg.cholesky(x.T @ x + torch.eye(4))
+        except RuntimeError as error:
+            raise ValueError("not positive definite") from error
+
+
 CASES: dict[str, tuple[Any, Any, str, str]] = {
+    "caught": (Catches, SAMPLES, "errors are not caught", "no sample raised it: the graph has no handler"),
     "training": (Trained, SAMPLES, "training flag fixed", "self.training, which is False"),
     "buffer": (Counter, SAMPLES, "state changed", "buffer 1.steps"),
     "input": (Doubles, SAMPLES, "input changed in place", "argument"),
@@ -130,3 +147,7 @@ def test_the_same_model_gives_the_same_text() -> None:
     model = nn.Sequential(Trained(), Counter(), Noisy()).eval()
     random.seed(1)
     assert pb.capture(model, SAMPLES).findings == pb.capture(model, SAMPLES).findings
+
+
+def test_a_handler_that_raises_itself_is_nothing_to_tell() -> None:
+    assert pb.capture(CatchesToTell(), SAMPLES).findings == ()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -106,7 +108,55 @@ class CallsWithData(AssignsData):
         return torch.func.functional_call(self.fc, {"weight": self.fc.weight.detach().clamp(-0.1, 0.1)}, (x,))
 
 
+class Interpolates(nn.Module):
+    def forward(self, x):
+        return torch.from_numpy(np.interp(x.detach().numpy(), [-9.0, 9.0], [0.0, 9.0]))
+
+
+class InterpolatesInTorch(nn.Module):
+    def forward(self, x):
+        return (x.double() + 9) / 2
+
+
+class CopiesLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return copy.deepcopy(self.fc)(x)
+
+
+class CallsLayer(CopiesLayer):
+    def forward(self, x):
+        return torch.func.functional_call(self.fc, dict(self.fc.named_parameters()), (x,))
+
+
+class LooksFor(nn.Module):
+    def forward(self, x):
+        return x if 3 in x.long() else -x
+
+
+class ComparesWith(nn.Module):
+    def forward(self, x):
+        return torch.where((x.long() == 3).any(), x, -x)
+
+
+class GoesOverRows(nn.Module):
+    def forward(self, x):
+        return torch.stack([row.cumsum(0) * 2 for row in x])
+
+
+class MapsRows(nn.Module):
+    def forward(self, x):
+        return torch.vmap(lambda row: row.cumsum(0) * 2)(x)
+
+
 CASES = [
+    (Interpolates, InterpolatesInTorch, "numpy call", "float64"),
+    (CopiesLayer, CallsLayer, "unsupported operator", "torch.func.functional_call"),
+    (LooksFor, ComparesWith, "data-dependent branch", "torch.where"),
+    (GoesOverRows, MapsRows, "shape specialisation", "torch.vmap"),
     (Raises, RaisesInPython, "data-dependent branch", "is_compiling"),
     (Asserts, AssertsInGraph, "data-dependent branch", "_assert_async"),
     (Halves, HalvesWithMask, "data-dependent branch", "fixed number of times"),
@@ -125,7 +175,14 @@ def test_the_advice_is_true_for_the_case(failing: Any, advised: Any, kind: str, 
     assert failure.kind == kind
     assert advice in failure.remedy
     assert "check that" not in failure.remedy
-    assert pb.capture(advised(), SAMPLES).leaves == ()
+    torch.manual_seed(0)
+    captured = pb.capture(advised(), SAMPLES)
+    assert captured.leaves == ()
+    for sample in SAMPLES:
+        torch.manual_seed(0)
+        expected = failing()(sample)
+        assert expected.dtype == captured.program.module()(sample).dtype
+        torch.testing.assert_close(captured.program.module()(sample), expected)
 
 
 @pytest.mark.parametrize("failing", [Raises, Asserts, Halves])
@@ -133,3 +190,9 @@ def test_nobody_is_told_to_choose_between_results_where_there_is_one(failing: An
     with pytest.raises(FullGraphError) as caught:
         pb.capture(failing(), SAMPLES)
     assert "Compute both sides" not in caught.value.failures[0].remedy
+
+
+def test_a_leaf_is_not_told_to_become_one() -> None:
+    (leaf,) = pb.capture(Chooses(), SAMPLES, fullgraph=False).leaves
+    assert "torch.where" in leaf.remedy
+    assert "leaf" not in leaf.remedy

@@ -19,7 +19,7 @@ from prepbench.capture.aten.leaf_modules import (
 )
 from prepbench.capture.aten.leaf_operators import LeafOperators
 from prepbench.capture.aten.module_records import ModuleRecords
-from prepbench.capture.failures.describe import describe_failure
+from prepbench.capture.failures.describe import as_leaf, describe_failure
 from prepbench.capture.failures.wrong_programs import WrongProgram, problem
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample, varied
@@ -193,7 +193,7 @@ class Attempts:
             self._use(self._cuts.model)
         new = new or {"": error}
         for fqn, reason in new.items():
-            self._leaves[fqn] = self._describe(fqn, reason)
+            self._leaves[fqn] = as_leaf(self._describe(fqn, reason))
         self._leaves = {fqn: self._leaves[fqn] for fqn in outermost(self._leaves)}
         return True
 
@@ -215,7 +215,8 @@ class Attempts:
         used = self._operators.in_graph(program.graph)
         leaves = {fqn: leaf for fqn, leaf in self._cuts.leaves.items() if fqn in used}
         return [
-            with_lines(self._describe(leaf.owner_fqn, leaf.reason), leaf.outlined.lines) for leaf in leaves.values()
+            with_lines(as_leaf(self._describe(leaf.owner_fqn, leaf.reason)), leaf.outlined.lines)
+            for leaf in leaves.values()
         ]
 
     def _around_shared_memory(self) -> dict[str, Exception]:

@@ -9,10 +9,22 @@ from __future__ import annotations
 
 import linecache
 import re
+from dataclasses import replace
 
 import torch
 
-from prepbench.capture.failures.reasons import BRANCH, CHECK_REMEDY, LOOP_REMEDY, REASONS, UNSUPPORTED, Reason
+from prepbench.capture.failures.reasons import (
+    BRANCH,
+    CHECK_REMEDY,
+    LOOP_REMEDY,
+    REASONS,
+    ROWS_REMEDY,
+    SHAPE,
+    SIZES_DECIDE_REMEDY,
+    UNSUPPORTED,
+    Reason,
+    without_leaf_hint,
+)
 from prepbench.document.model import Failure
 from prepbench.errors import printable
 from prepbench.running.source_lines import code_frame, forward_place, place_in_stack_trace, source_line, user_place
@@ -44,8 +56,17 @@ def describe_failure(
     message = normalize_message(error)
     reason = _reason_of(error, message, source.code if source else "")
     frame = code_frame(*place) if place else ""
-    remedy = _remedy_of_branch(place, reason.remedy) if place and reason.kind == BRANCH else reason.remedy
+    remedy = reason.remedy
+    if place and reason.kind == BRANCH:
+        remedy = _remedy_of_branch(place, remedy)
+    elif source and reason.kind == SHAPE:
+        remedy = _remedy_of_size(source.code, remedy)
     return Failure(fqn, module_type, reason.kind, type(error).__name__, message, source, remedy, frame)
+
+
+def as_leaf(failure: Failure) -> Failure:
+    """The failure as the reason of a leaf, which need not be told to become one."""
+    return replace(failure, remedy=without_leaf_hint(failure.remedy))
 
 
 def _remedy_of_branch(place: tuple[str, int], remedy: str) -> str:
@@ -55,6 +76,13 @@ def _remedy_of_branch(place: tuple[str, int], remedy: str) -> str:
     if is_check:
         return CHECK_REMEDY
     return LOOP_REMEDY if here.startswith("while ") else remedy
+
+
+def _remedy_of_size(code: str, remedy: str) -> str:
+    """What to do about a size that is fixed: at a loop over it, and at a question about it."""
+    if re.match(r"(async )?for |.*[(\[{].* for .+ in ", code):
+        return ROWS_REMEDY
+    return SIZES_DECIDE_REMEDY if re.match(r"(if|elif|while) |.* if .+ else ", code) else remedy
 
 
 def describe_node(node: torch.fx.Node, message: str, remedy: str) -> Failure:

@@ -1,4 +1,4 @@
-"""What a successful capture assumes: training flags, constants, randomness, state that changes."""
+"""What a successful capture assumes: training flags, constants, randomness, state that changes, errors not caught."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.operators import schema_of
+from prepbench.capture.failures.caught_errors import findings_of_tries
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
 from prepbench.running.first_calls import built_buffers
@@ -41,6 +42,7 @@ def findings_of_program(model: torch.nn.Module, program: Program, samples: Seque
                 *_built_by_calls(model, program),
                 *_random_operators(program),
                 *_changed_attributes(model, samples),
+                *findings_of_tries(program),
             )
         )
     )

@@ -44,6 +44,16 @@ _LEAF_HINT = (
     "compile_model, else RobustTracer.register_leaf)"
 )
 
+_SCRIPTED_HINT = "; or keep it as a leaf, with fullgraph=False"
+
+
+def without_leaf_hint(remedy: str) -> str:
+    """A remedy for what is a leaf already."""
+    for hint in (f"; {_LEAF_HINT}", f", {_LEAF_HINT}", _SCRIPTED_HINT):
+        remedy = remedy.replace(hint, "")
+    return remedy
+
+
 BRANCH = "data-dependent branch"
 NUMBER = "item() / Python number from a tensor"
 NUMPY = "numpy call"
@@ -78,15 +88,23 @@ LOOP_REMEDY = (
 _NUMBER_REMEDY = (
     f"Keep the value as a tensor (drop .item(), float(), int(), .tolist()), or compute it from the shape; {_LEAF_HINT}."
 )
-_NUMPY_REMEDY = f"Replace the numpy call with the torch function of the same name; {_LEAF_HINT}."
+_NUMPY_REMEDY = (
+    "Replace the numpy call with torch functions, most of which have the same name; NumPy may compute in float64 where "
+    f"torch stays in float32; {_LEAF_HINT}."
+)
 _ITERATION_REMEDY = (
-    "Use x.unbind(0), or index with a known length, or pass inputs=[...] so that the length is known while tracing."
+    "Pass inputs=[...] so that the length is known while tracing; where the length changes from call to call, compute "
+    "with the whole tensor in place of the loop."
 )
 _SHAPE_REMEDY = (
     "Keep sizes symbolic: use x.shape[i] directly in torch calls instead of int(...) or range(...), "
     "or make this axis static in the dynamic axes."
 )
-_SIZES_DECIDE_REMEDY = (
+ROWS_REMEDY = (
+    "A loop over a size has as many steps in the graph as it had for this sample: compute with the whole tensor, apply "
+    "what is done to each row with torch.vmap, or make this axis static in the dynamic axes."
+)
+SIZES_DECIDE_REMEDY = (
     "Give samples whose sizes all take the same way at this line and capture once for each way, compute both ways and "
     f"choose with torch.where, {_LEAF_HINT}."
 )
@@ -110,10 +128,7 @@ _SIDE_EFFECT_REMEDY = (
     f"{_LEAF_HINT}."
 )
 
-_SCRIPTED_REMEDY = (
-    "Use the module that it was made from, before torch.jit.script or torch.jit.trace; or keep it as a leaf, with "
-    "fullgraph=False."
-)
+_SCRIPTED_REMEDY = f"Use the module that it was made from, before torch.jit.script or torch.jit.trace{_SCRIPTED_HINT}."
 _ERROR_REMEDY = (
     "If model(*inputs) raises this error too, the inputs are not what the module expects: give others. If it runs, "
     f"tracing cannot follow this line: rewrite it with plain torch operations, {_LEAF_HINT}."
@@ -145,6 +160,7 @@ REASONS = (
     Reason(NUMBER, _NUMBER_REMEDY, message=r"Could not extract specialized (integer|float)"),
     # a symbol in place of the number is no key of the table
     Reason(NUMBER, _NUMBER_REMEDY, types=("KeyError",), code=_NUMBER_CODE),
+    Reason(UNSUPPORTED, _LOST_REMEDY, message="data pointer", code=r"\bdeepcopy\(|\bcopy\.copy\("),
     Reason(UNSUPPORTED, _LOST_REMEDY, message=r"fake tensor in the exported program|view functorch tensor"),
     Reason(BRANCH, _BRANCH_REMEDY, types=_DATA_TYPES),
     Reason(BRANCH, _BRANCH_REMEDY, message=r"[Dd]ata[- ]dependent (branch|control flow|expression|jump|assert)"),
@@ -165,7 +181,7 @@ REASONS = (
     Reason(MUTATION, _MUTATION_REMEDY, message=r"was assigned during export|[Mm]utat(ing|ed|ion)|in-?place"),
     Reason(MUTATION, _MUTATION_REMEDY, types=("SpecViolationError", "UnsupportedMutationAliasingException")),
     Reason(MUTATION, _MUTATION_REMEDY, types=("UntracedTensor",), message="reached this operation"),
-    Reason(SHAPE, _SIZES_DECIDE_REMEDY, types=("SizesDecide",)),
+    Reason(SHAPE, SIZES_DECIDE_REMEDY, types=("SizesDecide",)),
     Reason(NUMBER, _NUMBERS_DECIDE_REMEDY, types=("NumbersDecide",)),
     Reason(SHAPE, _SHAPE_REMEDY, types=("ConstraintViolationError",)),
     Reason(SHAPE, _SHAPE_REMEDY, message=r"0/1 speciali|specializ(ed|ation)|Constraints violated|marked .* as dynamic"),

@@ -16,6 +16,7 @@ from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.loops import LOOPS
 from prepbench.fixes.kinds.numbers import NUMBERS
 from prepbench.fixes.kinds.one_hot import ONE_HOT
+from prepbench.fixes.kinds.rows import ROWS
 from prepbench.fixes.kinds.selection_counts import SELECTION_COUNTS
 from prepbench.fixes.kinds.tries import TRIES
 
@@ -32,6 +33,7 @@ KINDS: tuple[Kind, ...] = (
     SELECTION_COUNTS,
     EMPTY_SELECTIONS,
     COPIES,
+    ROWS,
     TRIES,
     ASSIGNED_DATA,
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import libcst as cst
+import torch
 from torch import nn
 
 from prepbench.fixes.kinds.kind import Kind
@@ -41,11 +42,13 @@ class _Choice:
         one: what it is for one of the possibilities, by the name of this.
         all: the possibilities.
         index: which one it is, as a tensor.
+        counts_from_end: whether negative numbers count from the end.
     """
 
     one: Callable[[str], Expression]
     all: Expression
     index: Expression
+    counts_from_end: bool = False
 
 
 class _Choices:
@@ -94,9 +97,10 @@ class _Choices:
 
     def _stacked(self, chosen: _Choice, made: Callable[[str], Expression]) -> Expression:
         each = self._site.fresh("each")
+        # an index out of range must raise, and only lists count from the end
+        taken = "[{index}.reshape(1)]" if chosen.counts_from_end else ".index_select(0, {index}.reshape(1))"
         return expression(
-            f"{{torch}}.stack([{{one}} for {each} in {{all}}]).index_select(0, {{index}}.reshape(1) % len({{all}}))"
-            ".squeeze(0)",
+            f"{{torch}}.stack([{{one}} for {each} in {{all}}]){taken}.squeeze(0)",
             torch=self._site.torch, one=made(each), all=bare(chosen.all), index=atom(chosen.index),
         )  # fmt: skip
 
@@ -123,11 +127,14 @@ class _Choices:
             )  # fmt: skip
         if number is None and self._is_data(index):
             possible = self._possibilities(table)
-            return _Choice(cst.Name, possible, self._tensor(index)) if possible is not None else None
+            is_list = possible is table
+            return _Choice(cst.Name, possible, self._tensor(index), is_list) if possible is not None else None
         key = self._of(index)
         if key is None:
             return None
-        return _Choice(lambda each: expression("{t}[{k}]", t=table, k=key.one(each)), key.all, key.index)
+        return _Choice(
+            lambda each: expression("{t}[{k}]", t=table, k=key.one(each)), key.all, key.index, key.counts_from_end
+        )
 
     def _of_attribute(self, call: cst.Call) -> _Choice | None:
         owner, name = call.args[0].value, call.args[1].value
@@ -156,7 +163,10 @@ class _Choices:
         return self._site.fact(node).is_tensor or self._numbers.is_number(node)
 
     def _tensor(self, node: Expression) -> Expression:
-        return self._numbers.tensor(node)
+        """An index as a tensor of integers; one of bools would be a mask."""
+        found = self._numbers.tensor(node)
+        parts = {dtype for part in walk_here(node) for dtype in self._site.fact(part).dtypes}
+        return found if torch.bool not in parts else expression("{x}.long()", x=atom(found))
 
     def _possibilities(self, table: Expression) -> Expression | None:
         """All values of a list, or of a dict whose keys count from 0; None for tensors and others."""

@@ -23,7 +23,9 @@ def propose(site: Site) -> Iterator[Proposal]:
         return
     names = _counts(site)
     found: dict[cst.If, bool] = {}
-    for node in site.expressions(cst.If):
+    # what follows an elif belongs to a condition that stands before it
+    elifs = {node.orelse for node in site.expressions(cst.If)}
+    for node in (each for each in site.expressions(cst.If) if each not in elifs):
         answer = _asks_for_rows(node.test, names)
         body = body_of(node.body)
         if answer and not has_exit(node.body, cst.Break, cst.Continue, cst.Raise, cst.Return):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import libcst as cst
+import torch
 
 from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.conditions import choice
@@ -160,6 +161,7 @@ def _assign(names: Names, side: Side, mapping: _Mapping, line: Statement, small:
         raise CannotFix(f"a side assigns several names at once: {_first_line(line)!r}")
     target = targets[0]
     if isinstance(target, cst.Attribute | cst.Subscript):
+        _check_kept(names.site, target)
         _write(side, mapping.applied(target), value)
         return
     if any(not isinstance(node, cst.Name | cst.Tuple | cst.Element) for node in _target_nodes(target)):
@@ -179,6 +181,21 @@ def _target_nodes(target: cst.CSTNode) -> list[cst.CSTNode]:
     if isinstance(target, cst.Tuple | cst.List):
         return [target, *(node for element in target.elements for node in _target_nodes(element.value))]
     return [target]
+
+
+def _check_kept(site: Site, target: cst.Attribute | cst.Subscript) -> None:
+    """Refuse what a graph does not keep from call to call: numbers and entries of containers of the module."""
+    root: cst.CSTNode = target
+    while isinstance(root, cst.Attribute | cst.Subscript):
+        root = root.value
+    is_own = isinstance(root, cst.Name) and root.value not in stored_names(site.body)
+    held = site.fact(target.value).values
+    if isinstance(target, cst.Attribute):
+        held = [getattr(owner, target.attr.value, None) for owner in held]
+    if is_own and held and not all(isinstance(value, torch.Tensor) for value in held):
+        raise CannotFix(
+            f"a side assigns {text_of(target)!r}, which a graph does not keep from call to call; make it a buffer"
+        )
 
 
 def _write(side: Side, target: Any, value: Expression) -> None:
