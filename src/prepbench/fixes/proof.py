@@ -10,7 +10,17 @@ from typing import Any
 import torch
 
 from prepbench.fixes.facts import Facts, Place
-from prepbench.fixes.trials import Answer, TimeLimitReached, Trial, answer, further_trials, gradients, trials
+from prepbench.fixes.trials import (
+    SECONDS,
+    SECONDS_OF_DERIVED,
+    Answer,
+    TimeLimitReached,
+    Trial,
+    answer,
+    further_trials,
+    gradients,
+    trials,
+)
 from prepbench.inputs import Sample
 from prepbench.running.equality import REWRITTEN, difference
 from prepbench.running.outcomes import run, without_output
@@ -75,7 +85,7 @@ def observe(original: torch.nn.Module, samples: Sequence[Sample]) -> list[Observ
 
 def _observed(original: torch.nn.Module, trial: Trial) -> Observed | None:
     try:
-        expected = answer(original, trial)
+        expected = answer(original, trial, seconds=SECONDS if trial.is_given else SECONDS_OF_DERIVED)
     except TimeLimitReached:
         return None
     return Observed(trial, expected, original) if expected.is_told else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,9 @@ from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.unchanged import own_copy, unchanged
 
 SECONDS = 3.0
-"""How long one derived call may take; a loop may have no end on made-up values."""
+"""How long one call of a changed model may take."""
+SECONDS_OF_DERIVED = 1.0
+"""How long one derived call of the original may take; a loop may have no end on made-up values."""
 
 MOST_SAMPLES = 4
 _MOST_APART = 4
@@ -120,20 +123,21 @@ def _of_state(sample: Sample, change: Change) -> Trial:
     return Trial(replace(sample, index=-1), False, change)
 
 
-def answer(model: torch.nn.Module, trial: Trial, *, is_compiling: bool = False) -> Answer:
+def answer(model: torch.nn.Module, trial: Trial, *, is_compiling: bool = False, seconds: float = SECONDS) -> Answer:
     """What a model gives in one call; model, sample and random numbers stay as they are.
 
     Args:
         trial: the call.
         is_compiling: run what the model keeps for the time when it is traced.
+        seconds: how long it may take.
 
     Raises:
         TimeLimitReached: it takes too long.
     """
     written: dict[str, torch.Tensor] = {}
     function = _called(model, trial.state, written)
-    flags = patched_here(torch.compiler, "is_compiling", lambda: True) if is_compiling else without_output()
-    with without_output(), TimeLimit(SECONDS), flags:
+    flags = patched_here(torch.compiler, "is_compiling", lambda: True) if is_compiling else contextlib.nullcontext()
+    with without_output(), TimeLimit(seconds), flags:
         try:
             return Answer(outcome(function, trial.sample, model), written)
         except Exception as error:
@@ -215,4 +219,7 @@ def _is_wanted(error: BaseException) -> bool:
     return line.strip().startswith(("raise", "assert"))
 
 
-__all__ = ["MOST_SAMPLES", "Answer", "TimeLimitReached", "Trial", "answer", "further_trials", "gradients", "trials"]
+__all__ = [
+    "MOST_SAMPLES", "SECONDS", "SECONDS_OF_DERIVED", "Answer", "TimeLimitReached", "Trial", "answer", "further_trials",
+    "gradients", "trials",
+]  # fmt: skip
