@@ -105,7 +105,7 @@ GOOD: dict[str, Any] = {
     "leaf_wrap": lambda: False, "listener": lambda: print, "function": lambda: len, "m": lambda: torch.nn.GELU,
     "k": lambda: 1, "folder": lambda: Path("no/such/folder"), "captured": lambda: objects()["Captured"],
     "work": lambda: print, **dict.fromkeys(("id", "first", "second"), lambda: objects()["Bench"].runs[0].id),
-     "pinned": lambda: True, "leaf": lambda: False,
+     "pinned": lambda: True, "leaf": lambda: False, "states": lambda: objects()["Bench"].steps[0], "position": int,
     "patterns": lambda: ["linear"], "field": lambda: "weights_num_bits", "rules": dict, "value": lambda: 8,
     "leaves": lambda: {"ids": SAMPLES[0]}, "sizes": lambda: (1, 2), "output": lambda: torch.ones(2, 3),
 }  # fmt: skip
@@ -117,7 +117,7 @@ LEFT_OUT = {
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
     # what prepbench calls itself
-    "runs", "take_over", "keep_runs", "mark_runs",
+    "runs", "keep_runs", "mark_runs",
 }  # fmt: skip
 
 
@@ -315,6 +315,10 @@ FIXED: dict[str, tuple[Callable[[], Any], str]] = {
     "an argument that is not there": (
         lambda: pb.compile_model(Model(), tracing_inputs=SAMPLES, sampling=1),
         r"no argument 'sampling'\. Extra options are",
+    ),
+    "a position beyond the choices": (lambda: objects()["Bench"].take_over([], 0), "position must be less than 0"),
+    "a fix that is no name": (
+        lambda: pb.fix(Model(), SAMPLES).model_with([]), r"fqns: there is no fix for \[\]",  # type: ignore[arg-type]
     ),
     "an index out of range": (lambda: compiled()(torch.tensor([1, 99])), "ids holds indices.*0 to 9, got 1 to 99"),
 }  # fmt: skip

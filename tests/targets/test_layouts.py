@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import MissingPackageError, TargetError
+from prepbench.errors import MissingPackageError
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.targets import target_for
 
@@ -79,15 +79,26 @@ def test_views_are_read_as_their_values(target: pb.DeploymentSettings, is_quanti
 def test_channels_last_is_read_as_its_values(target: pb.DeploymentSettings, is_traced_so: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())
     forms = (torch.contiguous_format, torch.channels_last)
-    if is_traced_so and isinstance(target, pb.ExecuTorchDeployment):
-        with pytest.raises(TargetError, match="ExecuTorch does not compute what the graph computes"):
-            compiled(target, model, 3, 8, 8, memory_format=forms[is_traced_so])
-        return
     made = compiled(target, model, 3, 8, 8, memory_format=forms[is_traced_so])
     for form in forms * 2:
         x = torch.randn(5, 3, 8, 8).to(memory_format=form)
         found = difference(model(x).detach(), made(x), ROUNDED)
         assert found.equal, (form, found.text)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+def test_tracing_inputs_may_be_transposed(target: pb.DeploymentSettings) -> None:
+    try:
+        target_for(target).check_available()
+    except MissingPackageError as error:
+        pytest.skip(str(error))
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    samples = [torch.randn(4, rows).t() for rows in (6, 7)]
+    made = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target)
+    for x in (samples[1], torch.randn(3, 4)):
+        found = difference(model(x).detach(), made(x), ROUNDED)
+        assert found.equal, found.text
 
 
 class Sizes(nn.Module):

@@ -17,7 +17,7 @@ from prepbench.bench.drafts import draft_cell
 from prepbench.bench.layer_summaries import layer_facts
 from prepbench.bench.names import Named, given_to, named, user_namespace
 from prepbench.bench.saved import load_bench, report_bench, save_bench
-from prepbench.bench.state import PRECISIONS, BenchState, display_name
+from prepbench.bench.state import PRECISIONS, BenchState, check_steps, display_name
 from prepbench.bench.summarize import summarize
 from prepbench.bench.summary import BenchSummary
 from prepbench.capture.modules.collection import GraphCollection
@@ -202,6 +202,7 @@ class Bench(Compiling):
         Raises:
             SettingsError: choices that do not fit the model, or a fix that is not proven.
         """
+        check_steps(states, position)
         for fqn in dict.fromkeys(fqn for state in states for fqn in state.fixes):
             self._captures.check_fix(fqn)
         super().take_over(states, position)

@@ -17,6 +17,7 @@ from prepbench.bench.state import (
     TARGETS,
     BenchState,
     Precision,
+    check_steps,
     display_name,
     layer_settings_of,
     precision_of,
@@ -332,8 +333,9 @@ class Choices:
         """Make these the steps of undo and redo, as :attr:`steps` gave them.
 
         Raises:
-            SettingsError: choices that do not fit the model.
+            SettingsError: choices that do not fit the model, or a position beyond them.
         """
+        check_steps(states, position)
         for state in states:
             self.layer_rules.explained(state.quantization, state.rules)  # raises what does not fit
             unknown = [name for name in state.leaves if name not in self._modules]

@@ -72,9 +72,9 @@ SETTINGS = (
 
 def layer_facts(model: nn.Module, layers: Sequence[str]) -> tuple[LayerFacts, ...]:
     """What never changes of each layer."""
-    found = []
+    found, modules = [], dict(model.named_modules(remove_duplicate=False))
     for fqn in layers:
-        module = model.get_submodule(fqn)
+        module = modules[fqn]
         found.append(LayerFacts(fqn, type(module).__name__, sum(p.numel() for p in module.parameters())))
     return tuple(found)
 

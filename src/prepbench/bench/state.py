@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.checks import check_all_of, check_count
 from prepbench.errors import SettingsError
 from prepbench.settings import (
     CompileOptions,
@@ -192,6 +193,17 @@ class BenchState:
         said += ["the algorithms were others"] if other.options != self.options else []
         said += ["other fixes were applied"] if other.fixes != self.fixes else []
         return tuple(said)
+
+
+def check_steps(states: Any, position: Any) -> None:
+    """Raise ``SettingsError`` unless these are choices, and which of them are the current ones."""
+    check_all_of("states", states, BenchState, "Give what the steps of a bench were.")
+    check_count("position", position)
+    if position >= len(states):
+        raise SettingsError(
+            f"position must be less than {len(states)}, the number of states, got {position}. "
+            "Give states and position of one bench."
+        )
 
 
 def label_of(explained: Sequence[ExplainedLayer], target: DeploymentSettings, base: str) -> str:

@@ -116,7 +116,7 @@ class Fixed:
 
         known = {fix.fqn for fix in self.applied}
         for fqn in fqns:
-            if fqn not in known:
+            if not isinstance(fqn, str) or fqn not in known:
                 raise UnknownNameError(f"fqns: there is no fix for {fqn!r}. Choose from {sorted(known)}.")
         assert self._original is not None
         paths = {(fix.file, fix.function) for fix in self.applied if fix.fqn in fqns}

@@ -42,7 +42,7 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
             return module_or_function(*args, **kwargs)
 
         vars(call)["__signature__"] = scripted_signature(module_or_function)
-        return FunctionModule(call, is_scripted=True)
+        return _named(module_or_function.original_name)(call, is_scripted=True)
     if isinstance(module_or_function, torch.nn.Module):
         return module_or_function
     if isinstance(module_or_function, type) and issubclass(module_or_function, torch.nn.Module):
@@ -60,7 +60,13 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
         clone = copy.copy(owner)
         clone.__dict__["forward"] = types.MethodType(module_or_function.__func__, clone)
         return clone
-    return FunctionModule(module_or_function)
+    return _named(getattr(module_or_function, "__name__", type(module_or_function).__name__))(module_or_function)
+
+
+@functools.cache
+def _named(name: str) -> type[FunctionModule]:
+    """The class under the name that texts show."""
+    return type(name, (FunctionModule,), {"__module__": __name__})
 
 
 def with_forward_fn(module_or_function: Any, forward_fn: Callable[..., Any]) -> torch.nn.Module:

@@ -31,6 +31,8 @@ def swapped_model(
     """
     twin, _ = swapped_twin(model, changes, scope)
     for module in twin.model.modules() if shares else ():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # has no twin, so its buffers are the user's own
         for table in (module._buffers, vars(module)):
             table.update({name: twin.original(value) for name, value in table.items() if _is_tensor(value)})
     swapped: torch.nn.Module = twin.model

@@ -109,8 +109,13 @@ def operator_name(node: object) -> str:
     return schema.name.replace("::", ".") if schema is not None else ""
 
 
-def lowered_program(module: fx.GraphModule, program: Program) -> Program:
+def lowered_program(module: fx.GraphModule, program: Program, inputs: tuple[Any, ...] | None = None) -> Program:
     """``module``, a rewritten form of the flat ``program``, as a program with the same dynamic sizes.
+
+    Args:
+        module: the rewritten form.
+        program: it is not changed.
+        inputs: what to trace with; the example inputs of ``program`` if left out.
 
     Raises:
         TargetError: a size cannot stay dynamic.
@@ -123,7 +128,8 @@ def lowered_program(module: fx.GraphModule, program: Program) -> Program:
             "choose another target."
         )
 
-    return export_again(module, program.example_inputs[0], dynamic_sizes(program), error)
+    inputs = program.example_inputs[0] if inputs is None else inputs
+    return export_again(module, inputs, dynamic_sizes(program), error)
 
 
 def _as_linear(module: fx.GraphModule, node: fx.Node, weight: QuantizedWeight, bits: Choice) -> None:

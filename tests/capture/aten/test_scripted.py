@@ -32,6 +32,7 @@ def test_the_remedy_for_scripted_modules_is_true(inside: bool) -> None:
     (failure,) = caught.value.failures
     assert "Use the module that it was made from" in failure.remedy
     assert "fullgraph=False" in failure.remedy
+    assert str(caught.value).startswith(type(original).__name__ if not inside else "Sequential")
     captured = pb.capture(model, SAMPLES, fullgraph=False)
     torch.testing.assert_close(captured.program.module()(SAMPLES[1]), model(SAMPLES[1]))
     assert pb.capture(nn.Sequential(original, nn.ReLU()) if inside else original, SAMPLES).leaves == ()
@@ -51,6 +52,17 @@ def test_a_module_that_torch_jit_traced_is_captured_or_kept_as_a_leaf() -> None:
 def test_module_graphs_show_a_scripted_root_as_one_call(how: str) -> None:
     _, made = scripted(how)
     assert "1 modules" in repr(pb.recursive_trace(made, inputs=SAMPLES))
+
+
+def test_a_scripted_root_is_looked_into_and_put_on_the_bench() -> None:
+    _, made = scripted("script")
+    fixed = pb.fix(made, SAMPLES)
+    assert len(fixed.remaining) == 1
+    assert not fixed.applied
+    assert "Linear" in repr(fixed)
+    bench = pb.Bench(made, tracing_inputs=SAMPLES)
+    bench.find_fixes()
+    assert bench.summary().title == "Linear"
 
 
 def test_calibration_batches_of_inputs_and_targets_name_the_remedy() -> None:

@@ -33,6 +33,8 @@ READS: dict[str, Read] = {
     "truth": lambda n: 1 if n else 0,
     "compared": lambda n: 1 if n.item() > 0 else 0,
     "float": lambda n: int(float(n)),
+    "written": lambda n: int(f"{n.item()}" if str(n.item()) == repr(n.item()) else "9"),
+    "looked up": lambda n: {0: 0, 1: 1}[n.item()],
     "helper": lambda n: next_number(n) - 1,
 }
 

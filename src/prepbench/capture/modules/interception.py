@@ -33,6 +33,7 @@ class Run(Protocol):
 
     @property
     def active(self) -> bool: ...
+    def is_number(self, value: Any) -> bool: ...
     def call_below(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any: ...
     def module_call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any: ...
     def wrapped_function(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
@@ -54,6 +55,7 @@ def intercepted(run: Run) -> Iterator[None]:
             (builtins, "len", _len(run)),
             *((math, name, _number(run, name)) for name in _MATH),
             *((torch.SymInt, name, _compare(run, name)) for name in _COMPARISONS),
+            *((torch.SymInt, name, _text(run, name)) for name in ("__str__", "__repr__", "__format__", "__hash__")),
         ):
             stack.enter_context(patched(owner, name, value))
         # torch logs what fails on tensors without data; it is reported as a failure instead
@@ -209,3 +211,15 @@ def _compare(run: Run, name: str) -> Callable[..., Any]:
         return result
 
     return compare
+
+
+def _text(run: Run, name: str) -> Callable[..., Any]:
+    original = getattr(torch.SymInt, name)
+
+    def text(self: torch.SymInt, *args: Any) -> Any:
+        if run.active and run.is_number(self):
+            # what is written or looked up decides like what is compared, so it must be the same for all samples
+            return getattr(int(self), name)(*args)
+        return original(self, *args)
+
+    return text

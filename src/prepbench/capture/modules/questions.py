@@ -44,6 +44,13 @@ class Questions:
         self.assumptions: list[Assumption] = []
         self.mode: FakeTensorMode = symbolic_fake_mode(self._assume, self._ask)
 
+    def is_number(self, value: Any) -> bool:
+        """Whether a symbolic value follows from an integer that an input holds, and not from sizes alone."""
+        return any(map(self._is_of_number, getattr(value.node.expr, "free_symbols", ())))
+
+    def _is_of_number(self, symbol: Any) -> bool:
+        return symbol in self.sizes and self.sizes[symbol].dim is None
+
     def _assume(self, expression: Any) -> None:
         # inside torch, inequalities only choose between ways of computing the same (contiguity, broadcasting)
         run = self._run
@@ -54,7 +61,7 @@ class Questions:
 
     def _ask(self, expression: Any) -> None:
         symbols = getattr(expression, "free_symbols", ())
-        if any(symbol in self.sizes and self.sizes[symbol].dim is None for symbol in symbols):
+        if any(map(self._is_of_number, symbols)):
             self._refuse_numbers(expression)
         elif self.strict and symbols:
             watched = self._run.active or type(expression).__name__ == "Equality" or not expression.is_Relational

@@ -1,9 +1,11 @@
-"""``type(x) is torch.Tensor`` in a model's code, while its tensors are stand-ins of other classes."""
+"""``type(x)`` and ``isinstance(x, ...)`` in a model's code, while its tensors and sizes are stand-ins of other classes."""
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import sys
+import threading
 import types
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,29 +17,94 @@ from torch import fx
 from prepbench._torch_compat.fake_tensors import is_fake
 from prepbench.patching import patched_item
 
+_NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""What sizes and numbers are where the model runs for real."""
+
+_REPLACED = frozenset({"type", "isinstance"})
+_LIBRARIES = frozenset({"torch", "builtins", "prepbench", "numpy", *sys.stdlib_module_names})
+
 
 @contextmanager
-def types_of_tensors(code: Iterable[Any]) -> Iterator[None]:
-    """Inside the block ``type(x)`` is ``torch.Tensor`` for a tensor that is traced, in the files of these classes.
+def types_as_in_eager(code: Iterable[Any]) -> Iterator[None]:
+    """Inside the block tensors and sizes that are traced have the types that they have where the model runs for real.
 
-    Only files whose code asks for a type get the replacement. For everything else it does what ``type`` does.
+    That is so for ``type`` and ``isinstance`` in these classes and functions, and in functions that they name. Only
+    files whose code asks get the replacement. For everything else it does what the originals do.
     """
-    spaces = {id(space): space for part in code for space in _namespaces_that_ask(part)}
+    spaces: dict[tuple[int, str], dict[str, Any]] = {}
+    for function in _functions(code):
+        for name in _REPLACED & _names(function.__code__):
+            spaces[id(function.__globals__), name] = function.__globals__
+    asked = _isinstance(threading.get_ident())
     with ExitStack() as stack:
-        for space in spaces.values():
-            stack.enter_context(patched_item(space, "type", _Type))
+        for (_, name), space in spaces.items():
+            if name not in space:  # a model may have a name of its own
+                stack.enter_context(patched_item(space, name, asked if name == "isinstance" else _Type))
         yield
 
 
-def _namespaces_that_ask(part: Any) -> Iterator[dict[str, Any]]:
-    """The global names of the functions of a class or function that name ``type``."""
-    kind = part if inspect.isclass(part) or inspect.isroutine(part) else type(part)
-    functions = [kind] if inspect.isroutine(kind) else [f for base in kind.__mro__ for f in vars(base).values()]
-    for function in map(inspect.unwrap, filter(callable, functions)):
-        if isinstance(function, types.FunctionType) and "type" in function.__code__.co_names:
-            home = function.__module__ or ""
-            if home.partition(".")[0] not in ("torch", "builtins", "prepbench") and home in sys.modules:
-                yield function.__globals__
+def code_held_by(root: torch.nn.Module) -> list[Any]:
+    """The classes of the modules, and the functions that modules hold as attributes."""
+    classes: dict[type, None] = {}
+    functions: list[Any] = []
+    for module in root.modules():
+        classes[type(module)] = None
+        functions += [value for value in vars(module).values() if type(value) in _FUNCTIONS]
+    return [*classes, *functions]
+
+
+_FUNCTIONS = (types.FunctionType, types.MethodType)
+
+
+def _functions(code: Iterable[Any]) -> list[types.FunctionType]:
+    """The functions of classes and objects, and those that their code names, except those of libraries."""
+    found: dict[int, types.FunctionType] = {}
+    waiting = [function for part in code for function in _own_functions(part)]
+    while waiting:
+        function = inspect.unwrap(waiting.pop())
+        if not isinstance(function, types.FunctionType) or id(function) in found:
+            continue
+        if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
+            continue
+        found[id(function)] = function
+        names = _names(function.__code__)
+        for value in map(function.__globals__.get, names):
+            if isinstance(value, types.FunctionType):
+                waiting.append(value)
+            elif isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES:
+                waiting += [part for part in map(vars(value).get, names) if isinstance(part, types.FunctionType)]
+    return list(found.values())
+
+
+def _own_functions(part: Any) -> Iterator[Any]:
+    if inspect.isroutine(part):
+        yield getattr(part, "__func__", part)
+        return
+    kind = part if inspect.isclass(part) else type(part)
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] not in _LIBRARIES:
+            for value in vars(base).values():
+                plain = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                if callable(plain):
+                    yield plain
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """What a function's code calls by name, also in the functions inside it."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _isinstance(here: int) -> Any:
+    """``isinstance`` for which sizes and numbers are int and float in the thread that traces."""
+
+    def isinstance(value: Any, kinds: Any, /) -> bool:  # noqa: A001 - stands for it
+        number = _NUMBERS.get(type(value))
+        if number is not None and threading.get_ident() == here and issubclass(number, kinds):
+            return True
+        return builtins.isinstance(value, kinds)
+
+    return isinstance
 
 
 def _type_of_proxy(proxy: fx.Proxy) -> type:
@@ -57,6 +124,8 @@ class _LikeType(type):
             seen = args[0]
             if is_fake(seen):
                 return torch.nn.Parameter if isinstance(seen, torch.nn.Parameter) else torch.Tensor
+            if type(seen) in _NUMBERS:
+                return _NUMBERS[type(seen)]
             if issubclass(type(seen), fx.Proxy):
                 return _type_of_proxy(seen)
         return type(*args, **kwargs)

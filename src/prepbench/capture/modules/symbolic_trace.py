@@ -17,7 +17,7 @@ from torch import fx
 
 from prepbench._torch_compat.symbolic_fx import taking_tuple
 from prepbench.capture.modules.regions import Regions
-from prepbench.capture.modules.seen_types import types_of_tensors
+from prepbench.capture.modules.seen_types import code_held_by, types_as_in_eager
 from prepbench.capture.modules.trace_result import IsLeaf, ModuleVisit, TraceResult
 from prepbench.patching import patched_here
 from prepbench.running.module_state import restored
@@ -48,7 +48,7 @@ def trace_symbolically(
         stack.enter_context(numbers_kept())
         stack.enter_context(restored(module, root) if keep else put_back_after(root))
         stack.enter_context(patched_here(torch.nn.Module, "__setattr__", _keeping_buffers(tracer)))
-        stack.enter_context(types_of_tensors([root, *{type(part) for part in module.modules()}]))
+        stack.enter_context(types_as_in_eager([root, *code_held_by(module)]))
         own = set(vars(module))
         try:
             if module is root and is_leaf(module, ""):

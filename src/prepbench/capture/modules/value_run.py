@@ -33,7 +33,7 @@ from prepbench.capture.modules.questions import READS, Questions
 from prepbench.capture.modules.regions import Regions
 from prepbench.capture.modules.repeated_layers import RepeatedLayers
 from prepbench.capture.modules.sample_runs import SampleRuns
-from prepbench.capture.modules.seen_types import types_of_tensors
+from prepbench.capture.modules.seen_types import code_held_by, types_as_in_eager
 from prepbench.capture.modules.torch_modes import Operators, TorchFunctions
 from prepbench.capture.modules.trace_result import (
     Granted,
@@ -108,6 +108,10 @@ class ValueRun:
         """The module whose code runs now."""
         return self.builder.scope[-1][0] if self.builder.scope else ""
 
+    def is_number(self, value: Any) -> bool:
+        """Whether a symbolic value follows from an integer that an input holds."""
+        return self.questions.is_number(value)
+
     def trace(self, samples: Sequence[Sample], way: Way) -> TraceResult:
         """Run the forward once and return what it did."""
         result = TraceResult(self.builder.graph, self.visits, None, self.builder.constants)
@@ -120,7 +124,7 @@ class ValueRun:
             self._add_placeholders(call)
             try:
                 with ExitStack() as around:
-                    around.enter_context(types_of_tensors(self._code()))
+                    around.enter_context(types_as_in_eager(self._code()))
                     if way.conversions:
                         around.enter_context(symbolic_conversions(self._code()))
                     if way.kernels:
@@ -139,8 +143,8 @@ class ValueRun:
         return result
 
     def _code(self) -> list[Any]:
-        """Whose code runs: the classes of the modules, or the function."""
-        return [self.function, *{type(module) for module in self.root.modules()}]
+        """Whose code runs: the classes of the modules and functions that these hold, or the function."""
+        return [self.function, *code_held_by(self.root)]
 
     def _forward(self, call: FakeInputs, buffers: dict[str, torch.Tensor]) -> None:
         with (

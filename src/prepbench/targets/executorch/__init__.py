@@ -15,7 +15,7 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import Lowering, Runtime, Target
-from prepbench.targets.executorch.lower import to_pte, without_kernel
+from prepbench.targets.executorch.lower import in_order, to_pte, without_kernel
 from prepbench.targets.executorch.quiet import quiet
 from prepbench.targets.executorch.trial import check_loads
 from prepbench.targets.state import check_stateless
@@ -49,7 +49,7 @@ class ExecuTorch(Runtime):
         self._lock = threading.Lock()
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        inputs = [_dense(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        inputs = list(map(in_order, leaves))
         self._check_sizes(inputs)
         with self._lock:
             try:
@@ -73,11 +73,6 @@ class ExecuTorch(Runtime):
                         "planned memory. Give a smaller one, or compile with larger tracing inputs or "
                         "ExecuTorchDeployment(max_size_factor=...)."
                     )
-
-
-def _dense(leaf: torch.Tensor) -> torch.Tensor:
-    # it knows no subclasses of tensors
-    return leaf.detach().as_subclass(torch.Tensor).cpu().contiguous().resolve_conj().resolve_neg()
 
 
 def _bounds(metadata: Any, index: int) -> tuple[int, ...] | None:

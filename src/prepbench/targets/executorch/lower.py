@@ -72,7 +72,16 @@ def _rewritten(program: Program) -> Program:
     _divide_for_remainders(module)
     fit_to_xnnpack(module)
     # lowering records assumptions about sizes in what programs share, so it must not get the program itself
-    return lowered_program(module, program)
+    assert program.example_inputs is not None
+    return lowered_program(module, program, tuple(map(in_order, program.example_inputs[0])))
+
+
+def in_order(value: Any) -> Any:
+    """A tensor as it lies in memory when the program runs, however the caller's lies; other values as they are."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    # it knows no subclasses of tensors
+    return value.detach().as_subclass(torch.Tensor).cpu().contiguous().resolve_conj().resolve_neg()
 
 
 def _write_to_copies(module: fx.GraphModule) -> None:
