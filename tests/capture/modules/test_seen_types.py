@@ -31,7 +31,7 @@ ASKED: dict[str, Callable[[torch.Tensor, torch.Tensor], bool]] = {
     "no size": lambda x, n: not isinstance(x.shape[0], float | str) and not isinstance(x, int),
     "a number": lambda x, n: isinstance(n.item(), int),
     "a number, by its type": lambda x, n: type(n.item()) is int,
-    "a number, inside": lambda x, n: all([isinstance(part, int) for part in (n.item(), x.shape[0])]),
+    "a number, inside": lambda x, n: all(isinstance(part, int) for part in (n.item(), x.shape[0])),
 }
 
 

@@ -1,4 +1,4 @@
-"""``type(x)`` and ``isinstance(x, ...)`` in a model's code, while its tensors and sizes are stand-ins of other classes."""
+"""``type(x)`` and ``isinstance(x, ...)`` in a model's code, while tensors and sizes are stand-ins of other classes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _names(code: types.CodeType) -> set[str]:
 def _isinstance(here: int) -> Any:
     """``isinstance`` for which sizes and numbers are int and float in the thread that traces."""
 
-    def isinstance(value: Any, kinds: Any, /) -> bool:  # noqa: A001 - stands for it
+    def isinstance(value: Any, kinds: Any, /) -> bool:
         number = _NUMBERS.get(type(value))
         if number is not None and threading.get_ident() == here and issubclass(number, kinds):
             return True
