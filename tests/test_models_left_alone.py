@@ -23,6 +23,20 @@ SAMPLES = [torch.randn(2, 4), torch.randn(3, 4)]
 INT8: dict[str, Any] = {"calibration_inputs": SAMPLES, "quantization_settings": pb.QuantizationSettings()}
 
 
+class Slotted(nn.Module):
+    """What it notes stands in a slot, and not among its attributes."""
+
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "seen", [])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(1)
+        return x
+
+
 class Keeps(nn.Module):
     """Layers with weights, batch statistics, two names for one weight, a hook, and values in every kind of place."""
 
@@ -33,7 +47,7 @@ class Keeps(nn.Module):
         self.second.bias.requires_grad_(False)
         self.drop = nn.Dropout(0.5)
         self.logs, self.glob, self.on_class = Logs(), Global(), OnTheClass()
-        self.meter, self.counts, self.calls = Meter(), Counts(), 0
+        self.meter, self.counts, self.slotted, self.calls = Meter(), Counts(), Slotted(), 0
         self.first.register_forward_hook(counting_hook())
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.norm.eval()
@@ -42,7 +56,7 @@ class Keeps(nn.Module):
         self.calls += 1
         self.meter.update(x.mean().item())
         self.counts.update(x)
-        x = self.on_class(self.glob(self.logs(x)))
+        x = self.slotted(self.on_class(self.glob(self.logs(x))))
         return torch.relu(self.drop(self.norm(self.second(self.first(x)))))
 
 
@@ -77,6 +91,7 @@ FUNCTIONS: dict[str, Callable[[nn.Module], Any]] = {
     "verify": lambda model: pb.capture(model, SAMPLES, fullgraph=False).verify(),
     "findings": lambda model: pb.capture(model, SAMPLES, fullgraph=False).document(),
     "check_traceability": lambda model: pb.check_traceability(model, SAMPLES, target=pb.InductorDeployment()),
+    "fix": lambda model: pb.fix(model, SAMPLES),
     "prepare_model": pb.prepare_model,
     "prepare_model with inputs": lambda model: pb.prepare_model(model, inputs=SAMPLES),
     "validate_model": lambda model: pb.validate_model(model, inputs=SAMPLES),

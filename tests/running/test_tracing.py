@@ -128,3 +128,70 @@ def test_other_threads_call_modules_while_fx_traces() -> None:
     assert torch.equal(found[0], _expected)
     assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_module", "call_method", "output"]
     assert identities() == before
+
+
+class _Held(nn.Module):
+    """Tells when its forward runs, and goes on when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.may_go = threading.Event(), threading.Event()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.inside.set()
+        assert self.may_go.wait(30)
+        return x + torch.compiler.is_exporting()
+
+
+TRACED: dict[str, Callable[[nn.Module], Any]] = {
+    "export": lambda model: torch.export.export(model, (torch.ones(3),)).graph,
+    "fx": lambda model: fx.symbolic_trace(model).graph,
+}
+
+
+@pytest.mark.parametrize("how", TRACED)
+def test_tracing_waits_for_what_another_thread_has_begun_to_trace(how: str) -> None:
+    before, model = identities(), _Held()
+    theirs = Job(lambda progress: TRACED[how](model))
+    assert model.inside.wait(30)
+    waits: list[Progress] = []
+
+    def note(progress: Progress) -> None:
+        waits.append(progress)
+        model.may_go.set()
+
+    with tracing(note):
+        theirs.result(30)
+        ours = torch.export.export(_Asks(), (torch.ones(3),))
+    assert [progress.stage for progress in waits] == [WAITING]
+    assert len(list(theirs.result(30).nodes)) == 3
+    assert len(list(ours.graph.nodes)) == 3
+    assert identities() == before
+
+
+@pytest.mark.parametrize("how", TRACED)
+def test_another_thread_waits_with_its_own_tracing(how: str) -> None:
+    before, model = identities(), _Held()
+    model.may_go.set()
+    with tracing():
+        theirs = Job(lambda progress: TRACED[how](model))
+        assert not model.inside.wait(0.3)
+        torch.export.export(_Asks(), (torch.ones(3),))
+        assert not model.inside.is_set()
+    assert len(list(theirs.result(30).nodes)) == 3
+    assert identities() == before
+
+
+def test_a_trace_that_comes_back_to_us_is_not_waited_for() -> None:
+    class Nested(_Held):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result = super().forward(x)
+            with tracing(with_dynamo=False):
+                return result
+
+    model = Nested()
+    theirs = Job(lambda progress: TRACED["fx"](model))
+    assert model.inside.wait(30)
+    with tracing(lambda progress: model.may_go.set()):
+        assert not theirs.done
+    assert theirs.result(30) is not None

@@ -137,63 +137,55 @@ def test_every_pass_computes_what_the_converted_graph_computes(
     assert calls_of(model, tmp_path, "qlinear_pointwise") == [kernels]
 
 
-class Sum(nn.Module):
-    """A linear layer's result and something that is there before and after the call."""
+class Sums(nn.Module):
+    """The results of linear layers, and to each is added something that is there before and after the call."""
 
-    def __init__(self, add: Callable[..., torch.Tensor]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(16, 16)
-        self.weight = nn.Parameter(torch.randn(5, 16))
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in OUTLIVING)
+        self.weights = nn.ParameterList(torch.randn(5, 16) for _ in OUTLIVING)
         self.register_buffer("table", torch.randn(5, 16))
-        self.add = add
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return self.add(self, self.layer(x), y)
+    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:
+        parts = zip(OUTLIVING.values(), self.layers, self.weights, others, strict=True)
+        return [add(self.table, weight, layer(x), other) for add, layer, weight, other in parts]
 
 
-def in_place(net: nn.Module, result: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def in_place(table: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     view = result.view(-1)
     result += y.view(5, 16)
     return result + 2 * view.view(5, 16)
 
 
-@pytest.mark.parametrize(
-    "add",
-    [
-        lambda net, result, y: result + y.view(-1, 16),
-        lambda net, result, y: y.view(5, 16) + result,
-        lambda net, result, y: result + y.view(5, 16).chunk(1)[0],
-        lambda net, result, y: result + net.weight,
-        lambda net, result, y: net.table.t().t() + result,
-        lambda net, result, y: result + torch.relu(net.weight),  # folded to a constant
-        in_place,
-    ],
-    ids=[
-        "input",
-        "input first",
-        "part of input",
-        "parameter",
-        "view of a buffer",
-        "computed from a parameter",
-        "in place",
-    ],
-)
-def test_what_outlives_a_call_is_not_changed_where_kernels_add_in_place(add: Callable[..., torch.Tensor]) -> None:
-    model = Sum(add).eval()
-    x, y = noise(5, 16), noise(5, 4, 4)
+# all in one model, because a compile takes longer than all else
+OUTLIVING: dict[str, Callable[..., torch.Tensor]] = {
+    "input": lambda table, weight, result, y: result + y.view(-1, 16),
+    "input first": lambda table, weight, result, y: y.view(5, 16) + result,
+    "part of input": lambda table, weight, result, y: result + y.view(5, 16).chunk(1)[0],
+    "parameter": lambda table, weight, result, y: result + weight,
+    "view of a buffer": lambda table, weight, result, y: table.t().t() + result,
+    "computed from a parameter, folded": lambda table, weight, result, y: result + torch.relu(weight),
+    "in place": in_place,
+}
+
+
+def test_what_outlives_a_call_is_not_changed_where_kernels_add_in_place() -> None:
+    model = Sums().eval()
+    x, others = noise(5, 16), [noise(5, 4, 4) + index for index in range(len(OUTLIVING))]
     compiled = pb.compile_model(
         model,
-        tracing_inputs=[(x, y)],  # of one size: kernels for dynamic sizes add elsewhere
-        calibration_inputs=[(x, y)],
+        tracing_inputs=[(x, *others)],  # of one size: kernels for dynamic sizes add elsewhere
+        calibration_inputs=[(x, *others)],
         deployment_settings=pb.InductorDeployment(),
         quantization_settings=pb.QuantizationSettings(),
     )
-    kept = y.clone()
+    kept = [y.clone() for y in others]
     with torch.no_grad():
-        expected = model(x, y)
+        expected = model(x, *others)
     for _ in range(3):
-        assert float((compiled(x, y) - expected).square().sum() / expected.square().sum()) < 10**-3
-        assert torch.equal(y, kept)
+        for name, one, other, y, before in zip(OUTLIVING, expected, compiled(x, *others), others, kept, strict=True):
+            assert float((other - one).square().sum() / one.square().sum()) < 10**-3, name
+            assert torch.equal(y, before), name
 
 
 def test_linear_layers_read_matrices_where_sizes_are_dynamic() -> None:

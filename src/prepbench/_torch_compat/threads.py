@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -32,6 +34,68 @@ def locks(with_dynamo: bool) -> list[Any]:
                 importlib.import_module(name)
     dynamo = getattr(sys.modules.get("torch._dynamo.convert_frame"), "compile_lock", None)
     return [_OURS] if dynamo is None else [dynamo, _OURS]
+
+
+@contextmanager
+def others_wait() -> Iterator[None]:
+    """Inside the block, other threads wait where ``torch.export.export`` and ``torch.fx.symbolic_trace`` begin."""
+    with ExitStack() as stack:
+        for owner, name, original in _entries():
+            stack.enter_context(patched(owner, name, _waiting(original)))
+        yield
+
+
+def is_traced_elsewhere(ignored: Container[int] = ()) -> bool:
+    """Whether another thread is inside these functions of torch, except for some threads."""
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident())
+    return any(_is_tracing(frame) for ident, frame in frames.items() if ident not in ignored)
+
+
+def _is_tracing(frame: types.FrameType | None) -> bool:
+    codes = {code for *_, original in _entries() for code in _codes(original)}
+    while frame is not None:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _entries() -> list[tuple[Any, str, Callable[..., Any]]]:
+    """Where users' own tracing begins: the owners of the functions, their names, and the functions of torch."""
+    with needed_for("waiting for traces in other threads"):
+        from torch.fx import Tracer
+    owners = [(Tracer, "trace"), *((sys.modules.get(name), "_export") for name in _EXPORTERS)]
+    found = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
+    return [(owner, name, getattr(function, _OF_TORCH, function)) for owner, name, function in found if function]
+
+
+_EXPORTERS = ("torch.export._trace", "torch.export._draft_export")
+_OF_TORCH = "_prepbench_original"
+
+
+def _codes(function: Any) -> Iterator[types.CodeType]:
+    while function is not None:
+        if isinstance(function, types.FunctionType):
+            yield function.__code__
+        function = getattr(function, "__wrapped__", None)
+
+
+def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``original``, for which other threads wait until nothing is traced here; what they had begun goes on."""
+    here = threading.get_ident()
+
+    @functools.wraps(original)
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == here or _is_tracing(sys._getframe(1)):
+            return original(*args, **kwargs)
+        with ExitStack() as stack:
+            for lock in locks(with_dynamo=True):
+                stack.enter_context(lock)
+            return original(*args, **kwargs)
+
+    setattr(wait, _OF_TORCH, original)
+    return wait
 
 
 @contextmanager

@@ -100,7 +100,7 @@ def _object(value: Any) -> tuple[PutBack | None, list[Any]]:
     if not is_own_object(kind):
         return None, []
     own = getattr(value, "__dict__", None)
-    slots = {name: part for name in slots_of(kind) if (part := getattr(value, name, _ABSENT)) is not _ABSENT}
+    slots = _slots_of(value)
     steps = [attributes_kept(own)] if isinstance(own, dict) else []
     steps += [_slots_kept(value, slots)] if slots else []
     parts = [*(own or {}).values(), *slots.values(), kind]
@@ -124,8 +124,13 @@ def _module(module: torch.nn.Module) -> tuple[PutBack, list[Any]]:
         elif kind not in _COMMON:
             parts.append(value)
 
+    slots = _slots_of(module)
+    parts += slots.values()
+
     def put_back() -> None:
         attributes()
+        if slots:
+            _slots_kept(module, slots)()
         for table in empty:
             if table:
                 table.clear()
@@ -147,6 +152,11 @@ def slots_of(kind: type) -> list[str]:
         slots = vars(one).get("__slots__", ())
         names += [_mangled(one, name) for name in ([slots] if isinstance(slots, str) else slots)]
     return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _slots_of(value: Any) -> dict[str, Any]:
+    """What stands in the slots of an object."""
+    return {name: part for name in slots_of(type(value)) if (part := getattr(value, name, _ABSENT)) is not _ABSENT}
 
 
 def _mangled(kind: type, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from prepbench import interrupts
 from prepbench._torch_compat.left_behind import graphs_let_go, sources_let_go
 from prepbench._torch_compat.safe_points import safe_points
-from prepbench._torch_compat.threads import locks, torch_traces_here
+from prepbench._torch_compat.threads import is_traced_elsewhere, locks, others_wait, torch_traces_here
 from prepbench.jobs import CANCELLING, Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.patching import undoing
 
@@ -23,6 +24,8 @@ _CALLS = 4000
 """Nested calls while tracing: each module around an operation takes some more than when the model runs."""
 
 _depth = threading.local()
+_waiting: set[int] = set()
+"""Threads that wait here for a lock. Who holds it must not wait for them."""
 
 
 @contextmanager
@@ -31,6 +34,7 @@ def tracing(progress: ProgressCallback = report_nothing, *, with_dynamo: bool = 
 
     Who waits reports "waiting for another compile" as progress and can be cancelled. Inside, Ctrl-C takes effect at
     the next :func:`prepbench.jobs.check_cancelled`, and what torch replaces for its tracing acts in this thread only.
+    Other threads that export or trace with torch itself wait, as this one waits for what they have begun.
 
     Args:
         progress: told when this thread has to wait.
@@ -58,8 +62,9 @@ def tracing(progress: ProgressCallback = report_nothing, *, with_dynamo: bool = 
         def tell() -> None:
             progress(Progress(CANCELLING, message="Cancelling ..."))
 
-        with interrupts.told_of_interrupts(tell), torch_traces_here(), safe_points(check_cancelled):
-            with graphs_let_go(), sources_let_go():
+        with interrupts.told_of_interrupts(tell), others_wait():
+            _wait_for_others(progress)
+            with torch_traces_here(), safe_points(check_cancelled), graphs_let_go(), sources_let_go():
                 yield
 
 
@@ -67,5 +72,19 @@ def _wait(lock: Any, progress: ProgressCallback) -> None:
     if lock.acquire(blocking=False):
         return
     progress(Progress(WAITING, message="Another compile is running; this one starts when it ends."))
-    while not lock.acquire(timeout=_POLL):
-        check_cancelled(WAITING)
+    here = threading.get_ident()
+    _waiting.add(here)
+    try:
+        while not lock.acquire(timeout=_POLL):
+            check_cancelled(WAITING)
+    finally:
+        _waiting.discard(here)
+
+
+def _wait_for_others(progress: ProgressCallback) -> None:
+    """Wait until torch traces in no other thread: in one that had begun before this one, which knows no lock."""
+    if is_traced_elsewhere(_waiting):
+        progress(Progress(WAITING, message="Another thread traces; this compile starts when it ends."))
+        while is_traced_elsewhere(_waiting):
+            time.sleep(_POLL / 10)
+            check_cancelled(WAITING)
