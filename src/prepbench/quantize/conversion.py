@@ -14,10 +14,12 @@ from prepbench.quantize.blocks import OPERATOR
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import all_observers
 from prepbench.quantize.weights import integers, rows_of
+from prepbench.quantize.written_state import put_back_buffers
 
 
 def convert(observed: Observed) -> fx.GraphModule:
     """Replace observers by quantize and dequantize operators with the learned scales; weights become int8 constants."""
+    put_back_buffers(observed.graph, observed.written)
     for observer in all_observers(observed.graph):
         if getattr(observer, "scheme", None) is not None and observer.scheme.block_size:
             observer.convert = functools.partial(_convert_blocks, observer)

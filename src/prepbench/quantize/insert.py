@@ -21,6 +21,7 @@ from prepbench.quantize.placement import Placement
 from prepbench.quantize.plan import make_plan
 from prepbench.quantize.report import LayerReport
 from prepbench.quantize.skips import skipped_downstream
+from prepbench.quantize.written_state import own_written_buffers
 from prepbench.settings import CompileOptions, ExplainedLayer
 
 
@@ -52,6 +53,7 @@ def insert_observers(
     """
     options = options or CompileOptions()
     graph = program.module(check_guards=False)
+    before = own_written_buffers(graph)
     if options.fold_batch_norm:
         fold_batch_norms(graph)
     behind = skipped_downstream(graph.graph, explained)
@@ -63,7 +65,7 @@ def insert_observers(
     _check_not_empty(rows)
     annotate(graph, plan, placement, options.percentile)
     observed = pt2e().prepare(graph, pt2e().scopes(graph), is_qat=False)
-    return Observed(observed, rows, plan, options)
+    return Observed(observed, rows, plan, options, written=before)
 
 
 def _check_not_empty(rows: Sequence[LayerReport]) -> None:

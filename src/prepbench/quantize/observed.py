@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import fx
 
 from prepbench.quantize.plan import Plan
@@ -22,6 +23,7 @@ class Observed:
         options: algorithms and floors.
         model_sqnr: SQNR of the outputs on calibration samples in dB, once it has been measured.
         reused: the stages that found all or some of what they needed in :class:`Statistics`, in words.
+        written: what the buffers that the graph writes to were before, by name.
     """
 
     graph: fx.GraphModule
@@ -30,3 +32,4 @@ class Observed:
     options: CompileOptions = field(default_factory=CompileOptions)
     model_sqnr: float | None = None
     reused: tuple[str, ...] = ()
+    written: dict[str, torch.Tensor] = field(default_factory=dict)

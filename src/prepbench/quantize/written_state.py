@@ -1,0 +1,45 @@
+"""Buffers that a graph writes to while it runs, which calibration must not count in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+
+from prepbench._torch_compat.operators import OpOverload, schema_of
+
+_BATCH_NORM = torch.ops.aten.batch_norm.default
+
+
+def own_written_buffers(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
+    """Give the graph copies of the buffers that it writes to, in place; returns what they are copies of, by name.
+
+    The graph shares the others with the user's model, whose state stays what it is while the graph runs on samples.
+    """
+    buffers = dict(graph.named_buffers())
+    written = {name: buffers[name] for name in _written(graph.graph) if name in buffers}
+    for name, tensor in written.items():
+        path, _, last = name.rpartition(".")
+        graph.get_submodule(path)._buffers[last] = tensor.detach().clone()
+    return written
+
+
+def put_back_buffers(graph: fx.GraphModule, before: dict[str, torch.Tensor]) -> None:
+    """Give the copies the values that they had before the graph ran."""
+    buffers = dict(graph.named_buffers())
+    with torch.no_grad():
+        for name, tensor in before.items():
+            if name in buffers:
+                buffers[name].copy_(tensor)
+
+
+def _written(graph: fx.Graph) -> Iterator[str]:
+    for node in graph.nodes:
+        if not isinstance(node.target, OpOverload):
+            continue
+        arguments = zip(schema_of(node.target).arguments, node.args, strict=False)
+        values = [value for argument, value in arguments if argument.is_write]
+        if node.target is _BATCH_NORM and node.args[5]:  # its schema does not say that it writes
+            values += node.args[3:5]
+        yield from (str(value.target) for value in values if isinstance(value, fx.Node) and value.op == "get_attr")
