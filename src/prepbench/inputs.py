@@ -14,6 +14,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_function, described
 from prepbench.errors import InputError, PrepbenchError, sentence
+from prepbench.running.empty_caches import with_empty_caches_filled
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def normalize_samples(
     An element may be a tensor; a tuple of positional arguments; a tuple ending in a dict of keyword arguments; a
     mapping of
     keyword arguments; or a mapping that ``forward`` takes whole, as its one argument. A lone tensor or mapping
-    in place of the list counts as one sample.
+    in place of the list counts as one sample. Caches that are empty in some samples and filled in others become alike
+    (see ``running/empty_caches``).
 
     Args:
         module_or_function: what will be called; its signature decides how mappings and lists are passed.
@@ -92,7 +94,11 @@ def normalize_samples(
         raise InputError(
             f"{name} is empty: give at least one sample input, e.g. {name}=[torch.randn(1, 3, 32, 32)].{again}"
         )
-    return result
+    calls = with_empty_caches_filled([(sample.args, sample.kwargs) for sample in result])
+    return [
+        sample if call[0] is sample.args and call[1] is sample.kwargs else Sample(*call, index)
+        for index, (sample, call) in enumerate(zip(result, calls, strict=True))
+    ]
 
 
 def named_leaves(module_or_function: Callable[..., Any], sample: Sample) -> list[tuple[str, Any]]:

@@ -14,11 +14,13 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs, number_outputs
 from prepbench.checks import described
+from prepbench.compile.empty_leaves import MISSING, leaves_along
 from prepbench.compile.output_tree import Tree, leaf_names, rebuild, tree_of, without_fixed
-from prepbench.compile.tensor_specs import TensorSpecs, dummy_tensor, tensor_specs
+from prepbench.compile.tensor_specs import TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
 from prepbench.running.check_inputs import about_batches
+from prepbench.running.empty_caches import is_nothing
 from prepbench.running.object_nodes import fixed_numbers, register_nodes
 
 
@@ -108,7 +110,12 @@ class CallSpec:
         arranged = self._arrange(args, kwargs)
         register_nodes(arranged)  # a loaded model may be the first to see a class
         leaves, spec = pytree.tree_flatten(arranged)
-        if tree_of(spec) != self._nesting:
+        filled = None
+        if tree_of(spec) != self._nesting or any(map(_is_flat_nothing, leaves)):
+            filled = self._with_empty_caches(arranged)
+        if filled is not None:
+            leaves = filled
+        elif tree_of(spec) != self._nesting:
             raise InputError(
                 "The arguments are nested differently from the tracing inputs: expected leaves "
                 f"{', '.join(self.paths)}, got {len(leaves)} leaves "
@@ -120,13 +127,23 @@ class CallSpec:
         if self.object_numbers:
             found = fixed_numbers(self.parameters, *arranged)
             for path, expected in self.object_numbers.items():
-                _check_constant(path, expected, found.get(path))
+                # what holds nothing yet has other flags, and is not known as an object that holds tensors
+                if filled is None or type(found.get(path)) is type(expected) is not bool:
+                    _check_constant(path, expected, found.get(path))
         return leaves
 
     @functools.cached_property
     def _nesting(self) -> Tree:
         """The nesting of the inputs, whatever else objects among them hold."""
         return without_fixed(self.inputs)
+
+    def _with_empty_caches(self, arranged: Any) -> list[Any] | None:
+        """The leaves of a call whose caches hold nothing yet; None if it lacks something else."""
+        found = leaves_along(arranged, self._nesting)
+        if found is None:
+            return None
+        missing = [leaf is MISSING for leaf in found]
+        return with_empty_tensors(found, missing, self.tensors) if any(missing) else None
 
     @functools.cached_property
     def _takes_tensors(self) -> bool:
@@ -221,6 +238,10 @@ class CallSpec:
             data["defaults"],
             data.get("object_numbers", {}),
         )
+
+
+def _is_flat_nothing(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and is_nothing(leaf)
 
 
 def _check_constant(path: str, expected: Any, given: Any) -> None:

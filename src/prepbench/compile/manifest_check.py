@@ -129,6 +129,9 @@ def _check_tensor(row: Any, where: str) -> None:
     example = row.get("example")
     if example is not None and (not _are_sizes(example) or len(example) != len(row["shape"])):
         raise ValueError(f"calls.{where}.example must be a list of as many sizes")
+    symbols = row.get("symbols", [""] * len(row["shape"]))
+    if not isinstance(symbols, list) or [type(name) for name in symbols] != [str] * len(row["shape"]):
+        raise ValueError(f"calls.{where}.symbols must be a list of as many texts")
     is_index = row["dtype"] in ("int32", "int64") and type(row.get("below")) is int and row["below"] >= 0
     if "below" in row and not is_index:
         raise ValueError(f"calls.{where}.below must be a number of rows, for indices")

@@ -12,7 +12,7 @@ from prepbench.compile.index_ranges import index_limits
 from prepbench.errors import InputError
 
 # per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32], "example": [2, 3, 32, 32]} with None for a dynamic
-# size, and "below": 100 for indices into a table of 100 rows, with "from": -100 where they may count from the end; None
+# size, "symbols": ["s0", "", "", ""] where there are such, and "below": 100 for indices into a table of 100 rows, with "from": -100 where they may count from the end; None
 # for a constant
 TensorSpecs = tuple[Mapping[str, Any] | None, ...]
 
@@ -35,6 +35,30 @@ def dummy_tensor(spec: Mapping[str, Any], generator: torch.Generator) -> torch.T
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(sizes, generator=generator, dtype=torch.float32).to(dtype)
     return torch.ones(sizes, dtype=dtype) if dtype is torch.bool else torch.zeros(sizes, dtype=dtype)
+
+
+def with_empty_tensors(leaves: Sequence[Any], missing: Sequence[bool], specs: TensorSpecs) -> list[Any]:
+    """The leaves with tensors in place of those that are missing: of the sizes that other leaves have, and else of 0.
+
+    Args:
+        leaves: of a call.
+        missing: which of them are not there yet.
+        specs: what they must be.
+    """
+    known: dict[str, int] = {}
+    for leaf, absent, spec in zip(leaves, missing, specs, strict=True):
+        if spec is not None and not absent and isinstance(leaf, torch.Tensor):
+            known.update(zip(spec.get("symbols", ()), leaf.shape, strict=False))
+    return [
+        _empty(spec, known) if absent and spec is not None else leaf
+        for leaf, absent, spec in zip(leaves, missing, specs, strict=True)
+    ]
+
+
+def _empty(spec: Mapping[str, Any], known: Mapping[str, int]) -> torch.Tensor:
+    symbols = spec.get("symbols", [""] * len(spec["shape"]))
+    sizes = [known.get(name, 0) if size is None else size for size, name in zip(spec["shape"], symbols, strict=True)]
+    return torch.zeros(sizes, dtype=getattr(torch, spec["dtype"]))
 
 
 def checked_tensors(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[str]) -> list[Any]:
@@ -95,6 +119,8 @@ def _spec(value: Any, example: Any, limits: tuple[int, int] | None) -> Mapping[s
     sizes = [size if isinstance(size, int) else None for size in value.shape]
     shape = list(example.shape) if isinstance(example, torch.Tensor) else None
     spec = {"dtype": _name(value.dtype), "shape": sizes, "example": shape}
+    if None in sizes:
+        spec["symbols"] = ["" if isinstance(size, int) else str(size) for size in value.shape]
     if limits is None:
         return spec
     least, below = limits

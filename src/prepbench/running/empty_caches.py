@@ -1,0 +1,128 @@
+"""Caches that hold nothing yet get the form of those that do, with tensors of length 0: both are one structure then.
+
+A cache makes its tensors when it is first written to. So an empty one has ``None`` or no entries where a filled one has
+keys and values, and only what the filled ones of other calls hold tells what will be there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from prepbench.running.nested_values import attributes, collect, has_no_parts, is_value, map_values
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+Make = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Unknown(Exception):
+    """Nothing says how large a tensor that is missing has to be."""
+
+
+def with_empty_caches_filled(calls: Sequence[Call]) -> list[Call]:
+    """The calls, with objects that lack tensors that the same objects of other calls hold made like those.
+
+    The new tensors have the call's batch size and the length 0; they are along the dims that vary among the filled
+    ones, or dim 2 of 4 as in keys and values. Where that does not say it, as for states of a fixed size, a call stays
+    as it is. The objects that were given are not changed.
+
+    Example:
+        >>> class Cache:
+        ...     keys = None
+        >>> full, empty = Cache(), Cache()
+        >>> full.keys, empty.keys = torch.ones(2, 4, 7, 8), None
+        >>> calls = [((torch.ones(2, 1), full), {}), ((torch.ones(3, 1), empty), {})]
+        >>> with_empty_caches_filled(calls)[1][0][1].keys.shape
+        torch.Size([3, 4, 0, 8])
+    """
+    held = [collect(call) for call in calls]
+    most = max(map(len, held), default=0)
+    full = [index for index, tensors in enumerate(held) if len(tensors) == most]
+    if len(full) == len(calls) and not any(map(_has_flat_nothing, held)):
+        return list(calls)
+    full = [index for index in full if not _has_flat_nothing(held[index])] or full
+    template, shapes = calls[full[0]], {}
+    for place, tensor in enumerate(held[full[0]]):
+        shapes[id(tensor)] = [tuple(getattr(held[index][place], "shape", ())) for index in full]
+    batches = [_batch(calls[index]) for index in full]
+
+    def alike(call: Call) -> Call:
+        try:
+            made: Call = _filled(
+                call, template, lambda tensor: _empty(tensor, shapes[id(tensor)], batches, call), False
+            )
+        except _Unknown:
+            return call
+        return made
+
+    return [call if index in full else alike(call) for index, call in enumerate(calls)]
+
+
+def _has_flat_nothing(tensors: Sequence[Any]) -> bool:
+    return any(map(is_nothing, tensors))
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether a value stands for a tensor that is not there yet: None, or a tensor of one dim without entries."""
+    return value is None or (isinstance(value, torch.Tensor) and value.dim() == 1 and not len(value))
+
+
+def _batch(call: Call) -> int | None:
+    """The first size of the first tensor that is an argument itself."""
+    values = [*call[0], *call[1].values()]
+    return next((int(value.shape[0]) for value in values if isinstance(value, torch.Tensor) and value.dim()), None)
+
+
+def _empty(tensor: torch.Tensor, shapes: Sequence[tuple[int, ...]], batches: Sequence[int | None], call: Call) -> Any:
+    """A tensor like one of a filled cache, for another call and of length 0."""
+    sizes, batch = list(tensor.shape), _batch(call)
+    is_batched = batch is not None and all(shape[:1] == (size,) for shape, size in zip(shapes, batches, strict=True))
+    growing = [dim for dim in range(is_batched, len(sizes)) if len({shape[dim : dim + 1] for shape in shapes}) > 1]
+    if not growing and len(sizes) == 4:
+        growing = [2]
+    if not growing or any(len(shape) != len(sizes) for shape in shapes):
+        raise _Unknown
+    if is_batched:
+        assert batch is not None
+        sizes[0] = batch
+    return tensor.new_zeros([0 if dim in growing else size for dim, size in enumerate(sizes)])
+
+
+def _filled(value: Any, template: Any, make: Make, is_inside: bool) -> Any:
+    """``value`` with what only ``template`` holds made anew; ``is_inside`` tells that it is a part of an object."""
+    if is_value(template):
+        return make(template) if is_inside and is_nothing(value) else value
+    if type(value) is not type(template) or has_no_parts(template) or not collect(template):
+        return value
+    if isinstance(template, list | tuple):
+        parts = [_filled(one, other, make, is_inside) for one, other in zip(value, template, strict=False)]
+        parts += [map_values(other, make) for other in template[len(parts) :]] if is_inside else value[len(parts) :]
+        return type(template)(parts) if not hasattr(template, "_fields") else type(template)(*parts)
+    if isinstance(template, Mapping):
+        known = {key: _filled(part, template[key], make, is_inside) for key, part in value.items() if key in template}
+        further = {key: map_values(part, make) for key, part in template.items() if key not in value and is_inside}
+        return value if type(value) is not dict else {**value, **known, **further}
+    return _filled_object(value, template, make)
+
+
+def _filled_object(value: Any, template: Any, make: Make) -> Any:
+    mine, theirs = attributes(value), attributes(template)
+    made = {name: _filled(mine.get(name), part, make, True) for name, part in theirs.items() if collect(part)}
+    made = {name: part for name, part in made.items() if part is not mine.get(name)}
+    if not any(is_value(part) for part in made.values()):
+        changes = made
+    else:  # it is like one that was written to
+        flags = {name: part for name, part in theirs.items() if name not in mine or isinstance(part, bool)}
+        changes = {**flags, **made}
+    if not changes:
+        return value
+    for name, part in theirs.items():
+        if isinstance(part, dict) and not collect(part) and part.keys() != mine.get(name, part).keys():
+            raise _Unknown  # it counts or marks what is there
+    clone = copy.copy(value)
+    for name, part in changes.items():
+        object.__setattr__(clone, name, part)
+    return clone
