@@ -70,7 +70,8 @@ def test_an_empty_cache_is_like_a_filled_one(layers: int) -> None:
     made = empty.args[1]
     assert [tuple(layer.keys.shape) for layer in made.layers] == [(3, 2, 0, 4)] * 2
     assert all(layer.is_filled and layer.dtype == torch.float32 for layer in made.layers)
-    assert len(given[1].layers) == layers and not any(layer.is_filled for layer in given[1].layers)
+    assert len(given[1].layers) == layers
+    assert not any(layer.is_filled for layer in given[1].layers)
     assert filled.args[1].layers[0].keys.shape == (2, 2, 7, 4)
 
 

@@ -12,8 +12,8 @@ from prepbench.compile.index_ranges import index_limits
 from prepbench.errors import InputError
 
 # per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32], "example": [2, 3, 32, 32]} with None for a dynamic
-# size, "symbols": ["s0", "", "", ""] where there are such, and "below": 100 for indices into a table of 100 rows, with "from": -100 where they may count from the end; None
-# for a constant
+# size, "symbols": ["s0", "", "", ""] where there is one, and "below": 100 for indices into a table of 100 rows, with
+# "from": -100 where they may count from the end; None for a constant
 TensorSpecs = tuple[Mapping[str, Any] | None, ...]
 
 
