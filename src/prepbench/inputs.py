@@ -5,8 +5,8 @@ read.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,18 +14,20 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_function, described
 from prepbench.errors import InputError, PrepbenchError, sentence
+from prepbench.running.counted_numbers import CountedNumber, counted_numbers
 from prepbench.running.empty_caches import with_empty_caches_filled
 
 
 @dataclass(frozen=True)
 class Sample:
     """One complete call of ``forward``: ``forward(*args, **kwargs)``; ``index`` is its place in the list it came
-    from.
+    from, and ``counted`` says which numbers in its objects follow from sizes, in all samples of that list.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     index: int = 0
+    counted: tuple[CountedNumber, ...] = ()
 
     def call(self, function: Callable[..., Any]) -> Any:
         """Call ``function`` with this sample."""
@@ -36,7 +38,7 @@ class Sample:
         """A sample with ``function`` applied to every leaf."""
         check_function("function", function, "function(leaf)")
         args, kwargs = pytree.tree_map(function, (self.args, self.kwargs))
-        return Sample(args, kwargs, self.index)
+        return replace(self, args=args, kwargs=kwargs)
 
 
 def forward_of(module_or_function: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,10 +97,15 @@ def normalize_samples(
             f"{name} is empty: give at least one sample input, e.g. {name}=[torch.randn(1, 3, 32, 32)].{again}"
         )
     calls = with_empty_caches_filled([(sample.args, sample.kwargs) for sample in result])
-    return [
-        sample if call[0] is sample.args and call[1] is sample.kwargs else Sample(*call, index)
-        for index, (sample, call) in enumerate(zip(result, calls, strict=True))
-    ]
+    counted = counted_numbers([arguments_by_name(module_or_function, *call) for call in calls])
+    return [Sample(*call, index, counted) for index, call in enumerate(calls)]
+
+
+def arguments_by_name(
+    module_or_function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All arguments of a call by their names; those of ``*args`` as ``"args[0]"``."""
+    return {**dict(zip(positional_names(module_or_function, len(args)), args, strict=True)), **kwargs}
 
 
 def named_leaves(module_or_function: Callable[..., Any], sample: Sample) -> list[tuple[str, Any]]:

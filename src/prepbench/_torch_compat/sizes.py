@@ -44,6 +44,13 @@ def _size_name(shape_env: ShapeEnv, symbol: Any) -> str:
     return re.sub(r"^L\['(\w+)'\]", r"\1", text).replace(".size()", ".shape")
 
 
+def named_expression(size: torch.SymInt) -> tuple[Any, dict[Any, str]]:
+    """A symbolic size as an expression, and the input size behind each symbol in it, such as ``"x.shape[0]"``."""
+    with needed_for("seeing what a size is made of"):
+        shape_env, expression = size.node.shape_env, size.node.expr
+    return expression, {symbol: _size_name(shape_env, symbol) for symbol in expression.free_symbols}
+
+
 def forget_pending_sizes(values: Any) -> None:
     """Drop unknown sizes and numbers that an abandoned computation left behind on the fake mode of ``values``."""
     with needed_for("forgetting sizes of an abandoned computation"):

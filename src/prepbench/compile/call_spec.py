@@ -20,6 +20,7 @@ from prepbench.compile.tensor_specs import TensorSpecs, dummy_tensor, tensor_spe
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
 from prepbench.running.check_inputs import about_batches
+from prepbench.running.counted_numbers import CountedNumber, part_at
 from prepbench.running.empty_caches import is_nothing
 from prepbench.running.object_nodes import fixed_numbers, register_nodes
 
@@ -42,6 +43,7 @@ class CallSpec:
         defaults: plain default values of parameters, which a call may give even if the tracing inputs left them out.
         object_numbers: numbers and texts that objects among the arguments hold, by path. The graph is valid for these
             values only.
+        counted: numbers that objects hold and that follow from sizes, from which the graph computes them.
     """
 
     parameters: tuple[str, ...]
@@ -56,6 +58,7 @@ class CallSpec:
     output_numbers: tuple[int, ...]
     defaults: Mapping[str, Any]
     object_numbers: Mapping[str, Any]
+    counted: tuple[CountedNumber, ...] = ()
 
     @classmethod
     def of(
@@ -67,6 +70,8 @@ class CallSpec:
             InputError: nothing of its result is computed.
         """
         leaves = named_leaves(module_or_function, sample)
+        numbers = fixed_numbers(_parameters(module_or_function), sample.args, sample.kwargs)
+        counted = {number.path for number in sample.counted}
         if len(constant_outputs(program)) == len(program.graph_signature.user_outputs):
             raise InputError(
                 f"{type(module_or_function).__name__} returns no tensor, so there is nothing to compile. Let forward "
@@ -84,7 +89,8 @@ class CallSpec:
             tensor_specs(program),
             number_outputs(program),
             _defaults(module_or_function),
-            fixed_numbers(_parameters(module_or_function), sample.args, sample.kwargs),
+            {path: value for path, value in numbers.items() if path not in counted},
+            sample.counted,
         )
 
     @property
@@ -130,12 +136,29 @@ class CallSpec:
                 # what holds nothing yet has other flags, and is not known as an object that holds tensors
                 if filled is None or type(found.get(path)) is type(expected) is not bool:
                     _check_constant(path, expected, found.get(path))
+        self._check_counted(arranged)
         return leaves
 
     @functools.cached_property
     def _nesting(self) -> Tree:
         """The nesting of the inputs, whatever else objects among them hold."""
         return without_fixed(self.inputs)
+
+    def _check_counted(self, arranged: Any) -> None:
+        """Raise ``InputError`` for a number that the sizes of the call contradict."""
+        names = [*self.parameters[: self.positional], *(f"args[{i}]" for i in range(len(arranged[0])))]
+        named = {**dict(zip(names, arranged[0], strict=False)), **arranged[1]}
+        for number in self.counted:
+            try:
+                given, expected = part_at(named, number.steps), number.value(named)
+            except (LookupError, AttributeError):  # a cache that holds nothing yet
+                continue
+            if given != expected:
+                raise InputError(
+                    f"{number.path} is {given}, but in all tracing inputs it was {number.formula}, which is {expected} "
+                    "here, and the graph computes it so. Give arguments that fit each other, or compile with tracing "
+                    "inputs that differ in this way."
+                )
 
     def _with_empty_caches(self, arranged: Any) -> list[Any] | None:
         """The leaves of a call whose caches hold nothing yet; None if it lacks something else."""
@@ -219,6 +242,7 @@ class CallSpec:
             "output_numbers": list(self.output_numbers),
             "defaults": dict(self.defaults),
             "object_numbers": dict(self.object_numbers),
+            "counted": [number.to_list() for number in self.counted],
         }
 
     @classmethod
@@ -237,6 +261,7 @@ class CallSpec:
             tuple(data["output_numbers"]),
             data["defaults"],
             data.get("object_numbers", {}),
+            tuple(map(CountedNumber.from_list, data.get("counted", []))),
         )
 
 

@@ -27,6 +27,7 @@ def check_calls(data: Any) -> None:
     _check_constants(data["output_constants"], "output_constants", outputs)
     for name in ("defaults", "object_numbers"):
         _check_constants(data.get(name, {}), name, None)
+    _check_counted(data.get("counted", []))
     if any(not 0 <= place < outputs for place in data["output_numbers"]):
         raise ValueError("calls.output_numbers names a result that is not there")
     if not isinstance(data["tensors"], list) or not len(data["tensors"]) == len(data["paths"]) == inputs:
@@ -57,6 +58,21 @@ def _check_table(data: Any, where: str, *needed: str) -> None:
     for name in needed:
         if name not in data:
             raise ValueError(f"{where}.{name} is missing")
+
+
+def _check_counted(rows: Any) -> None:
+    """Each row is the steps to a number, and the steps to each tensor with a dim and a sign."""
+    try:
+        steps = [row[0] for row in rows] + [term[0] for row in rows for term in row[1]]
+        numbers = [number for row in rows for term in row[1] for number in term[1:]]
+        is_right = isinstance(rows, list) and all(len(row) == 2 and row[1] for row in rows)
+        is_right &= all(len(term) == 3 for row in rows for term in row[1]) and all(type(n) is int for n in numbers)
+        is_right &= all(kind in ("item", "attr") and type(key) in (str, int) for way in steps for kind, key in way)
+        is_right &= all(way and way[0][0] == "item" for way in steps)
+    except (TypeError, ValueError, LookupError):
+        is_right = False
+    if not is_right:
+        raise ValueError("calls.counted must say of which sizes numbers are sums")
 
 
 def _check_list(data: Mapping[str, Any], name: str, kind: type, where: str = "calls") -> None:

@@ -64,7 +64,8 @@ class CompileTask:
         """A task to compile in float, on the model's tensors or on copies of them."""
         assert captured.program.example_inputs is not None
         args, kwargs = captured.program.example_inputs
-        call_spec = CallSpec.of(function, Sample(tuple(args), dict(kwargs)), captured.program)
+        sample = Sample(tuple(args), dict(kwargs), counted=captured.samples[0].counted)
+        call_spec = CallSpec.of(function, sample, captured.program)
         program = flatten(captured, call_spec)
         program = with_own_weights(program) if own_weights else program
         return cls(target, settings, options, captured, call_spec, program, name)

@@ -15,8 +15,13 @@ from prepbench.running.object_nodes import fixed_numbers
 Shapes = dict[str, list[tuple[int, ...]]]
 
 
-def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample]) -> Shapes:
+def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample], *, with_counted: bool = False) -> Shapes:
     """The shape of every tensor argument in each sample, by path.
+
+    Args:
+        function: what is called with the samples.
+        samples: one after the other, compared with the first.
+        with_counted: whether numbers that follow from sizes may differ.
 
     Raises:
         InputError: the samples differ in something that no dynamic axis can express.
@@ -26,7 +31,7 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample]) -> Sh
         _check_structure(samples[0], named[0], sample, leaves)
         for path, leaf in named[0].items():
             _check_leaf(path, samples[0].index, leaf, sample.index, leaves[path])
-        _check_numbers(function, samples[0], sample)
+        _check_numbers(function, samples[0], sample, {number.path for number in sample.counted if with_counted})
     return {
         path: [tuple(int(size) for size in leaves[path].shape) for leaves in named]
         for path, leaf in named[0].items()
@@ -34,13 +39,13 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample]) -> Sh
     }
 
 
-def _check_numbers(function: Callable[..., Any], first: Sample, other: Sample) -> None:
+def _check_numbers(function: Callable[..., Any], first: Sample, other: Sample, counted: set[str]) -> None:
     """What caches and other objects count is in no leaf of theirs, and fixed in a graph like every Python value."""
     one, two = (
         fixed_numbers(positional_names(function, len(sample.args)), sample.args, sample.kwargs)
         for sample in (first, other)
     )
-    for path in sorted(one.keys() & two.keys()):
+    for path in sorted((one.keys() & two.keys()) - counted):
         _check_leaf(path, first.index, one[path], other.index, two[path])
 
 

@@ -35,6 +35,22 @@ class _Layout:
     def __hash__(self) -> int:
         return hash((self.kind, self.names))
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Layout) or (self.kind, self.names) != (other.kind, other.names):
+            return False
+        counted = _COUNTED.get(self.kind, frozenset())
+        one, two = ({k: v for k, v in layout.fixed.items() if k not in counted} for layout in (self, other))
+        return one == two
+
+
+_COUNTED: dict[type, frozenset[str]] = {}
+"""Attributes that follow from sizes, by class: objects that differ in them are of one layout."""
+
+
+def register_counted(kind: type, name: str) -> None:
+    """From now on, objects of a class that differ in this attribute are of one layout."""
+    _COUNTED[kind] = _COUNTED.get(kind, frozenset()) | {name}
+
 
 def register_nodes(value: Any) -> None:
     """Register the classes of all objects inside ``value`` that hold tensors and that pytrees do not know yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,12 +14,15 @@ from torch.export.graph_signature import InputKind
 from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
 from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds
 from prepbench._torch_compat.sizes import exact_zero_one, watched_sizes, watched_specialisation
+from prepbench.capture.sizes.clamped_slices import ClampedSlices
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.library_caches import one_answer_for_all_sizes
 from prepbench.capture.sizes.recurrent import RecurrentLayers
 from prepbench.capture.sizes.sample_sizes import SampleSizes
-from prepbench.inputs import Sample, named_leaves
+from prepbench.inputs import Sample, arguments_by_name, named_leaves
 from prepbench.patching import patched
+from prepbench.running.counted_numbers import count_from_sizes
 from prepbench.running.unchanged import NotedState
 
 Program = torch.export.ExportedProgram
@@ -54,6 +58,8 @@ def export_program(
     conditions = SizeConditions()
     with ExitStack() as stack:
         stack.enter_context((noted or NotedState(model)).unchanged())
+        stack.enter_context(_counting_from_sizes(model, sample))
+        stack.enter_context(one_answer_for_all_sizes())
         stack.enter_context(_explicit_keywords(model, sample))
         shapes = axes.dynamic_shapes(model, sample, hint=torch.export.Dim.AUTO) if axes.dynamic else None
         stack.enter_context(quiet_export())
@@ -66,6 +72,7 @@ def export_program(
             # under dynamo an exception would be taken for one of the user's
             stack.enter_context(watched_specialisation(_refuse))
             stack.enter_context(RecurrentLayers().entered())
+            stack.enter_context(ClampedSlices(SampleSizes(model, axes.samples)))
             question = sizes.refuse_contradiction if sizes is not None else None
             stack.enter_context(watched_sizes(conditions.note, question))
         program = torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=shapes, strict=strict)
@@ -98,6 +105,23 @@ def _without_assumed_bounds(
         if low > wanted.get(symbol, low) and not conditions.limits(symbol, low - 1)
     }
     return with_lower_bounds(program, assumed) if assumed else program
+
+
+@contextmanager
+def _counting_from_sizes(model: torch.nn.Module, sample: Sample) -> Iterator[None]:
+    """Numbers in objects among the arguments that follow from sizes are computed from these, which may be symbols."""
+    if not sample.counted:
+        yield
+        return
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        count_from_sizes(sample.counted, arguments_by_name(forward, args, kwargs))
+        return forward(*args, **kwargs)
+
+    with patched(model, "forward", counting):
+        yield
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class DynamicAxes:
         normalized = normalize_samples(function, samples, name="samples")
         register_nodes([(sample.args, sample.kwargs) for sample in normalized])
         axes = []
-        for path, shapes in tensor_shapes(function, normalized).items():
+        for path, shapes in tensor_shapes(function, normalized, with_counted=True).items():
             for dim, sizes in enumerate(zip(*shapes, strict=True)):
                 axes.append(Axis(path, dim, tuple(sizes), len(set(sizes)) > 1))
         return cls(with_symbols(axes), tuple(normalized))

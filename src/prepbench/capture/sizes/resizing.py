@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.inputs import Sample, named_leaves
+from prepbench.inputs import Sample, arguments_by_name, named_leaves
+from prepbench.running.counted_numbers import count_from_sizes
 from prepbench.running.outcomes import run
 
 Groups = Mapping[str, Sequence[Axis]]
@@ -110,7 +112,8 @@ def with_sizes(function: Callable[..., Any], sample: Sample, sizes: Mapping[tupl
         index = paths.index(path)
         leaves[index] = _with_size(leaves[index], dim, size)
     args, kwargs = pytree.tree_unflatten(leaves, spec)
-    return Sample(args, kwargs, sample.index)
+    count_from_sizes(sample.counted, arguments_by_name(function, args, kwargs))
+    return replace(sample, args=args, kwargs=kwargs)
 
 
 def _with_size(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
@@ -165,4 +168,4 @@ def varied(model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes)
     following = [with_sums(change, groups, sizes) for change in changes]
     changes += [change for change in following if change not in changes]
     made = [resized(model, first, change, groups) for change in changes]
-    return [Sample(sample.args, sample.kwargs, len(samples) + index) for index, sample in enumerate(made)]
+    return [replace(sample, index=len(samples) + index) for index, sample in enumerate(made)]

@@ -50,6 +50,16 @@ class SampleSizes:
         """Whether some sample has a size of 0 or 1, which tracing takes for no possible value of a dynamic size."""
         return any(size < 2 for sizes in self._sizes for size in sizes.values())
 
+    def values(self, expression: Any, names: dict[Any, str]) -> list[int] | None:
+        """What an expression is in each sample; None where it is made of more than the sizes of inputs."""
+        known = [{symbol: sizes.get(size_key(name)) for symbol, name in names.items()} for sizes in self._sizes]
+        if any(None in sizes.values() for sizes in known):
+            return None
+        found = [value_at(expression, sizes) for sizes in known]
+        return (
+            [int(value) for value in found] if all(value is not None and value.is_Integer for value in found) else None
+        )
+
     def refuse_contradiction(self, expression: Any, names: dict[Any, str]) -> None:
         """Raise when ``expression`` has another value for the sizes of one sample than for those of another.
 
