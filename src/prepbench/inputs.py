@@ -14,8 +14,6 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.checks import check_function, described
 from prepbench.errors import InputError, PrepbenchError, sentence
-from prepbench.running.counted_numbers import CountedNumber, counted_numbers
-from prepbench.running.empty_caches import with_empty_caches_filled
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Sample:
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     index: int = 0
-    counted: tuple[CountedNumber, ...] = ()
+    counted: tuple[Any, ...] = ()
 
     def call(self, function: Callable[..., Any]) -> Any:
         """Call ``function`` with this sample."""
@@ -58,8 +56,7 @@ def normalize_samples(
     An element may be a tensor; a tuple of positional arguments; a tuple ending in a dict of keyword arguments; a
     mapping of
     keyword arguments; or a mapping that ``forward`` takes whole, as its one argument. A lone tensor or mapping
-    in place of the list counts as one sample. Caches that are empty in some samples and filled in others become alike
-    (see ``running/empty_caches``).
+    in place of the list counts as one sample.
 
     Args:
         module_or_function: what will be called; its signature decides how mappings and lists are passed.
@@ -96,9 +93,7 @@ def normalize_samples(
         raise InputError(
             f"{name} is empty: give at least one sample input, e.g. {name}=[torch.randn(1, 3, 32, 32)].{again}"
         )
-    calls = with_empty_caches_filled([(sample.args, sample.kwargs) for sample in result])
-    counted = counted_numbers([arguments_by_name(module_or_function, *call) for call in calls])
-    return [Sample(*call, index, counted) for index, call in enumerate(calls)]
+    return result
 
 
 def arguments_by_name(

@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError
-from prepbench.inputs import normalize_samples
+from prepbench.running.alike_samples import alike_samples
 from prepbench.running.counted_numbers import CountedNumber, count_from_sizes, counted_numbers
 
 
@@ -49,7 +49,7 @@ def samples() -> list[Any]:
 
 
 def test_a_count_is_found_among_the_sizes() -> None:
-    (number,) = normalize_samples(Model(), samples())[0].counted
+    (number,) = alike_samples(Model(), samples())[0].counted
     assert (number.path, number.formula) == ("cache.seen", "mask.shape[1] - x.shape[1]")
     assert CountedNumber.from_list(number.to_list()) == number
     named = dict(zip(("x", "mask", "cache"), sample(1, 3, 9), strict=True))

@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError
-from prepbench.inputs import normalize_samples
+from prepbench.running.alike_samples import alike_samples
 from prepbench.running.empty_caches import with_empty_caches_filled
 
 
@@ -66,7 +66,7 @@ def sample(batch: int, new: int, past: int, layers: int = 0) -> tuple[torch.Tens
 @pytest.mark.parametrize("layers", [0, 2], ids=["no layers", "layers without tensors"])
 def test_an_empty_cache_is_like_a_filled_one(layers: int) -> None:
     given = sample(3, 5, 0, layers)
-    filled, empty = normalize_samples(Attention(), [sample(2, 1, 7), given])
+    filled, empty = alike_samples(Attention(), [sample(2, 1, 7), given])
     made = empty.args[1]
     assert [tuple(layer.keys.shape) for layer in made.layers] == [(3, 2, 0, 4)] * 2
     assert all(layer.is_filled and layer.dtype == torch.float32 for layer in made.layers)

@@ -23,8 +23,9 @@ from prepbench.bench.summary import BenchSummary
 from prepbench.capture.modules.collection import GraphCollection
 from prepbench.checks import check_function, check_progress, check_table, described
 from prepbench.errors import InputError, SettingsError
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.running.alike_samples import alike_samples
 
 
 class Bench(Compiling):
@@ -271,4 +272,4 @@ def _check_arguments(model: Any, tracing_inputs: Any, calibration_inputs: Any, d
 
 
 def _read(model: nn.Module, inputs: Iterable[Any] | None, name: str) -> list[Sample]:
-    return [] if inputs is None else normalize_samples(model, inputs, name=name)
+    return [] if inputs is None else alike_samples(model, inputs, name=name)

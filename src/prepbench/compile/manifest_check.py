@@ -199,6 +199,7 @@ _REPORT: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("size_bytes", "estimated_bytes"), _or_none(_is_count)),
     "float_bytes": _is_count,
     "model_sqnr": _or_none(_is_number),
+    "model_divergence": _or_none(_is_number),
     "dry_run": lambda value: type(value) is bool,
 }
 

@@ -17,6 +17,7 @@ from prepbench.inputs import Sample
 from prepbench.quantize import (
     LayerReport,
     Observed,
+    Score,
     Statistics,
     calibrate,
     choose_weight_schemes,
@@ -35,12 +36,12 @@ class Quantized:
     Attributes:
         program: the program.
         layers: what was done to each layer.
-        model_sqnr: SQNR of the outputs on calibration samples in dB; None when not measured.
+        score: how far the outputs are from float on calibration samples; None when not measured.
     """
 
     program: torch.export.ExportedProgram
     layers: tuple[LayerReport, ...]
-    model_sqnr: float | None
+    score: Score | None
 
 
 def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> Quantized:
@@ -61,7 +62,7 @@ def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
     observed = _measured(task, samples, timer, None if kept is None else kept.statistics(task))
     with timer("convert"), tracing(timer.progress):
         program = _converted(task, observed, timer, kept)
-    quantized = Quantized(program, observed.layers, observed.model_sqnr)
+    quantized = Quantized(program, observed.layers, observed.score)
     if kept is not None and is_repeatable(program):
         kept.keep_quantized(task, quantized)
     return quantized

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from prepbench._display import view
 from prepbench.document.model import Failure
 from prepbench.quantize import LayerReport
+
+_PATTERNS = 6
+"""How many patterns of names a line of the report has."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class CompileReport:
         name: the name of the graph.
         model_sqnr: SQNR of the model's outputs on calibration samples in dB, quantized against float, before lowering;
             None when nothing was quantized or measured.
+        model_divergence: Kullback-Leibler divergence of the distributions that a language model predicts from those in
+            float, in nats for each token of the calibration samples; None where there are none.
         dry_run: whether this is only a plan.
         estimated_bytes: for a plan, the size that the weights would take.
         unsupported: for a plan, what the target does not support, with the module that it is in.
@@ -43,6 +49,7 @@ class CompileReport:
     fallbacks: tuple[str, ...] = ()
     name: str = ""
     model_sqnr: float | None = None
+    model_divergence: float | None = None
     dry_run: bool = False
     estimated_bytes: int | None = None
     unsupported: tuple[str, ...] = ()
@@ -78,9 +85,9 @@ class CompileReport:
         lines += [f"  {remark}" for remark in self.remarks]
         lines += [f"  leaf: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
-        lines += [f"  {row.fqn}: {row.summary}" for row in self.layers if not row.quantized]
-        lines += [f"  {row.fqn}: {row.summary}" for row in self.layers if row.bits_to_measure]
-        lines += [f"  {row.fqn}: {row.note}" for row in self.layers if row.quantized and row.note]
+        lines += grouped_lines([(row.fqn, row.summary) for row in self.layers if not row.quantized])
+        lines += grouped_lines([(row.fqn, row.summary) for row in self.layers if row.bits_to_measure])
+        lines += grouped_lines([(row.fqn, row.note) for row in self.layers if row.quantized and row.note])
         return "\n".join(lines)
 
     def _headline(self) -> str:
@@ -97,10 +104,32 @@ class CompileReport:
         size = "not saved" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
         lines = [f"CompileReport for {self.target}: {counted}, {size} ({weights})"]
         if self.model_sqnr is not None:
-            lines.append(f"  outputs at {self.model_sqnr:.1f} dB from float on calibration samples")
+            diverged = self.model_divergence
+            further = "" if diverged is None else f", predictions at a divergence of {diverged:.3g} nats"
+            lines.append(f"  outputs at {self.model_sqnr:.1f} dB from float{further} on calibration samples")
         lines.append("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.seconds.items()))
         lines += [f"  reused from an earlier compile: {', '.join(self.reused)}"] if self.reused else []
         return "\n".join(lines)
+
+
+def grouped_lines(texts: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for all layers of which the same is said, with their number and their names as patterns.
+
+    Example:
+        >>> grouped_lines([("layers.0.up", "float"), ("layers.1.up", "float"), ("head", "int8")])
+        ['  2 layers (layers.*.up): float', '  head: int8']
+    """
+    alike: dict[str, list[str]] = {}
+    for fqn, text in texts:
+        alike.setdefault(text, []).append(fqn)
+    lines = []
+    for text, names in alike.items():
+        patterns = list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)", "*", name) for name in names))
+        shown = ", ".join(patterns[:_PATTERNS]) + (
+            f" and {more} more" if (more := len(patterns) - _PATTERNS) > 0 else ""
+        )
+        lines.append(f"  {names[0]}: {text}" if len(names) == 1 else f"  {len(names)} layers ({shown}): {text}")
+    return lines
 
 
 def _layer(row: Mapping[str, Any]) -> LayerReport:

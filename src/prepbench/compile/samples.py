@@ -10,7 +10,8 @@ import torch
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile.call_spec import CallSpec
 from prepbench.errors import InputError
-from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.inputs import Sample, named_leaves
+from prepbench.running.alike_samples import alike_samples
 
 
 def read_samples(
@@ -20,11 +21,11 @@ def read_samples(
     calibrating = (
         []
         if calibration is None
-        else normalize_samples(function, calibration, name="calibration_inputs", data_transform_fn=transform)
+        else alike_samples(function, calibration, name="calibration_inputs", data_transform_fn=transform)
     )
     if tracing is None or tracing is calibration:
         return calibrating, calibrating
-    return normalize_samples(function, tracing, name="tracing_inputs", data_transform_fn=transform), calibrating
+    return alike_samples(function, tracing, name="tracing_inputs", data_transform_fn=transform), calibrating
 
 
 def with_static_sizes_of_first(

@@ -118,7 +118,7 @@ def _spec(value: Any, example: Any, limits: tuple[int, int] | None) -> Mapping[s
         return None
     sizes = [size if isinstance(size, int) else None for size in value.shape]
     shape = list(example.shape) if isinstance(example, torch.Tensor) else None
-    spec = {"dtype": _name(value.dtype), "shape": sizes, "example": shape}
+    spec: dict[str, Any] = {"dtype": _name(value.dtype), "shape": sizes, "example": shape}
     if None in sizes:
         spec["symbols"] = ["" if isinstance(size, int) else str(size) for size in value.shape]
     if limits is None:

@@ -4,6 +4,7 @@ from prepbench.quantize.calibration import calibrate as calibrate
 from prepbench.quantize.calibration import check_calibration as check_calibration
 from prepbench.quantize.choose import choose_weight_schemes as choose_weight_schemes
 from prepbench.quantize.conversion import convert as convert
+from prepbench.quantize.floors import Score as Score
 from prepbench.quantize.insert import insert_observers as insert_observers
 from prepbench.quantize.observed import Observed as Observed
 from prepbench.quantize.placement import Placement as Placement
@@ -15,6 +16,7 @@ __all__ = [
     "LayerReport",
     "Observed",
     "Placement",
+    "Score",
     "Statistics",
     "calibrate",
     "check_calibration",

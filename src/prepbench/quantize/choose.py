@@ -36,6 +36,6 @@ def choose_weight_schemes(
         observed,
         layers=tuple(decided_report(row, observed, decisions) for row in observed.layers),
         plan=observed.plan.without(decisions.left_in_float.keys()),
-        model_sqnr=decisions.model_sqnr,
+        score=decisions.score,
         reused=(*observed.reused, *decisions.reused),
     )

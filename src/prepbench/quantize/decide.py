@@ -9,7 +9,8 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
-from prepbench.quantize.floor_search import MARGIN, FloorSearch
+from prepbench.quantize.floor_search import FloorSearch
+from prepbench.quantize.floors import Floors, Score
 from prepbench.quantize.layer_noise import bounded_decibels, chosen_samples, measure_layers
 from prepbench.quantize.observed_graph import remove_observers, set_mode
 from prepbench.quantize.plan import Plan
@@ -32,7 +33,7 @@ class Decisions:
             layer that stays in float, with its best one.
         left_in_float: why a layer stays in float that could be quantized.
         notes: remarks on layers that are quantized.
-        model_sqnr: SQNR of the model's outputs as quantized, in dB.
+        score: how far the model is from float as quantized.
         reused: what was not measured again, in words.
     """
 
@@ -40,7 +41,7 @@ class Decisions:
     noise: dict[str, Powers] = field(default_factory=dict)
     left_in_float: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
-    model_sqnr: float = float("inf")
+    score: Score = field(default_factory=lambda: Score(float("inf")))
     reused: tuple[str, ...] = ()
 
 
@@ -72,13 +73,14 @@ def decide(
         fqn: {scheme: measured.powers_of(plan.nodes[fqn], scheme) for scheme in schemes}
         for fqn, schemes in candidates.items()
     }
+    floors = Floors.of(options, list(plan.settings.values()))
     for fqn, by_scheme in noise.items():
-        _choose(fqn, by_scheme, plan.settings[fqn], options, decisions)
+        _choose(fqn, by_scheme, plan.settings[fqn], floors, decisions)
     left = _without_left_in_float(graph, plan, decisions)
-    search = FloorSearch(graph, left, options, measured, chosen)
-    decisions.model_sqnr = search.sqnr(decisions.schemes)
-    if options.keep_ruined_layers_in_float and not search.is_enough(decisions.model_sqnr):
-        _reach_floor(search, decisions, {fqn: _best(noise[fqn]) for fqn in left.nodes}, options.model_sqnr_floor)
+    search = FloorSearch(graph, left, options, floors, measured, chosen)
+    decisions.score = search.score(decisions.schemes)
+    if options.keep_ruined_layers_in_float and not search.is_enough(decisions.score):
+        _reach_floor(search, decisions, {fqn: _best(noise[fqn]) for fqn in left.nodes}, floors)
     _without_left_in_float(graph, left, decisions)
     return decisions
 
@@ -102,14 +104,15 @@ def _choose(
     fqn: str,
     noise: Mapping[WeightScheme, Powers],
     settings: QuantizationSettings,
-    options: CompileOptions,
+    floors: Floors,
     decisions: Decisions,
 ) -> None:
     """Take the first candidate within the limit; without a threshold the best one, if it reaches the floor."""
     threshold = settings.quantization_sensitivity_threshold
     limit = threshold if threshold is not None else CANDIDATE_LIMIT
-    if options.keep_ruined_layers_in_float:
-        limit = min(limit, 10 ** (-options.layer_sqnr_floor / 10))
+    floor, is_kept = floors.layer(settings), floors.options.keep_ruined_layers_in_float
+    if is_kept:
+        limit = min(limit, 10 ** (-floor / 10))
     best = _best(noise)
     within = [scheme for scheme, measured in noise.items() if measured.noise_to_signal <= limit and limit > 0]
     scheme = within[0] if within and (len(noise) > 1 or threshold is not None) else best
@@ -120,10 +123,8 @@ def _choose(
         decisions.left_in_float[fqn] = (
             f"its sensitivity {sensitivity:.2g} ({sqnr:.1f} dB) is above the threshold of {threshold:g}"
         )
-    elif options.keep_ruined_layers_in_float and sqnr < options.layer_sqnr_floor:
-        decisions.left_in_float[fqn] = (
-            f"its output would be at {sqnr:.1f} dB, below the floor of {options.layer_sqnr_floor:g} dB"
-        )
+    elif is_kept and sqnr < floor:
+        decisions.left_in_float[fqn] = f"its output would be at {sqnr:.1f} dB, below the floor of {floor:g} dB"
     else:
         decisions.schemes[fqn] = scheme
 
@@ -133,20 +134,17 @@ def _best(noise: Mapping[WeightScheme, Powers]) -> WeightScheme:
     return min(noise, key=lambda scheme: noise[scheme].noise_to_signal)
 
 
-def _reach_floor(search: FloorSearch, decisions: Decisions, best: Mapping[str, WeightScheme], floor: float) -> None:
+def _reach_floor(search: FloorSearch, decisions: Decisions, best: Mapping[str, WeightScheme], floors: Floors) -> None:
     """Change decisions until the whole model reaches its floor."""
-    chosen, before = decisions.schemes, decisions.model_sqnr
+    chosen, before = decisions.schemes, decisions.score
     decisions.schemes = search.reach_floor(chosen, best)
-    decisions.model_sqnr = search.sqnr(decisions.schemes)
+    decisions.score = search.score(decisions.schemes)
     for fqn, scheme in best.items():
         if decisions.schemes.get(fqn) == chosen[fqn]:
             continue
         decisions.noise[fqn] = search.noise_of(fqn, scheme)
         if fqn not in decisions.schemes:
-            decisions.left_in_float[fqn] = (
-                f"the model's output would be at {before:.1f} dB, below the floor of {floor:g} dB with {MARGIN:g} "
-                f"to spare; with this layer and others in float it is at {decisions.model_sqnr:.1f} dB"
-            )
+            decisions.left_in_float[fqn] = floors.why_not(before, decisions.score)
 
 
 def _without_left_in_float(graph: fx.GraphModule, plan: Plan, decisions: Decisions) -> Plan:

@@ -1,9 +1,9 @@
-"""Which layers go back to float so that the whole model reaches its SQNR floor."""
+"""Which layers go back to float so that the whole model reaches its floor."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,15 +11,13 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.quantize.biases import correct_biases, restore_biases
+from prepbench.quantize.floors import Floors, Score, divergence, logits_of
 from prepbench.quantize.layer_noise import MeasuredLayers, as_tuple, bounded_decibels
 from prepbench.quantize.observed_graph import observer_of, set_mode, simulate
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers, powers
 from prepbench.settings import CompileOptions
-
-# dB that a few measured samples must lie above the floor for the whole model, so that others do too
-MARGIN = 1.0
 
 Schemes = Mapping[str, WeightScheme]
 """The scheme of each quantized layer's weight, by FQN; layers that are not in it are in float."""
@@ -33,7 +31,8 @@ class FloorSearch:
     Args:
         graph: observed and calibrated.
         plan: what its observers stand for.
-        options: the floor for the whole model, and whether biases are corrected.
+        options: whether biases are corrected.
+        floors: what is required of the whole model.
         measured: the noise of each layer.
         samples: what ``measured`` was measured on.
     """
@@ -43,14 +42,17 @@ class FloorSearch:
         graph: fx.GraphModule,
         plan: Plan,
         options: CompileOptions,
+        floors: Floors,
         measured: MeasuredLayers,
         samples: Sequence[Sample],
     ) -> None:
         self._graph = graph
         self._plan = plan
         self._options = options
+        self._floors = floors
         self._measured = measured
         self._samples = samples
+        self._logits = logits_of(graph.graph)
         self._before: dict[str, fx.Node] = {}
         by_name = {node.name: node for node in graph.graph.nodes}
         self._weights = {
@@ -58,8 +60,8 @@ class FloorSearch:
             for fqn, nodes in plan.nodes.items()
         }
 
-    def sqnr(self, schemes: Schemes) -> float:
-        """SQNR of the model's outputs in dB with these schemes."""
+    def score(self, schemes: Schemes) -> Score:
+        """How far the model is from float with these schemes."""
         for fqn, scheme in schemes.items():
             for observer in self._weights[fqn]:
                 observer.take(scheme)
@@ -68,11 +70,11 @@ class FloorSearch:
             self._before = correct_biases(self._graph, self._measured.mean_shifts(self._plan, schemes))
         self._graph.recompile()
         left = self._plan.without(self._plan.nodes.keys() - schemes.keys())
-        return simulated_sqnr(self._graph, self._samples, self._measured.outputs, left)
+        return simulated_score(self._graph, self._samples, self._measured.outputs, left, self._logits)
 
-    def is_enough(self, sqnr: float) -> bool:
+    def is_enough(self, score: Score) -> bool:
         """Whether this reaches the floor, also on samples that were not measured."""
-        return sqnr >= self._options.model_sqnr_floor + MARGIN
+        return self._floors.is_enough(score)
 
     def reach_floor(self, chosen: Schemes, best: Schemes) -> dict[str, WeightScheme]:
         """Change as few layers as reach the floor.
@@ -104,7 +106,7 @@ class FloorSearch:
             return {fqn: scheme for fqn, scheme in moved.items() if scheme is not None}
 
         counts = range(len(moves))
-        return after(bisect.bisect_left(counts, True, lo=1, key=lambda count: self.is_enough(self.sqnr(after(count)))))
+        return after(bisect.bisect_left(counts, True, lo=1, key=lambda count: self.is_enough(self.score(after(count)))))
 
     def _integer_work(self, schemes: Schemes) -> int:
         """How many multiplications of the measured samples are those of quantized layers."""
@@ -112,17 +114,23 @@ class FloorSearch:
         return sum(work.get(layer.node.name, 0) for fqn in schemes for layer in self._plan.nodes[fqn])
 
 
-def simulated_sqnr(
-    graph: fx.GraphModule, samples: Sequence[Sample], expected: Sequence[tuple[Any, ...]], plan: Plan
-) -> float:
-    """SQNR in dB of the model's outputs when quantized as ``plan`` says: the worst of its floating-point outputs.
+def simulated_score(
+    graph: fx.GraphModule,
+    samples: Sequence[Sample],
+    expected: Sequence[tuple[Any, ...]],
+    plan: Plan,
+    logits: Collection[int] = (),
+) -> Score:
+    """How far the model is from float when quantized as ``plan`` says: SQNR of the worst floating-point output.
 
     Args:
         graph: observed and calibrated; its observers are in the mode ``"pass"`` afterwards.
         samples: calls of the graph.
         expected: the outputs in float for each sample.
         plan: what is quantized.
+        logits: the outputs that predict tokens.
     """
+    diverged, predictions = 0.0, 0
     simulate(graph, plan)
     measured: dict[int, Powers] = {}
     try:
@@ -131,6 +139,10 @@ def simulated_sqnr(
                 for index, (one, other) in enumerate(zip(right, as_tuple(sample.call(graph)), strict=True)):
                     if isinstance(one, torch.Tensor) and one.is_floating_point():
                         measured[index] = measured.get(index, Powers()) + powers(one, other)
+                    if index in logits:
+                        total, count = divergence(one, other)
+                        diverged, predictions = diverged + total, predictions + count
     finally:
         set_mode(graph, "pass")
-    return min(map(bounded_decibels, measured.values()), default=bounded_decibels(Powers()))
+    sqnr = min(map(bounded_decibels, measured.values()), default=bounded_decibels(Powers()))
+    return Score(sqnr, diverged / predictions if predictions else None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
+from prepbench.quantize.floors import Score
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import LayerReport
 from prepbench.settings import CompileOptions
@@ -21,7 +22,7 @@ class Observed:
         layers: what becomes of each layer.
         plan: which values the observers stand for.
         options: algorithms and floors.
-        model_sqnr: SQNR of the outputs on calibration samples in dB, once it has been measured.
+        score: how far the outputs are from float on calibration samples, once it has been measured.
         reused: the stages that found all or some of what they needed in :class:`Statistics`, in words.
         written: what the buffers that the graph writes to were before, by name.
     """
@@ -30,6 +31,6 @@ class Observed:
     layers: tuple[LayerReport, ...]
     plan: Plan = field(default_factory=Plan)
     options: CompileOptions = field(default_factory=CompileOptions)
-    model_sqnr: float | None = None
+    score: Score | None = None
     reused: tuple[str, ...] = ()
     written: dict[str, torch.Tensor] = field(default_factory=dict)

@@ -15,8 +15,9 @@ import torch
 
 from prepbench.checks import check_table, described
 from prepbench.errors import CaptureError, InputError
-from prepbench.inputs import Sample, forward_of, named_leaves, normalize_samples
+from prepbench.inputs import Sample, forward_of, named_leaves
 from prepbench.interrupts import interruptible
+from prepbench.running.alike_samples import alike_samples
 from prepbench.running.compare_samples import tensor_shapes
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.outcomes import without_output
@@ -32,7 +33,7 @@ def checked_samples(function: Callable[..., Any], inputs: Any) -> list[Sample]:
         InputError: a sample does not fit the model, the other samples, or the model's device; names it by its path.
         CaptureError: the model raises on a sample; the cause is its error.
     """
-    samples = on_device_of(function, normalize_samples(function, inputs))
+    samples = on_device_of(function, alike_samples(function, inputs))
     register_nodes([(sample.args, sample.kwargs) for sample in samples])
     tensor_shapes(function, samples)
     check_runs(function, samples)

@@ -18,8 +18,9 @@ from prepbench.checks import check_switches
 from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError
-from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.inputs import Sample, named_leaves
 from prepbench.progress_bar import shows_progress
+from prepbench.running.alike_samples import alike_samples
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_names, check_traced, find_writes, itself_raises, on_device_of
 from prepbench.running.first_calls import built_buffers, fill_caches_
@@ -82,7 +83,7 @@ def capture(
     check_names(model)
     if isinstance(module_or_func, torch.jit.ScriptModule):
         module_or_func = model  # it knows the names of the arguments
-    samples = on_device_of(model, normalize_samples(module_or_func, inputs))
+    samples = on_device_of(model, alike_samples(module_or_func, inputs))
     register_nodes([(sample.args, sample.kwargs) for sample in samples])
     axes = DynamicAxes.infer(samples, module_or_func) if dynamic_axes is None else dynamic_axes
     axes.check_paths(dict(named_leaves(module_or_func, samples[0])))

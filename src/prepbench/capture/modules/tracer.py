@@ -16,7 +16,8 @@ from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.capture.modules.value_trace import trace_values
 from prepbench.checks import check_text
 from prepbench.document.model import Failure
-from prepbench.inputs import Sample, normalize_samples
+from prepbench.inputs import Sample
+from prepbench.running.alike_samples import alike_samples
 from prepbench.running.check_inputs import check_traced, known_names
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
@@ -142,7 +143,7 @@ class RobustTracer:
         if inputs is None:
             result = trace_symbolically(twin.of(root), concrete_args, is_leaf=is_leaf, keep=not self._makes_twin)
         else:
-            samples = normalize_samples(root, inputs) if not _are_samples(inputs) else list(inputs)
+            samples = alike_samples(root, inputs) if not _are_samples(inputs) else list(inputs)
             runs = runs or SampleRuns(root, samples)
             result = trace_values(twin.of(root), samples, is_leaf=is_leaf, runs=runs, prefix=prefix)
         result.constants = {name: twin.original(value) for name, value in result.constants.items()}

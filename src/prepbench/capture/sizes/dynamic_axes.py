@@ -21,7 +21,8 @@ from prepbench.checks import (
     described,
 )
 from prepbench.errors import InputError
-from prepbench.inputs import Sample, named_leaves, normalize_samples
+from prepbench.inputs import Sample, named_leaves
+from prepbench.running.alike_samples import alike_samples
 from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_traced
 from prepbench.running.compare_samples import tensor_shapes
@@ -72,7 +73,7 @@ class DynamicAxes:
         """
         function = module_or_func if module_or_func is not None else _anything
         check_traced("module_or_func", function)
-        normalized = normalize_samples(function, samples, name="samples")
+        normalized = alike_samples(function, samples, name="samples")
         register_nodes([(sample.args, sample.kwargs) for sample in normalized])
         axes = []
         for path, shapes in tensor_shapes(function, normalized, with_counted=True).items():

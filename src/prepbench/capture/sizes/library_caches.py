@@ -21,7 +21,7 @@ def one_answer_for_all_sizes() -> Iterator[None]:
     Nothing happens where ``transformers`` is not imported, or where its parts have other names.
     """
     with ExitStack() as stack:
-        window = getattr(sys.modules.get("transformers.cache_utils"), "DynamicSlidingWindowLayer", None)
+        window: Any = getattr(sys.modules.get("transformers.cache_utils"), "DynamicSlidingWindowLayer", None)
         if hasattr(window, "get_mask_sizes"):
             stack.enter_context(patched_here(window, "get_mask_sizes", _mask_sizes(window.get_mask_sizes)))
         masks: Any = sys.modules.get("transformers.masking_utils")
