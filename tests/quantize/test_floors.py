@@ -11,7 +11,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.compile.report import grouped_lines
-from prepbench.quantize.floors import Floors, Score, divergence, logits_of, named_bits
+from prepbench.quantize.floors import Floors, Score, named_bits
+from prepbench.quantize.predictions import divergence, logits_of
 
 ROWS = 60
 

@@ -11,10 +11,11 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.quantize.biases import correct_biases, restore_biases
-from prepbench.quantize.floors import Floors, Score, divergence, logits_of
+from prepbench.quantize.floors import Floors, Score
 from prepbench.quantize.layer_noise import MeasuredLayers, as_tuple, bounded_decibels
 from prepbench.quantize.observed_graph import observer_of, set_mode, simulate
 from prepbench.quantize.plan import Plan
+from prepbench.quantize.predictions import divergence, logits_of
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers, powers
 from prepbench.settings import CompileOptions

@@ -1,0 +1,79 @@
+"""The distributions that language models predict: which outputs they are, and how far they are from those in float."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+_aten = torch.ops.aten
+_MULTIPLIES = (_aten.linear.default, _aten.matmul.default, _aten.mm.default, _aten.addmm.default)
+# what logits pass between the last layer and the output: casts, soft caps, scales, cuts
+_PASSES = {
+    str(packet)
+    for packet in (
+        _aten.view, _aten.reshape, _aten.slice, _aten.select, _aten.squeeze, _aten.unsqueeze, _aten.to, _aten._to_copy,
+        _aten.mul, _aten.div, _aten.tanh, _aten.clone, _aten.contiguous, _aten.add, _aten.alias, _aten.detach,
+    )
+}  # fmt: skip
+
+
+def logits_of(graph: fx.Graph) -> tuple[int, ...]:
+    """The outputs that predict tokens: a layer gives a number for each row of the table that integers are looked up in.
+
+    Example:
+        >>> class Model(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.table, self.head = torch.nn.Embedding(50, 4), torch.nn.Linear(4, 50)
+        ...     def forward(self, ids):
+        ...         return self.table(ids), self.head(self.table(ids))
+        >>> logits_of(torch.export.export(Model(), (torch.zeros(2, 3).long(),)).graph)
+        (1,)
+    """
+    tables = {
+        _shape(node.args[0])[0]
+        for node in graph.find_nodes(op="call_function", target=_aten.embedding.default)
+        if _shape(node.args[0])
+    }
+    (output,) = graph.find_nodes(op="output")
+    results = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
+    return tuple(
+        index
+        for index, value in enumerate(results)
+        if isinstance(value, fx.Node) and _shape(value)[-1:] and _shape(value)[-1] in tables and _is_predicted(value)
+    )
+
+
+def _is_predicted(node: fx.Node) -> bool:
+    rows = _shape(node)[-1]
+    for _ in range(20):
+        if node.op == "call_function" and node.target in _MULTIPLIES:
+            return bool(_shape(node)[-1:] == (rows,))
+        is_passed = node.op == "call_module" or str(getattr(node.target, "overloadpacket", "")) in _PASSES
+        if not is_passed or not node.all_input_nodes:
+            return False
+        node = node.all_input_nodes[0]
+    return False
+
+
+def _shape(node: Any) -> tuple[Any, ...]:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    if value is None and isinstance(node, fx.Node) and node.op == "call_module" and node.all_input_nodes:
+        return _shape(node.all_input_nodes[0])  # an observer
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+
+
+def divergence(expected: torch.Tensor, found: torch.Tensor) -> tuple[float, int]:
+    """The Kullback-Leibler divergence in nats, added over all predictions, and how many there are.
+
+    Args:
+        expected: logits of shape (..., vocabulary).
+        found: of the same shape.
+    """
+    wanted, given = (logits.detach().flatten(0, -2).float().log_softmax(-1) for logits in (expected, found))
+    # what cannot be predicted has a probability of 0, and says nothing
+    terms = torch.where(wanted.isneginf(), 0.0, wanted.exp() * (wanted - given))
+    total = float(terms.sum(dtype=torch.float64))
+    return (total if total == total else float("inf")), len(wanted)

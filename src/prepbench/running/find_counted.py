@@ -1,0 +1,94 @@
+"""Finding the numbers in objects that follow from sizes: one size, a difference or a sum of two, in all samples."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat import pytree
+from prepbench.running.counted_numbers import CountedNumber, Named, Steps, part_at
+from prepbench.running.nested_values import attributes, has_no_parts
+from prepbench.running.object_nodes import register_counted
+
+_DEEPEST = 8
+
+
+def counted_numbers(calls: Sequence[Named]) -> tuple[CountedNumber, ...]:
+    """The numbers in objects that differ between the calls and follow from sizes in all of them.
+
+    A size itself comes before a difference of two, and a difference before a sum; sizes of arguments that are tensors
+    come before those in objects, because what an object keeps may be only the last of what it counts.
+
+    Example:
+        >>> class Cache:
+        ...     def __init__(self, seen):
+        ...         self.seen = seen
+        >>> calls = [{"mask": torch.ones(1, n + 2), "x": torch.ones(1, 2), "cache": Cache(n)} for n in (3, 5)]
+        >>> [(number.path, number.formula) for number in counted_numbers(calls)]
+        [('cache.seen', 'mask.shape[1] - x.shape[1]')]
+    """
+    found = [dict(_parts(call)) for call in calls]
+    numbers = _varying([{steps: part for steps, part in parts.items() if _is_count(steps, part)} for parts in found])
+    if not numbers:
+        return ()
+    sizes = _varying([_sizes(parts) for parts in found])
+    made = []
+    for steps, values in numbers.items():
+        terms = next((terms for terms, sums in _sums(sizes) if sums == values), None)
+        if terms is not None:
+            made.append(CountedNumber(steps, terms))
+            register_counted(type(part_at(calls[0], steps[:-1])), str(steps[-1][1]))
+    return tuple(made)
+
+
+def _parts(value: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
+    """The tensors and integers in a value with the steps that lead to them."""
+    if isinstance(value, torch.Tensor) or type(value) is int:
+        yield steps, value
+    elif has_no_parts(value) or len(steps) > _DEEPEST:
+        return
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            if isinstance(key, str | int):
+                yield from _parts(part, (*steps, ("item", key)))
+    elif isinstance(value, tuple | list):
+        for index, part in enumerate(value):
+            yield from _parts(part, (*steps, ("item", index)))
+    elif type(value) not in pytree.SUPPORTED_NODES or type(value).__module__ != "builtins":
+        for name, part in attributes(value).items():
+            yield from _parts(part, (*steps, ("attr", name)))
+
+
+def _is_count(steps: Steps, part: Any) -> bool:
+    return type(part) is int and steps[-1][0] == "attr"
+
+
+def _sizes(parts: Mapping[Steps, Any]) -> dict[tuple[Steps, int], int]:
+    tensors = {steps: part for steps, part in parts.items() if isinstance(part, torch.Tensor)}
+    ordered = sorted(tensors, key=lambda steps: any(kind == "attr" for kind, _ in steps))
+    return {(steps, dim): int(size) for steps in ordered for dim, size in enumerate(tensors[steps].shape)}
+
+
+def _varying(rows: Sequence[Mapping[Any, int]]) -> dict[Any, tuple[int, ...]]:
+    """What all rows have and not all have alike, with its values."""
+    values = {key: tuple(row[key] for row in rows) for key in rows[0] if all(key in row for row in rows)}
+    return {key: found for key, found in values.items() if len(set(found)) > 1}
+
+
+def _sums(sizes: Mapping[tuple[Steps, int], tuple[int, ...]]) -> Iterator[tuple[Any, tuple[int, ...]]]:
+    """Sizes, their differences and sums, with the values in all samples; each size is named by its first place."""
+    first: dict[tuple[int, ...], tuple[Steps, int]] = {}
+    for place, values in sizes.items():
+        first.setdefault(values, place)
+    plain = {values: place for values, place in first.items() if all(kind == "item" for kind, _ in place[0])}
+    for group in (plain, first):
+        for values, place in group.items():
+            yield ((*place, 1),), values
+        pairs = list(itertools.permutations(group.items(), 2))
+        for (one, here), (other, there) in pairs:
+            yield ((*here, 1), (*there, -1)), tuple(a - b for a, b in zip(one, other, strict=True))
+        for (one, here), (other, there) in pairs:
+            yield ((*here, 1), (*there, 1)), tuple(a + b for a, b in zip(one, other, strict=True))
