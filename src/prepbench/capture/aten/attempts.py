@@ -99,6 +99,7 @@ class Attempts:
         """Let a program that was made from a twin use the user's own tensors and leaves."""
         self._cuts.give_back(program)
         twin.give_back(program)
+        self._operators.keep_alive.functions = self._cuts.functions()
         self._operators.run_on(twin.original(self._given), lambda part: twin.original(self._cuts.original(part)))
 
     def full_graph(self, noted: NotedState, strict: bool = False) -> Program | None:

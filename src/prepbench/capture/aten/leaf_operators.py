@@ -18,77 +18,45 @@ from prepbench._torch_compat.operators import OpOverload, is_registered, registe
 from prepbench._torch_compat.tensors import memory_of
 from prepbench.capture.aten.leaf_memory import leaves_written_into
 from prepbench.capture.aten.leaf_outputs import LeafOutputs
+from prepbench.capture.aten.leaf_signature import Signature
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
+from prepbench.capture.statements.cut_functions import CutFunction
 from prepbench.capture.statements.statement_leaf import ReleasedLeaf, StatementLeaf
 from prepbench.errors import CaptureError
 from prepbench.patching import patched_item
-from prepbench.running.compare_samples import is_same
 from prepbench.running.object_nodes import refill
 from prepbench.running.replaced_forward import FURTHER
 
 _NAMESPACE = "prepbench_leaf"
-_SCHEMA_TYPES = ((torch.Tensor, "Tensor"), (torch.SymInt, "SymInt"), (torch.SymFloat, "float"))
 
 
 @dataclass(frozen=True)
-class _Signature:
-    """How the operator's flat arguments become a call: which positions are arguments, and the values of the rest.
+class LeafDefinition:
+    """What an operator is, but for the code that it runs.
 
-    ``repeats`` has the positions of tensors that were given before, and where.
+    Attributes:
+        fqn: the name of the leaf.
+        signature: how its arguments become a call.
+        outputs: what it returns, learned from calls of this kind.
+        strict: whether it refuses a result that is memory of its arguments.
     """
 
-    spec: pytree.TreeSpec
-    kinds: tuple[str, ...]
-    fixed: tuple[Any, ...]
-    repeats: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, leaves: Sequence[Any], spec: pytree.TreeSpec) -> _Signature:
-        kinds = [_kind(leaf) for leaf in leaves]
-        first: dict[int, int] = {}
-        repeats = []
-        for index, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor) and first.setdefault(id(leaf), index) != index:
-                repeats.append((index, first[id(leaf)]))
-                kinds[index] = ""
-        fixed = tuple(
-            None if kind or isinstance(leaf, torch.Tensor) else leaf for leaf, kind in zip(leaves, kinds, strict=True)
-        )
-        return cls(spec, tuple(kinds), fixed, tuple(repeats))
-
-    def leaves(self, arguments: Sequence[Any]) -> list[Any]:
-        given = iter(arguments)
-        leaves = [next(given) if kind else value for kind, value in zip(self.kinds, self.fixed, strict=True)]
-        return self.with_repeats(leaves)
-
-    def with_repeats(self, leaves: list[Any]) -> list[Any]:
-        for index, first in self.repeats:
-            leaves[index] = leaves[first]
-        return leaves
-
-    def first_of(self, places: Sequence[int]) -> list[int]:
-        """The places without those that repeat an earlier one."""
-        repeats = dict(self.repeats)
-        return sorted({repeats.get(place, place) for place in places})
-
-    def matches(self, other: _Signature) -> bool:
-        # fixed values may be modules or tensors' owners: compare what cannot be compared by identity
-        return (
-            self.spec == other.spec
-            and self.kinds == other.kinds
-            and self.repeats == other.repeats
-            and all(type(a) is type(b) and is_same(a, b) for a, b in zip(self.fixed, other.fixed, strict=True))
-        )
-
-
-class UnknownInputError(UnknownOutputsError):
-    """A leaf is called with something that an operator cannot take."""
+    fqn: str
+    signature: Signature
+    outputs: LeafOutputs
+    strict: bool = False
 
 
 class KeepAlive:
     """What a graph with leaves needs in order to run: the model and the libraries that registered its operators.
 
     It travels in ``GraphModule.meta``, which ``torch.export`` and PT2E pass on to the graphs they make.
+
+    Attributes:
+        model: the model whose leaves run.
+        libraries: what registered the operators.
+        functions: the functions that statements were cut out of.
+        strict: the operators, by the names of their overloads, that refuse results which are memory of their arguments.
     """
 
     def __init__(
@@ -96,7 +64,26 @@ class KeepAlive:
     ) -> None:
         self.model = model
         self.libraries = libraries
+        self.functions: tuple[CutFunction, ...] = ()
+        self._definitions: dict[str, LeafDefinition] = {}
+        self.strict: set[str] = set()
         self._owner = owner
+
+    @property
+    def definitions(self) -> dict[str, LeafDefinition]:
+        """The operators by name, such as ``"prepbench_leaf.gate"``."""
+        made = self._definitions.items()
+        return {name: replace(definition, strict=f"{name}.default" in self.strict) for name, definition in made}
+
+    def leaf(self, fqn: str) -> StatementLeaf | ReleasedLeaf | None:
+        """The statements that a leaf is; None for a module."""
+        return None if self._owner is None else self._owner.statements.get(fqn)
+
+    def add(self, name: str, made: LeafDefinition, library: torch.library.Library) -> None:
+        """Take up an operator."""
+        self._definitions[name] = made
+        self.libraries.append(library)
+        _LIBRARIES.setdefault(self.model, []).append(library)
 
     @contextmanager
     def running_on(self, twin: torch.nn.Module) -> Iterator[None]:
@@ -122,12 +109,12 @@ class _Owner:
         self.reference = weakref.ref(model)
         self.stand_ins: dict[int, torch.nn.Module] = {}
         self._originals: dict[int, Any] = {}
-        self._statements: Mapping[str, StatementLeaf | ReleasedLeaf] = vars(model).get(FURTHER, {})
+        self.statements: Mapping[str, StatementLeaf | ReleasedLeaf] = vars(model).get(FURTHER, {})
         self._names = {id(module): fqn for fqn, module in model.named_modules()}
 
     def forward(self, fqn: str) -> Callable[..., Any]:
         """What a leaf runs."""
-        leaf = self._statements.get(fqn)
+        leaf = self.statements.get(fqn)
         model = self._model(fqn)
         if leaf is not None:
             return leaf.on(model)
@@ -147,7 +134,7 @@ class _Owner:
             values: those that are fixed in the graph.
         """
         self.reference = weakref.ref(model)
-        self._statements = {fqn: leaf.released(original) for fqn, leaf in self._statements.items()}
+        self.statements = {fqn: leaf.released(original) for fqn, leaf in self.statements.items()}
         self._originals = {id(value): original(value) for value in values}
 
     def _model(self, fqn: str) -> torch.nn.Module:
@@ -173,9 +160,8 @@ class LeafOperators:
 
     def __init__(self, model: torch.nn.Module, outputs: Callable[[str], LeafOutputs]) -> None:
         self._outputs = outputs
-        self._made: dict[str, list[tuple[_Signature, Any]]] = {}
+        self._made: dict[str, list[tuple[Signature, Any]]] = {}
         self._namespace = ""
-        self._strict: set[Any] = set()
         self._owner = _Owner(model)
         self.keep_alive = KeepAlive(model, [], self._owner)
 
@@ -199,7 +185,7 @@ class LeafOperators:
         """
         learned = self._outputs(fqn)
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        signature = _Signature.of(leaves, spec)
+        signature = Signature.of(leaves, spec)
         changed = signature.first_of(learned.changed_inputs(leaves))
         operator = self._operator(fqn, signature, learned, leaves)
         results = operator(*[leaf for leaf, kind in zip(leaves, signature.kinds, strict=True) if kind])
@@ -215,31 +201,43 @@ class LeafOperators:
 
     def refuse_shared_memory(self, graph: torch.fx.Graph) -> None:
         """Make those leaves raise that return memory of their arguments where ``graph`` writes into it."""
-        self._strict |= {str(target) for target in leaves_written_into(graph, is_leaf_operator)}
+        self.keep_alive.strict |= {str(target) for target in leaves_written_into(graph, is_leaf_operator)}
 
     def in_graph(self, graph: torch.fx.Graph) -> set[str]:
         """The names of the leaves that a graph calls."""
         targets = {node.target for node in graph.nodes}
         return {fqn for fqn, made in self._made.items() if any(operator in targets for _, operator in made)}
 
-    def _operator(self, fqn: str, signature: _Signature, learned: LeafOutputs, leaves: Sequence[Any]) -> Any:
+    def _operator(self, fqn: str, signature: Signature, learned: LeafOutputs, leaves: Sequence[Any]) -> Any:
         made = self._made.setdefault(fqn, [])
         for known, operator in made:
             if known.matches(signature):
                 return operator
+        operator = self.define(LeafDefinition(fqn, signature, learned.for_call(leaves)))
+        made.append((signature, operator))
+        return operator
+
+    def define(self, definition: LeafDefinition, run: Callable[..., Any] | None = None) -> OpOverload:
+        """Register an operator.
+
+        Args:
+            definition: what it is.
+            run: what it runs, where that is not the module or the statements of its name.
+        """
+        fqn, signature, outputs = definition.fqn, definition.signature, definition.outputs
         self._namespace = self._namespace or _free_namespace()
         name = _free_name(self._namespace, fqn)
         library = torch.library.Library(self._namespace, "FRAGMENT")
-        count = learned.count_tensors(leaves) + len(signature.first_of(learned.changed_inputs(leaves)))
+        example = outputs.learned.variants[0].calls[0].inputs
+        count = outputs.count_tensors(example) + len(signature.first_of(outputs.changed_inputs(example)))
         library.define(name + _schema(signature, count))
-        strict, full_name = self._strict, f"{self._namespace}.{name}.default"
-        real = _real(fqn, self._owner, signature, learned, lambda: full_name in strict)
+        full_name, strict = f"{self._namespace}.{name}", self.keep_alive.strict
+        strict |= {f"{full_name}.default"} if definition.strict else set()
+        real = _real(definition, self._owner, run, lambda: f"{full_name}.default" in strict)
         library.impl(name, real, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"{self._namespace}::{name}", _fake(signature, learned), lib=library)
-        self.keep_alive.libraries.append(library)
-        _LIBRARIES.setdefault(self.keep_alive.model, []).append(library)
-        operator = getattr(getattr(torch.ops, self._namespace), name).default
-        made.append((signature, operator))
+        torch.library.register_fake(f"{self._namespace}::{name}", _fake(signature, outputs), lib=library)
+        self.keep_alive.add(full_name, definition, library)
+        operator: OpOverload = getattr(getattr(torch.ops, self._namespace), name).default
         return operator
 
 
@@ -257,14 +255,15 @@ def leaf_label(target: Any) -> str:
 
 
 def _real(
-    fqn: str,
+    definition: LeafDefinition,
     owner: _Owner,
-    signature: _Signature,
-    learned: LeafOutputs,
+    run: Callable[..., Any] | None,
     is_written_into: Callable[[], bool],
 ) -> Callable[..., Any]:
+    fqn, signature, learned = definition.fqn, definition.signature, definition.outputs
+
     def real(*arguments: Any) -> Any:
-        forward = owner.forward(fqn)
+        forward = owner.forward(fqn) if run is None else run
         fixed = [owner.own(fqn, value) for value in signature.fixed]
         leaves = replace(signature, fixed=tuple(fixed)).leaves(arguments)
         changed = signature.first_of(learned.changed_inputs(leaves))
@@ -287,7 +286,7 @@ def _real(
     return real
 
 
-def _fake(signature: _Signature, learned: LeafOutputs) -> Callable[..., Any]:
+def _fake(signature: Signature, learned: LeafOutputs) -> Callable[..., Any]:
     def fake(*arguments: Any) -> Any:
         leaves = signature.leaves(arguments)
         # a size that no rule explains becomes a number which only the real call knows
@@ -319,16 +318,7 @@ def _without_aliases(outputs: list[torch.Tensor], arguments: Sequence[Any]) -> l
     return result
 
 
-def _kind(leaf: Any) -> str:
-    for kind, name in _SCHEMA_TYPES:
-        if isinstance(leaf, kind):
-            return name
-    if isinstance(leaf, torch.SymBool):
-        raise UnknownInputError("A leaf cannot take a truth value that depends on sizes or data.")
-    return ""
-
-
-def _schema(signature: _Signature, outputs: int) -> str:
+def _schema(signature: Signature, outputs: int) -> str:
     kinds = [kind for kind in signature.kinds if kind]
     arguments = ", ".join(f"{kind} x{index}" for index, kind in enumerate(kinds))
     return f"({arguments}) -> " + ("Tensor" if outputs == 1 else "(" + ", ".join(["Tensor"] * outputs) + ")")

@@ -64,6 +64,10 @@ class LeafOutputs:
                     variant.refuse_number(index)
         return cls(name, learned)
 
+    def for_call(self, flat_inputs: Sequence[Any]) -> LeafOutputs:
+        """The part that was learned from calls like this one."""
+        return LeafOutputs(self.name, LearnedOutputs(self.name, (self._variant(flat_inputs),)))
+
     def fake(self, flat_inputs: Sequence[Any], *, unknown_size: Callable[[], Any] | None = None) -> Any:
         """Outputs without data for these inputs: the same pytree, with tensors of the learned sizes.
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
+from prepbench.capture.statements.cut_functions import CutFunction, Move, described, moved_again, ranges_again
 from prepbench.capture.statements.hoisted import Surroundings, move_out
 from prepbench.capture.statements.outline import Outlined, outlined
 from prepbench.capture.statements.ranges import SourceFile, StatementRange, source_file, statement_at
@@ -96,7 +97,9 @@ class Cuts:
         self.leaves: dict[str, StatementLeaf] = {}
         self._given = model
         self._files: dict[str, SourceFile | None] = {}
-        self._numbers = itertools.count(1)
+        self._number = 1
+        self._modules: dict[_Place, str] = {}
+        self._moves: dict[_Place, list[tuple[Move, tuple[ast.stmt, ...]]]] = {}
         self._twin: Twin | None = None
         self._cuts: dict[_Place, list[_Cut]] = {}
         self._refused: set[_Place] = set()
@@ -151,6 +154,37 @@ class Cuts:
         self._refused.add(place)
         self._cuts.pop(place, None)
 
+    def functions(self) -> tuple[CutFunction, ...]:
+        """What is cut out, as plain data; see :meth:`restore`."""
+        found = []
+        for place, cuts in self._cuts.items():
+            file, moves = self._file(place[0]), self._moves.get(place, [])
+            code = file.codes[place[1]]
+            ranges = [(cut.found, cut.fqn) for cut in cuts]
+            found.append(described(file, code, place[1], self._modules[place], moves, ranges))
+        return tuple(found)
+
+    def restore(self, functions: Sequence[tuple[CutFunction, types.FunctionType]]) -> None:
+        """Cut out of functions of the model what was cut out of them in another process.
+
+        Raises:
+            LookupError: a function is not the one that it was, or has no such range.
+            CannotSwap: a class does not allow subclasses.
+        """
+        for cut, function in functions:
+            code = function.__code__
+            place = self._place(code)
+            syntax = None if place is None else self._file(place[0]).function(code)
+            if place is None or syntax is None:
+                raise LookupError(f"the source of {cut.name} is not there")
+            moved_again(syntax, code.co_firstlineno, cut.moves, self._surroundings(code, function.__globals__))
+            found = ranges_again(syntax, cut)
+            reason = RuntimeError(f"{cut.name} was compiled without these lines")
+            self._cuts[place] = [_Cut(each, row.fqn, reason) for each, row in zip(found, cut.ranges, strict=True)]
+        self._rebuild()
+        if self._refused:
+            raise LookupError(f"{', '.join(str(path) for _, path in self._refused)} is not reached by the model")
+
     # -- ranges --------------------------------------------------------------------------------------------------------
 
     def _place(self, code: types.CodeType) -> _Place | None:
@@ -178,7 +212,12 @@ class Cuts:
         if found is None:
             return None
         before = copy.deepcopy(found.start)
-        moved = tuple(move_out(found.start, self._surroundings(file.codes[place[1]], names), self._numbers))
+        self._modules[place] = str(names.get("__name__", ""))
+        surroundings = self._surroundings(file.codes[place[1]], names)
+        moved = tuple(move_out(found.start, surroundings, itertools.count(self._number)))
+        move = Move(found.start.lineno, found.start.col_offset, self._number)
+        self._moves.setdefault(place, []).append((move, moved))
+        self._number += len(moved)
         found.block.statements[found.first : found.first] = moved
         larger = found.closed()
         cut = _Cut(larger or found, fqn, reason, before=before, moved=moved)

@@ -127,6 +127,18 @@ def statement_at(function: Function, line: int) -> StatementRange | None:
     return found
 
 
+def block_of(function: Function, statement: ast.stmt) -> Block:
+    """The block of a function that a statement stands in.
+
+    Raises:
+        LookupError: it stands in none.
+    """
+    for block in _blocks(function, None):
+        if any(each is statement for each in block.statements):
+            return block
+    raise LookupError(f"line {statement.lineno} is not in {function.name}")
+
+
 def _closed(found: StatementRange) -> StatementRange | None:
     while True:
         if _leaves_by(found, *_ENDS_LOOP):
@@ -218,11 +230,13 @@ class SourceFile:
         name: the name that Python knows it by.
         tree: its syntax.
         codes: what it compiles to, by place.
+        text: what stands in it.
     """
 
     name: str
     tree: ast.Module
     codes: dict[CodePath, types.CodeType]
+    text: str = ""
 
     def function(self, code: types.CodeType) -> Function | None:
         """The function that some code was compiled from; None if there is none, or the file is another one by now."""
@@ -250,4 +264,4 @@ def _source_file(name: str, text: str) -> SourceFile | None:
     except (SyntaxError, ValueError):
         return None
     code = compile(text, name, "exec", dont_inherit=True)
-    return SourceFile(name, tree, dict(nested_codes(code)))
+    return SourceFile(name, tree, dict(nested_codes(code)), text)

@@ -38,9 +38,15 @@ class StatementLeaf:
         self.outlined = outlined
         self.owner_fqn = owner_fqn
         self.reason = reason
+        self.has_owner = owner is not None
         self._code = code
         self._origin = origin
         self._owner = owner
+
+    @property
+    def file(self) -> str:
+        """The name of the file that the statements are in."""
+        return self._code.co_filename
 
     @property
     def name(self) -> str:
@@ -71,12 +77,18 @@ class StatementLeaf:
             original: gives the function that the one here was made of.
         """
         return ReleasedLeaf(
-            self.outlined, self._code, weakref.ref(original(self._origin)), self.owner_fqn, self._owner is not None
+            self.outlined, self._code, weakref.ref(original(self._origin)), self.owner_fqn, self.has_owner
         )
 
 
 class ReleasedLeaf:
-    """The statements of a :class:`StatementLeaf`, for any model with the same modules."""
+    """The statements of a :class:`StatementLeaf`, for any model with the same modules.
+
+    Attributes:
+        outlined: the range as a function.
+        owner_fqn: the module that is the first argument, or else that in which the range was met first.
+        has_owner: whether the module is the first argument.
+    """
 
     def __init__(
         self,
@@ -86,19 +98,24 @@ class ReleasedLeaf:
         owner_fqn: str,
         has_owner: bool,
     ) -> None:
-        self._outlined = outlined
+        self.outlined = outlined
+        self.owner_fqn = owner_fqn
+        self.has_owner = has_owner
         self._code = code
         self._origin = origin
-        self._owner_fqn = owner_fqn
-        self._has_owner = has_owner
+
+    @property
+    def file(self) -> str:
+        """The name of the file that the statements are in."""
+        return self._code.co_filename
 
     def on(self, model: torch.nn.Module) -> Callable[..., Any]:
         """What runs the statements on the modules of a model."""
         origin = self._origin()
         if origin is None:
-            raise CaptureError(f"The function around lines {self._outlined.lines} no longer exists: keep the model.")
-        owner = model.get_submodule(self._owner_fqn) if self._has_owner else None
-        return lambda *values: _run(self._outlined, self._code, origin, owner, values)
+            raise CaptureError(f"The function around lines {self.outlined.lines} no longer exists: keep the model.")
+        owner = model.get_submodule(self.owner_fqn) if self.has_owner else None
+        return lambda *values: _run(self.outlined, self._code, origin, owner, values)
 
     def released(self, original: Callable[[Any], Any]) -> ReleasedLeaf:
         """Itself."""
@@ -136,11 +153,11 @@ class LeafCall:
     def __init__(self, outlined: Outlined) -> None:
         self.by_owner: dict[int, StatementLeaf] = {}
         self.other: StatementLeaf | None = None
-        self._outlined = outlined
+        self.outlined = outlined
 
     def __call__(self, variables: Mapping[str, Any]) -> Any:
-        leaf = self.by_owner.get(id(variables.get(self._outlined.owner)))
-        known = () if leaf is None else (self._outlined.owner,)
+        leaf = self.by_owner.get(id(variables.get(self.outlined.owner)))
+        known = () if leaf is None else (self.outlined.owner,)
         leaf = leaf or self.other
         assert leaf is not None
-        return leaf.forward(*(variables.get(name, UNBOUND) for name in self._outlined.inputs if name not in known))
+        return leaf.forward(*(variables.get(name, UNBOUND) for name in self.outlined.inputs if name not in known))

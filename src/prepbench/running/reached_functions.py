@@ -1,0 +1,140 @@
+"""The functions that calls of a model can lead to, as far as names tell: what a saved model may ask for by name."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from prepbench.running.code_objects import nested_codes
+from prepbench.running.plain_state import is_own_object
+from prepbench.running.source_lines import is_user_file
+
+_DEEPEST = 4
+
+
+def reached_functions(model: torch.nn.Module) -> Iterator[types.FunctionType]:
+    """The user's functions that the forwards of a model's modules name, and those that these name.
+
+    Methods are looked for in the classes of the model's modules and of the objects that these hold, functions among
+    the globals and closures of those that name them. A method that nothing names on the way from a forward, such as
+    one that loads or saves, is not among them.
+
+    Example:
+        >>> [function.__qualname__ for function in reached_functions(Net())]
+        ['Net.forward', 'Net.attention', 'limited']
+    """
+    methods = _methods(model)
+    waiting = list(_first(model))
+    seen: set[int] = set()
+    while waiting:
+        function = waiting.pop(0)
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        if is_user_file(function.__code__.co_filename):
+            yield function
+            waiting += _named(function, methods)
+        waiting += _inside(function)
+
+
+def reached_texts(model: torch.nn.Module, functions: Iterable[types.FunctionType]) -> set[str]:
+    """The texts that stand in functions, and that modules of a model have as attributes."""
+    found: set[str] = set()
+    for function in functions:
+        for code in _codes(function.__code__):
+            found.update(_texts(code.co_consts))
+        found.update(_texts((function.__defaults__, function.__kwdefaults__)))
+    for module in model.modules():
+        found.update(_texts(vars(module)))
+    return found
+
+
+def _texts(value: Any, depth: int = 0) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple | list | set | frozenset | dict) and depth < _DEEPEST:
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from _texts(part, depth + 1)
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    return [code, *(inner for _, inner in nested_codes(code))]
+
+
+def _first(model: torch.nn.Module) -> Iterator[types.FunctionType]:
+    for module in model.modules():
+        for name in ("forward", "__call__"):
+            yield from _functions_of(vars(module).get(name))
+            for kind in type(module).__mro__:
+                yield from _functions_of(vars(kind).get(name))
+        for table in ("_forward_hooks", "_forward_pre_hooks"):
+            for hook in vars(module).get(table, {}).values():
+                yield from _functions_of(hook)
+
+
+def _methods(model: torch.nn.Module) -> dict[str, list[types.FunctionType]]:
+    found: dict[str, list[types.FunctionType]] = {}
+    kinds: dict[type, None] = {}
+    for module in model.modules():
+        kinds[type(module)] = None
+        for value in _objects(vars(module)):
+            kinds[type(value)] = None
+    for base in dict.fromkeys(base for kind in kinds for base in kind.__mro__):
+        for name, member in vars(base).items():
+            functions = [each for each in _functions_of(member) if is_user_file(each.__code__.co_filename)]
+            if functions:
+                found.setdefault(name, []).extend(functions)
+    return found
+
+
+def _objects(value: Any, depth: int = 0) -> Iterator[Any]:
+    """The user's plain objects inside of containers and of other objects."""
+    if depth > _DEEPEST or isinstance(value, torch.Tensor | torch.nn.Module | type | str | bytes):
+        return
+    if isinstance(value, dict | list | tuple | set):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _objects(part, depth + 1)
+    elif not callable(value) and is_own_object(type(value)) and hasattr(value, "__dict__"):
+        yield value
+        yield from _objects(vars(value), depth + 1)
+    elif isinstance(value, types.MethodType) or (callable(value) and is_own_object(type(value))):
+        yield getattr(value, "__self__", value)
+
+
+def _named(function: types.FunctionType, methods: dict[str, list[types.FunctionType]]) -> Iterator[types.FunctionType]:
+    """What the names in a function may stand for."""
+    codes = _codes(function.__code__)
+    for name in dict.fromkeys(name for code in codes for name in (*code.co_names, *code.co_freevars)):
+        yield from methods.get(name, ())
+        value = function.__globals__.get(name)
+        yield from _functions_of(value)
+        if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+            for member in vars(value).values():
+                yield from _functions_of(member)
+
+
+def _inside(function: types.FunctionType) -> Iterator[types.FunctionType]:
+    """What a function wraps and closes over."""
+    yield from _functions_of(getattr(function, "__wrapped__", None))
+    for cell in function.__closure__ or ():
+        try:
+            yield from _functions_of(cell.cell_contents)
+        except ValueError:  # an empty cell
+            continue
+
+
+def _functions_of(value: Any) -> Iterator[types.FunctionType]:
+    """The functions behind what a class or module has under a name."""
+    if isinstance(value, property):
+        for part in (value.fget, value.fset):
+            yield from _functions_of(part)
+        return
+    plain = getattr(value, "__func__", value) if isinstance(value, types.MethodType | staticmethod | classmethod) else value
+    if isinstance(plain, types.FunctionType):
+        yield plain
+        wrapped = getattr(plain, "__wrapped__", None)
+        if wrapped is not None:
+            yield from _functions_of(wrapped)
