@@ -18,6 +18,8 @@ from prepbench.checks import check_count, check_path, check_progress, check_swit
 from prepbench.compile.arguments import check_arguments
 from prepbench.compile.artifact import read_manifest, write_folder
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.leaves.loaded import check_model_given, check_section, load_leaves
+from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
 from prepbench.compile.manifest_check import check_calls, check_report
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
@@ -44,6 +46,7 @@ from prepbench.settings import (
 )
 from prepbench.storage import folder_bytes, temporary_folder, temporary_space
 from prepbench.targets import Lowering, Runtime, target_named
+from prepbench.targets.base import NO_LEAVES
 from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
 
 
@@ -54,12 +57,10 @@ class Origin:
     Attributes:
         lowering: the program and its names, as the target got it.
         quantize: quantizes a model that was compiled in float; None when it is quantized already.
-        model: the model in Python, where leaf modules make parts of it run there.
     """
 
     lowering: Lowering
     quantize: Callable[..., CompiledModel] | None = None
-    model: Callable[..., Any] | None = None
 
 
 class CompiledModel(nn.Module):
@@ -87,6 +88,7 @@ class CompiledModel(nn.Module):
         out_spec: pytree.TreeSpec | None = None,
         document: GraphCollectionDocument | None = None,
         origin: Origin | None = None,
+        leaves: ModelLeaves | None = None,
     ) -> None:
         super().__init__()
         self._runtime = runtime
@@ -94,6 +96,7 @@ class CompiledModel(nn.Module):
         self._out_spec = out_spec
         self._document = document
         self._origin = origin
+        self._leaves = leaves
         self.deployment_settings = deployment_settings
         self.report = report
         self.eval()
@@ -102,7 +105,7 @@ class CompiledModel(nn.Module):
         """Run the model; raises ``InputError`` for a call that has another form than the tracing inputs, or fails.
 
         Where a leaf module returns another structure than on the tracing inputs, which no graph can express, the
-        whole call is repeated in Python.
+        whole call is repeated in Python, if the model is there: a loaded one has it if it was handed in.
 
         Integers that index a table are checked where they are inputs. Other numbers are not looked at: layers with
         8-bit activations make finite numbers of NaN, and a target may give an answer for an index that the model
@@ -114,10 +117,10 @@ class CompiledModel(nn.Module):
             with torch.no_grad():
                 outputs = self._runtime.run(tensors)
         except UnknownOutputsError:
-            if self._origin is None or self._origin.model is None:
+            if self._leaves is None or self._leaves.model is None:
                 raise
             with torch.no_grad():
-                return self._origin.model(*args, **kwargs)
+                return self._leaves.model(*args, **kwargs)
         except PrepbenchError:
             raise
         except Exception as error:  # each runtime has its own
@@ -170,26 +173,34 @@ class CompiledModel(nn.Module):
         """Write the model to ``folder``, without pickle, whole or not at all; :func:`load_compiled` reads it in any
         process.
 
+        Leaf modules that you chose are written as programs of their own where they can be exported. The code of other
+        leaves is not written: the folder says which class each of them needs, with digests of its lines and of the
+        model's tensors, and loading takes the model itself, ``load_compiled(folder, model=model)``. ``report.remarks``
+        names these leaves.
+
         Raises:
-            TargetError: it has leaf modules, which live in this process only.
+            TargetError: a leaf cannot be told in a file, such as one that is called with objects of classes unknown
+                there, or the whole model is one leaf; the message names it.
             ArtifactError: the folder holds something else.
+
+        Example:
+            >>> compiled = compile_model(model, tracing_inputs=samples, fullgraph=False)
+            >>> compiled.save("model")
+            >>> load_compiled("model", model=model)(x)  # in any process that has the model's class and its checkpoint
         """
         check_path("folder", folder)
-        if self.report.leaves:
-            names = ", ".join(name or "the model itself" for name in self.report.leaves)
-            raise TargetError(
-                "A model with leaf modules cannot be saved, because they call back into this process's Python: "
-                f"{names}. Rewrite these modules so that they can be captured (pb.recursive_trace says why and where), "
-                "or keep "
-                "compiling the model where it is used."
-            )
+        leaves = self._leaves
+        if leaves is not None and leaves.problem:
+            raise TargetError(leaves.problem)
         manifest = {
             "target": self.target,
             "deployment_settings": self.deployment_settings.to_dict(),
             "calls": self._call_spec.to_dict(),
             "report": self.report.to_dict(),
         }
-        write_folder(Path(folder), manifest, self._runtime.save)
+        if leaves is not None:
+            manifest[SECTION] = dict(leaves.content)
+        write_folder(Path(folder), manifest, partial(write_parts, self._runtime, leaves))
 
     @shows_progress("quantize")
     def initialize_algorithms(
@@ -243,6 +254,7 @@ class CompiledModel(nn.Module):
             progress,
         )
         self._runtime, self._document, self._origin = new._runtime, new._document, new._origin
+        self._leaves = new._leaves
         self.deployment_settings, self.report = new.deployment_settings, new.report
         return self
 
@@ -299,10 +311,18 @@ class CompiledModel(nn.Module):
         return f"target={self.target}, quantized layers={quantized}, {size}"
 
 
-def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledModel:
-    """Read a model that :meth:`CompiledModel.save` wrote; needs neither the original's class nor its code.
+def load_compiled(folder: str | Path, *, model: Any = None, allow_code: bool = False) -> CompiledModel:
+    """Read a model that :meth:`CompiledModel.save` wrote; needs neither the original's class nor its code, unless
+    parts of it run in Python.
 
-    Nothing in the folder is executed, whoever wrote it. Machine code is the exception that needs your consent.
+    Nothing in the folder is executed, and nothing that it names is imported, whoever wrote it. Machine code is the
+    exception that needs your consent.
+
+    A model that was compiled with ``fullgraph=False`` may have parts that run in Python. Their code is that of
+    ``model``, which is checked against digests in the folder: the classes, the lines, and the tensors of its
+    checkpoint must be those that were compiled. Its plain attributes, and functions that these lines call, are not
+    compared. The loaded model has modules of its own around the same parameters, in the mode that was compiled, and
+    keeps them alive.
 
     Results have the structure that the original returns. A dataclass or a named tuple comes back as such if it belongs
     to ``transformers`` or to a module that you have imported; its ``__init__`` and ``__post_init__`` do not run.
@@ -311,13 +331,20 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
 
     Args:
         folder: what ``save`` wrote.
+        model: what was compiled, with its checkpoint loaded, where parts of it run in Python; the message without it
+            says which. It is not changed.
         allow_code: also load what is code: the package of a model compiled by Inductor, and programs that call
             operators which somebody registered in this process. Set it for folders that you trust like a program.
 
     Raises:
         ArtifactError: the folder is damaged, incomplete, of another major version, or holds code and ``allow_code``
-            is false.
+            is false; or it needs the model, and there is none or another one: a class, a line or a tensor differs.
+        SettingsError: a model is handed in and nothing of it is needed.
         MissingPackageError: its target's package is not installed.
+
+    Example:
+        >>> load_compiled("model-int8")
+        >>> load_compiled("model-int8", model=model)  # parts of it run in Python
     """
     check_path("folder", folder)
     check_switch("allow_code", allow_code)
@@ -329,15 +356,22 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
         check_calls(manifest["calls"])
         check_report(manifest["report"])
         call_spec, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
+        content = manifest.get(SECTION)
+        if content is not None:
+            check_section(content)
     except Exception as error:
         raise ArtifactError(
             f"{folder}: the manifest is damaged ({type(error).__name__}: {sentence(error)}). Save the model again."
         ) from error
+    check_model_given(content, model, folder, allow_code=allow_code)
     target.check_available()
     load = partial(load_partitioned, target) if is_partitioned(folder) else target.load
     try:
         with tracing(), temporary_space():
-            runtime = load(folder, settings, allow_code=allow_code)
+            texts = [value for value in call_spec.input_constants.values() if isinstance(value, str)]
+            found = None if content is None else load_leaves(content, model, folder, texts)
+            operators = NO_LEAVES if found is None else found.operators
+            runtime = load(folder, settings, allow_code=allow_code, leaves=operators)
     except PrepbenchError:
         raise
     except Exception as error:  # of the runtime's own kinds
@@ -345,14 +379,21 @@ def load_compiled(folder: str | Path, *, allow_code: bool = False) -> CompiledMo
             f"{folder}: {target.display_name} cannot read its files ({type(error).__name__}: {sentence(error)}) Copy "
             "the folder again, or compile and save the model again."
         ) from error
-    return CompiledModel(runtime, call_spec, settings, report)
+    return CompiledModel(runtime, call_spec, settings, report, leaves=None if found is None else found.leaves)
 
 
-def measured_size(runtime: Runtime) -> int | None:
-    """Bytes that a runtime takes on disk; None when it cannot be saved."""
+def write_parts(runtime: Runtime, leaves: ModelLeaves | None, folder: Path) -> None:
+    """Write a runtime, and the leaves that are programs of their own."""
+    runtime.save(folder)
+    if leaves is not None:
+        leaves.save(folder)
+
+
+def measured_size(runtime: Runtime, leaves: ModelLeaves | None = None) -> int | None:
+    """Bytes that a runtime and its leaves take on disk; None when they cannot be saved."""
     with temporary_space(), temporary_folder("size") as folder:
         try:
-            runtime.save(folder)
-        except ArtifactError:
+            write_parts(runtime, leaves, folder)
+        except (ArtifactError, TargetError):
             return None
         return folder_bytes(folder)

@@ -32,6 +32,7 @@ from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.compiled import CompiledModel, Origin, measured_size
 from prepbench.compile.dry_run import planned
 from prepbench.compile.kept_stages import KeptCapture, KeptStages
+from prepbench.compile.leaves.model_leaves import ModelLeaves
 from prepbench.compile.lowering import lower, lowering_of
 from prepbench.compile.quantize_program import Quantized, quantize
 from prepbench.compile.report import CompileReport, names_of
@@ -292,6 +293,7 @@ def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
     target, captured, call_spec = task.target, task.captured, task.call_spec
     if task.fullgraph:
         target.check_leaves(captured.leaves)
+    leaves = _leaves(task)  # with the model's state before anything runs it
     task = task.in_types_of_target()
     quantized = None if task.layer_settings is None else quantize(task, timer, kept)
     program = task.program if quantized is None else quantized.program
@@ -306,13 +308,13 @@ def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
         dict(timer.seconds),
         quantized.layers if quantized else (),
         state_bytes(captured.model),
-        None if captured.leaves else measured_size(runtime),
+        measured_size(runtime, leaves),
         names_of(captured.leaves),
         name=task.name,
         model_sqnr=quantized.score.sqnr if quantized and quantized.score else None,
         model_divergence=quantized.score.divergence if quantized and quantized.score else None,
         fallbacks=fallbacks,
-        remarks=_remarks(target, quantized),
+        remarks=(*_remarks(target, quantized), *_about_leaves(leaves)),
         reused=tuple(timer.reused),
     )
     document = document_of_program(
@@ -324,9 +326,26 @@ def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
         axes=captured.axes.dynamic,
     )
     quantize_later = functools.partial(_quantize_later, task) if quantized is None else None
-    origin = Origin(lowering, quantize_later, captured.model if captured.leaves else None)
+    origin = Origin(lowering, quantize_later)
     out_spec = captured.program.call_spec.out_spec
-    return CompiledModel(runtime, call_spec, task.settings, report, out_spec, document, origin)
+    return CompiledModel(runtime, call_spec, task.settings, report, out_spec, document, origin, leaves)
+
+
+def _leaves(task: CompileTask) -> ModelLeaves | None:
+    """What stays in Python."""
+    if not task.captured.leaves:
+        return None
+    texts = [value for value in task.call_spec.input_constants.values() if isinstance(value, str)]
+    return ModelLeaves.of(task.captured, task.program, texts)
+
+
+def _about_leaves(leaves: ModelLeaves | None) -> tuple[str, ...]:
+    """What saving means for what stays in Python."""
+    if leaves is None or not (leaves.problem or leaves.needs):
+        return ()
+    if leaves.problem:
+        return (f"it cannot be saved: {leaves.problem}",)
+    return (f"a saved copy is loaded with load_compiled(folder, model=model), for {'; '.join(leaves.needs)}",)
 
 
 def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:

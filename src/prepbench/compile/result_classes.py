@@ -22,7 +22,7 @@ def made_object(name: str, parts: Mapping[str, Any]) -> Any:
     ``__post_init__`` and setters of properties do not run, because anybody may have chosen the name and the parts.
     Classes that do something when an object is deleted are left alone for the same reason.
     """
-    kind = _class(name)
+    kind = class_named(name)
     if kind is None or not dataclasses.is_dataclass(kind) or hasattr(kind, "__del__"):
         return None
     fields = [field.name for field in dataclasses.fields(kind)]
@@ -41,14 +41,33 @@ def made_object(name: str, parts: Mapping[str, Any]) -> Any:
     return made
 
 
+def filled(kind: type, parts: Mapping[str, Any]) -> Any:
+    """An object of a class with these attributes. None of its code runs.
+
+    Raises:
+        ValueError: setting its attributes, making it or letting it go would run code.
+    """
+    own_new: Any = kind.__new__
+    plain = own_new is object.__new__ and not hasattr(kind, "__del__") and not issubclass(kind, _NO_OBJECTS)
+    if not plain or not all(_is_plain_field(kind, field) for field in parts):
+        raise ValueError(f"a {kind.__module__}.{kind.__qualname__}, which cannot be made without running its code")
+    made: Any = object.__new__(kind)
+    for field, value in parts.items():
+        object.__setattr__(made, field, value)
+    return made
+
+
+_NO_OBJECTS = (type, types.ModuleType, types.FunctionType)
+
+
 def made_tuple(name: str, fields: Sequence[str], items: Sequence[Any]) -> Any:
     """A named tuple of the class ``name``; None where this process has no such class with these fields."""
-    kind = _class(name)
+    kind = class_named(name)
     fits = kind is not None and issubclass(kind, tuple) and getattr(kind, "_fields", None) == tuple(fields)
     return tuple.__new__(kind, items) if kind is not None and fits and not hasattr(kind, "__del__") else None
 
 
-def _class(name: str) -> type | None:
+def class_named(name: str) -> type | None:
     """The class of this module and name, if the module is imported; only those of ``transformers`` are imported."""
     steps = name.split(".")
     for split in range(len(steps) - 1, 0, -1):

@@ -88,6 +88,12 @@ def with_forward_fn(module_or_function: Any, forward_fn: Callable[..., Any]) -> 
     return module
 
 
+def calls_forward_fn(module: torch.nn.Module) -> bool:
+    """Whether a module is one that :func:`with_forward_fn` made, or the twin of one."""
+    forward = vars(module).get("forward")
+    return getattr(forward, "__qualname__", "") == f"{with_forward_fn.__qualname__}.<locals>.forward"
+
+
 class _Inner:
     """What a ``forward_fn`` gets as the model."""
 

@@ -25,7 +25,7 @@ _DEEPEST = 12
 
 
 @dataclasses.dataclass
-class _Layout:
+class Layout:
     """The part of an object that is not tensors: its class and its other attributes."""
 
     kind: type
@@ -97,19 +97,19 @@ def _register_object(value: Any, around: tuple[int, ...]) -> bool:
     return found
 
 
-def _flatten(value: Any) -> tuple[list[Any], _Layout]:
+def _flatten(value: Any) -> tuple[list[Any], Layout]:
     parts = attributes(value)
     names = tuple(name for name, part in parts.items() if _holds_values(part))
     fixed = {name: part for name, part in parts.items() if name not in names}
-    return [parts[name] for name in names], _Layout(type(value), names, fixed)
+    return [parts[name] for name in names], Layout(type(value), names, fixed)
 
 
-def _flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], _Layout]:
+def _flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Layout]:
     parts, layout = _flatten(value)
     return [(pytree.GetAttrKey(name), part) for name, part in zip(layout.names, parts, strict=True)], layout
 
 
-def _unflatten(parts: Iterable[Any], layout: _Layout) -> Any:
+def _unflatten(parts: Iterable[Any], layout: Layout) -> Any:
     value: Any = object.__new__(layout.kind)
     for name, part in layout.fixed.items():
         # the object gets containers of its own, so that changing one result does not change the next
@@ -130,7 +130,7 @@ class Opened:
     """A registered object taken apart further: its numbers are parts too, because they may differ between calls."""
 
     parts: list[Any]
-    layout: _Layout
+    layout: Layout
 
 
 pytree.register_pytree_node(
@@ -156,7 +156,7 @@ def _open(part: Any) -> Any:
     # sorted, because an object that was made anew has its attributes in another order
     names = tuple(sorted(name for name, inner in parts.items() if type(inner) in _NUMBERS or _holds_values(inner)))
     fixed = {name: inner for name, inner in parts.items() if name not in names}
-    return Opened([opened(parts[name]) for name in names], _Layout(type(part), names, fixed))
+    return Opened([opened(parts[name]) for name in names], Layout(type(part), names, fixed))
 
 
 def fixed_numbers(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def count_registered() -> int:
     return len(_REGISTERED)
 
 
-def _to_text(layout: _Layout) -> Any:
+def _to_text(layout: Layout) -> Any:
     return {"names": list(layout.names), "type": f"{layout.kind.__module__}.{layout.kind.__qualname__}"}
 
 

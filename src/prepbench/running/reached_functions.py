@@ -132,7 +132,9 @@ def _functions_of(value: Any) -> Iterator[types.FunctionType]:
         for part in (value.fget, value.fset):
             yield from _functions_of(part)
         return
-    plain = getattr(value, "__func__", value) if isinstance(value, types.MethodType | staticmethod | classmethod) else value
+    plain = (
+        getattr(value, "__func__", value) if isinstance(value, types.MethodType | staticmethod | classmethod) else value
+    )
     if isinstance(plain, types.FunctionType):
         yield plain
         wrapped = getattr(plain, "__wrapped__", None)

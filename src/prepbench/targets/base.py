@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +20,8 @@ from prepbench.settings import DeploymentSettings
 from prepbench.targets.kept_programs import KeptPrograms
 
 Derive = Callable[[], torch.export.ExportedProgram]
+
+NO_LEAVES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -124,13 +127,21 @@ class Target(ABC):
         """Turn a program into something that runs on the target."""
 
     @abstractmethod
-    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+    def load(
+        self,
+        folder: Path,
+        settings: DeploymentSettings,
+        *,
+        allow_code: bool = False,
+        leaves: Mapping[str, str] = NO_LEAVES,
+    ) -> Runtime:
         """Read what :meth:`Runtime.save` wrote, without running anything that the files bring along.
 
         Args:
             folder: may come from anybody.
             settings: of the target.
             allow_code: whether the caller trusts the files enough to run code in them.
+            leaves: the operators of leaves in this process, by the names that the files have for them.
 
         Raises:
             ArtifactError: the files are damaged, or hold code and ``allow_code`` is false.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from prepbench.errors import ArtifactError, sentence
 from prepbench.settings import DeploymentSettings
 from prepbench.storage import write_file
-from prepbench.targets.base import Runtime, Target
+from prepbench.targets.base import NO_LEAVES, Runtime, Target
 from prepbench.targets.eager import EagerTarget
 
 # the target of partitions that fall back to PyTorch
@@ -81,7 +81,12 @@ def is_partitioned(folder: Path) -> bool:
 
 
 def load_partitioned(
-    target: Target, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False
+    target: Target,
+    folder: Path,
+    settings: DeploymentSettings,
+    *,
+    allow_code: bool = False,
+    leaves: Mapping[str, str] = NO_LEAVES,
 ) -> Runtime:
     """Read what :meth:`PartitionedRuntime.save` wrote; see :meth:`Target.load`."""
     content = _read(folder / _FILE)
@@ -90,7 +95,9 @@ def load_partitioned(
             tuple(row["inputs"]),
             tuple(row["outputs"]),
             row["on_target"],
-            (target if row["on_target"] else FALLBACK).load(_place(folder, index), settings, allow_code=allow_code),
+            (target if row["on_target"] else FALLBACK).load(
+                _place(folder, index), settings, allow_code=allow_code, leaves=leaves
+            ),
         )
         for index, row in enumerate(content["parts"])
     ]

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import torch
+from torch import fx
+
+from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.errors import ArtifactError
 from prepbench.targets.size_grammar import MAX_NUMBER, SYMBOL, check_size
 
@@ -20,6 +24,8 @@ NAMESPACES = frozenset({"aten", "prims", "quantized_decomposed", "prepbench"})
 """Operators of torch and of prepbench. Others are code of whoever registered them."""
 
 _OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)(\.\w+)?")
+_LEAVES = "prepbench_leaf"
+_LEAF = re.compile(rf"torch\.ops\.({_LEAVES}\d*\.\w+)\.default")
 _DENIED = frozenset({"aten.from_file"})
 """Operators that read or write files."""
 
@@ -44,26 +50,59 @@ def stripped(content: Any) -> Any:
     return [stripped(value) for value in content] if isinstance(content, list) else content
 
 
-def check_program(content: Any, *, allow_code: bool = False) -> None:
+def check_program(content: Any, *, allow_code: bool = False, leaves: Collection[str] = ()) -> None:
     """Check the JSON of a program against what prepbench writes.
 
     Args:
         content: the parsed JSON.
         allow_code: also accept operators that others registered in this process.
+        leaves: the operators of leaves that it may call, such as ``"prepbench_leaf.gate"``.
 
     Raises:
         ArtifactError: it asks for anything else; the message names the place.
     """
     if not isinstance(content, dict):
         raise _refused("program", "it is no object")
-    _Check(allow_code).value(content, "program", "", 0)
+    _Check(allow_code, leaves).value(content, "program", "", 0)
+
+
+def with_leaves(content: Any, leaves: Mapping[str, str]) -> Any:
+    """The JSON of a checked program, calling operators of leaves by other names."""
+    if isinstance(content, dict):
+        return {key: with_leaves(value, leaves) for key, value in content.items()}
+    if isinstance(content, list):
+        return [with_leaves(value, leaves) for value in content]
+    found = _LEAF.fullmatch(content) if isinstance(content, str) else None
+    return content if found is None else f"torch.ops.{leaves[found[1]]}.default"
+
+
+def leaf_operators_in(module: fx.GraphModule) -> set[str]:
+    """The operators of leaves that a graph calls."""
+    names = {f"torch.ops.{node.target}" for node in module.graph.nodes if isinstance(node.target, OpOverload)}
+    return {found[1] for name in names if (found := _LEAF.fullmatch(name))}
+
+
+def check_leaf_calls(module: fx.GraphModule) -> None:
+    """Raise ``ValueError`` where an operator of a leaf is called with other arguments than it takes."""
+    for node in module.graph.nodes:
+        if not isinstance(node.target, OpOverload) or not _LEAF.fullmatch(f"torch.ops.{node.target}"):
+            continue
+        arguments = schema_of(node.target).arguments
+        kinds = [str(argument.type) for argument in arguments]
+        if node.kwargs or len(node.args) != len(kinds):
+            raise ValueError(f"{node.name} calls a leaf with {len(node.args)} arguments, and it takes {len(kinds)}.")
+        for value, kind in zip(node.args, kinds, strict=True):
+            known = value.meta.get("val") if isinstance(value, fx.Node) else value
+            if isinstance(known, torch.Tensor) != (kind == "Tensor"):
+                raise ValueError(f"{node.name} calls a leaf with arguments of other kinds than it takes.")
 
 
 class _Check:
     """Walks the JSON; what a text may be is decided by the key that it stands under."""
 
-    def __init__(self, allow_code: bool) -> None:
+    def __init__(self, allow_code: bool, leaves: Collection[str]) -> None:
         self._allow_code = allow_code
+        self._leaves = leaves
         self._texts: Mapping[str, Callable[[str, str], None]] = {
             "target": self._operator,
             "as_operator": self._operator,
@@ -120,6 +159,10 @@ class _Check:
         if namespace == "higher_order":
             if name not in _HIGHER_ORDER:
                 raise _refused(where, f"{text!r} is not an operator that prepbench saves")
+        elif namespace.startswith(_LEAVES):
+            # one that is not listed would be that of another model in this process
+            if f"{namespace}.{name}" not in self._leaves or found[3] != ".default":
+                raise _refused(where, f"{text[:80]!r} is no leaf that the manifest lists")
         elif f"{namespace}.{name}" in _DENIED:
             raise _refused(where, f"{text!r} reads or writes files")
         elif namespace not in NAMESPACES and not self._allow_code:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ from prepbench._torch_compat.operators import OpOverload, register_quantized_ope
 from prepbench._torch_compat.programs import program_from_json, program_to_json, without_example_inputs
 from prepbench.errors import ArtifactError, sentence
 from prepbench.storage import write_file
-from prepbench.targets.program_check import check_program, stripped
+from prepbench.targets.base import NO_LEAVES
+from prepbench.targets.program_check import (
+    check_leaf_calls,
+    check_program,
+    leaf_operators_in,
+    stripped,
+    with_leaves,
+)
 
 GRAPH, WEIGHTS = "program.json", "program.safetensors"
 
@@ -39,27 +47,32 @@ def save_program(program: torch.export.ExportedProgram, folder: Path) -> None:
             "Use the model in the process that compiled it, or choose another target."
         ) from error
     graph["guards_code"] = []  # what a call must be like is checked by the call's own specification
-    check_program(graph, allow_code=True)
+    check_program(graph, allow_code=True, leaves=leaf_operators_in(program.graph_module))
     write_file(folder / WEIGHTS, safetensors.torch.save(data))
     write_file(folder / GRAPH, json.dumps({"program": graph, **index}))
 
 
-def load_program(folder: Path, *, allow_code: bool = False) -> torch.export.ExportedProgram:
+def load_program(
+    folder: Path, *, allow_code: bool = False, leaves: Mapping[str, str] = NO_LEAVES
+) -> torch.export.ExportedProgram:
     """Read what :func:`save_program` wrote.
 
     Args:
         folder: with both files.
         allow_code: also accept operators that others registered in this process.
+        leaves: the operators of leaves in this process, by the names that the program has for them.
 
     Raises:
         ArtifactError: the files hold anything else; nothing of them was run.
     """
     content, data = _read(folder)
-    check_program(content["program"], allow_code=allow_code)
+    check_program(content["program"], allow_code=allow_code, leaves=leaves)
     register_quantized_operators()
     try:
         tables = [_restored(content[name], data) for name in ("state", "constants")]
-        return program_from_json(content["program"], *tables)
+        program = program_from_json(with_leaves(content["program"], leaves), *tables)
+        check_leaf_calls(program.graph_module)
+        return program
     except ArtifactError:
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The flat arguments of a leaf's operator as a call: which of them the operator takes, and what is fixed in the graph."""
+"""The flat arguments of a leaf's operator as a call: which of them it takes, and what is fixed in the graph."""
 
 from __future__ import annotations
 

@@ -113,7 +113,9 @@ def described(
         line_digests(file, code),
         _syntax(function),
         tuple(
-            Move(move.line - first, move.column, move.number) for move, made in moves if any(id(s) in inside for s in made)
+            Move(move.line - first, move.column, move.number)
+            for move, made in moves
+            if any(id(s) in inside for s in made)
         ),
         tuple(
             CutRange(
@@ -228,5 +230,3 @@ def _statements(node: ast.AST, address: Address) -> Iterator[tuple[Address, ast.
                 if isinstance(part, ast.stmt):
                     yield here, part
                 yield from _statements(part, here)
-
-

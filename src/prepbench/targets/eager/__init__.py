@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from prepbench.settings import DeploymentSettings, EagerDeployment
-from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
 from prepbench.targets.programs import load_program, save_program, written_buffers
 
 
@@ -44,5 +44,12 @@ class EagerTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         return EagerRuntime(lowering.program)
 
-    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
-        return EagerRuntime(load_program(folder, allow_code=allow_code))
+    def load(
+        self,
+        folder: Path,
+        settings: DeploymentSettings,
+        *,
+        allow_code: bool = False,
+        leaves: Mapping[str, str] = NO_LEAVES,
+    ) -> Runtime:
+        return EagerRuntime(load_program(folder, allow_code=allow_code, leaves=leaves))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from prepbench.errors import InputError, TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
 from prepbench.storage import KeptFolder
-from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
 from prepbench.targets.executorch.lower import in_order, to_pte, without_kernel
 from prepbench.targets.executorch.quiet import quiet
 from prepbench.targets.executorch.trial import check_loads
@@ -129,6 +129,13 @@ class ExecuTorchTarget(Target):
                 raise TargetError(f"{error} It says: {heard.text()[:500]}") from error.__cause__
         return runtime
 
-    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+    def load(
+        self,
+        folder: Path,
+        settings: DeploymentSettings,
+        *,
+        allow_code: bool = False,
+        leaves: Mapping[str, str] = NO_LEAVES,
+    ) -> Runtime:
         check_loads(folder / FILE)
         return ExecuTorch(folder / FILE)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, InductorDeployment
 from prepbench.storage import KeptFolder
-from prepbench.targets.base import Lowering, Runtime, Target
+from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
 from prepbench.targets.inductor.package import Package, write_dim_orders
 from prepbench.targets.inductor.passes import fit_to_inductor
+from prepbench.targets.programs import GRAPH, load_program, save_program
 
 FILE = "model.pt2"
 
@@ -45,28 +46,24 @@ class AheadOfTime(Runtime):
 class JustInTime(Runtime):
     """``torch.compile`` of a program with leaf modules, which call back into the Python of this process."""
 
-    def __init__(self, lowering: Lowering) -> None:
-        self._leaves = lowering.leaves
-        self._keep_alive = lowering.keep_alive
+    def __init__(self, program: torch.export.ExportedProgram, keep_alive: object = None) -> None:
+        self._program = program
+        self._keep_alive = keep_alive
         # leaf modules may keep state, and may run a compiled model themselves
         self._lock = threading.RLock()
-        program = fit_to_inductor(lowering.program)
-        self._compiled = torch.compile(program.module(check_guards=False), dynamic=True)
-        with _quiet():
-            self.run(_examples(lowering))  # compiles now, not at the first call
+        self._compiled = torch.compile(fit_to_inductor(program).module(check_guards=False), dynamic=True)
+        self._has_run = False
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         # Inductor makes weights constants only while this option is set, also when a new size needs another kernel
-        with self._lock, torch.no_grad(), inductor_options(**_options()):
+        quiet = contextlib.nullcontext() if self._has_run else _quiet()
+        with self._lock, quiet, torch.no_grad(), inductor_options(**_options()):
             outputs: Sequence[Any] = self._compiled(*leaves)
+        self._has_run = True
         return outputs
 
     def save(self, folder: Path) -> None:
-        names = ", ".join(leaf.part for leaf in self._leaves)
-        raise TargetError(
-            f"A model with leaf modules cannot be saved, because they call back into this process's Python: {names}. "
-            f"Rewrite them first: {self._leaves[0].remedy}"
-        )
+        save_program(self._program, folder)  # it is compiled again once it is loaded
 
 
 class InductorTarget(Target):
@@ -94,7 +91,9 @@ class InductorTarget(Target):
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         if lowering.leaves:
             try:
-                return JustInTime(lowering)
+                runtime = JustInTime(lowering.program, lowering.keep_alive)
+                runtime.run(_examples(lowering))  # compiles now, not at the first call
+                return runtime
             except Exception as error:  # of dynamo and of Inductor's passes, which have no errors of their own
                 raise TargetError(
                     f"Inductor cannot compile a graph around Python code: {type(error).__name__}: {sentence(error)}"
@@ -115,12 +114,24 @@ class InductorTarget(Target):
             ) from error
         return AheadOfTime(file, keep)
 
-    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+    def load(
+        self,
+        folder: Path,
+        settings: DeploymentSettings,
+        *,
+        allow_code: bool = False,
+        leaves: Mapping[str, str] = NO_LEAVES,
+    ) -> Runtime:
+        is_program = (folder / GRAPH).exists()
         if not allow_code:
+            what = "a program that Inductor compiles to machine code" if is_program else "machine code"
             raise ArtifactError(
-                f"{folder / FILE} holds machine code that Inductor compiled, and loading it would run that code with "
-                "your rights. If you trust where it comes from, load it with load_compiled(path, allow_code=True)."
+                f"{folder} holds {what}{'' if is_program else ' that Inductor compiled'}, and loading it would run "
+                "that code with your rights. If you trust where it comes from, load it with load_compiled(path, "
+                "allow_code=True)."
             )
+        if is_program:
+            return JustInTime(load_program(folder, allow_code=allow_code, leaves=leaves))
         return AheadOfTime(folder / FILE)
 
 

@@ -5,7 +5,7 @@ into int8 kernels.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from prepbench.errors import TargetError
 from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.storage import KeptFolder
-from prepbench.targets.base import Lowering, Runtime
+from prepbench.targets.base import NO_LEAVES, Lowering, Runtime
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.saved import check_saved
 from prepbench.targets.onnx.target import OnnxTarget
@@ -133,7 +133,14 @@ class OnnxRuntimeTarget(OnnxTarget):
         file = export_onnx(lowering, keep.path, self.changes)
         return OnnxRuntime(file, settings, keep)
 
-    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+    def load(
+        self,
+        folder: Path,
+        settings: DeploymentSettings,
+        *,
+        allow_code: bool = False,
+        leaves: Mapping[str, str] = NO_LEAVES,
+    ) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)
         check_saved(folder / FILE)
         return OnnxRuntime(folder / FILE, settings)

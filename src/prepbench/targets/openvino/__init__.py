@@ -6,7 +6,7 @@ import functools
 import json
 import shutil
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from prepbench.errors import TargetError
 from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
 from prepbench.storage import KeptFolder, temporary_folder
-from prepbench.targets.base import Lowering, Runtime
+from prepbench.targets.base import NO_LEAVES, Lowering, Runtime
 from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.requirements import unsupported_nodes
 from prepbench.targets.onnx.target import OnnxTarget
@@ -124,7 +124,14 @@ class OpenVinoTarget(OnnxTarget):
         _write_ir(lowering, keep.path)
         return OpenVino(keep.path, settings, keep)
 
-    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+    def load(
+        self,
+        folder: Path,
+        settings: DeploymentSettings,
+        *,
+        allow_code: bool = False,
+        leaves: Mapping[str, str] = NO_LEAVES,
+    ) -> Runtime:
         assert isinstance(settings, OpenVinoDeployment)
         return OpenVino(folder, settings)
 

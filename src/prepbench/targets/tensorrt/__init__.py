@@ -7,13 +7,14 @@ about TensorRT.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from prepbench.errors import TargetError, sentence
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment, TensorRtDeployment
 from prepbench.storage import KeptFolder
-from prepbench.targets.base import Lowering, Runtime
+from prepbench.targets.base import NO_LEAVES, Lowering, Runtime
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.saved import check_saved
 from prepbench.targets.onnx.target import OnnxTarget
@@ -48,7 +49,14 @@ class TensorRtTarget(OnnxTarget):
         check_file(file)
         return _runtime(file, keep)
 
-    def load(self, folder: Path, settings: DeploymentSettings, *, allow_code: bool = False) -> Runtime:
+    def load(
+        self,
+        folder: Path,
+        settings: DeploymentSettings,
+        *,
+        allow_code: bool = False,
+        leaves: Mapping[str, str] = NO_LEAVES,
+    ) -> Runtime:
         check_saved(folder / FILE)
         return _runtime(folder / FILE, None)
 

@@ -1,0 +1,191 @@
+"""The model that is handed in when a model with leaves is loaded: is it the one that was compiled?"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from prepbench.capture.statements.cut_functions import CutFunction, line_digests, lines_of
+from prepbench.capture.statements.ranges import SourceFile, source_file
+from prepbench.errors import ArtifactError, printable
+from prepbench.running.code_objects import CodePath
+from prepbench.running.reached_functions import reached_functions
+from prepbench.running.source_lines import is_user_file
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def tensors_of_checkpoint(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters and the buffers that a checkpoint has, by name."""
+    yield from model.named_parameters()
+    for prefix, module in model.named_modules():
+        for name, value in module._buffers.items():
+            if value is not None and name not in module._non_persistent_buffers_set:
+                yield f"{prefix}.{name}".lstrip("."), value
+
+
+def state_to_json(model: torch.nn.Module) -> dict[str, Any]:
+    """What the tensors of a model's checkpoint hold, as digests."""
+    return {name: _described(value) for name, value in tensors_of_checkpoint(model)}
+
+
+def _described(value: torch.Tensor) -> dict[str, Any]:
+    dtype = str(value.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "shape": list(value.shape), "sha256": _digest(value)}
+
+
+def _digest(value: torch.Tensor) -> str:
+    """Of the values in the order of their indices; "" for kinds of tensors that have no bytes to read."""
+    if type(value) not in _PLAIN or value.layout is not torch.strided or value.is_quantized or value.is_meta:
+        return ""
+    with torch.no_grad():
+        plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        data: Any = plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else b""
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_state(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Raise ``ArtifactError`` that names the first tensor which differs from those of the model that was compiled."""
+    found = dict(tensors_of_checkpoint(model))
+    for name, row in state.items():
+        value = found.get(name)
+        if value is None:
+            raise ArtifactError(
+                f"The model handed in has no tensor {name!r}, which the compiled one had. Hand in the model that was "
+                "compiled."
+            )
+        if (str(value.dtype).removeprefix("torch."), list(value.shape)) != (row["dtype"], row["shape"]):
+            raise ArtifactError(
+                f"{name!r} of the model handed in is {value.dtype} of the shape {tuple(value.shape)}, and of the one "
+                f"that was compiled {row['dtype']} of the shape {tuple(row['shape'])}. Hand in the model that was "
+                "compiled."
+            )
+        if row["sha256"] != _digest(value):
+            raise ArtifactError(
+                f"{name!r} of the model handed in holds other values than that of the model that was compiled. Load "
+                "the checkpoint first: model.load_state_dict(...)."
+            )
+
+
+def modes_to_json(model: torch.nn.Module) -> list[str]:
+    """The modules in training mode."""
+    return [name for name, module in model.named_modules() if module.training]
+
+
+def set_modes(model: torch.nn.Module, training: Sequence[str]) -> None:
+    """Put the modules with these names into training mode, and the others into evaluation."""
+    with contextlib.suppress(NotImplementedError):  # the mode of an exported program is part of its graph
+        model.eval()
+    for name, module in model.named_modules():
+        if name in training:
+            module.training = True
+
+
+def class_of(module: torch.nn.Module) -> str:
+    """Module and name of a class."""
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+def forward_to_json(module: torch.nn.Module) -> list[str]:
+    """Digests of the lines of a user's forward; empty where there is no text."""
+    code = _forward_code(module)
+    file = None if code is None else source_file(code.co_filename)
+    return [] if file is None or code is None or file.function(code) is None else list(line_digests(file, code))
+
+
+def _forward_code(module: torch.nn.Module) -> types.CodeType | None:
+    code = getattr(getattr(module.forward, "__func__", module.forward), "__code__", None)
+    return code if isinstance(code, types.CodeType) and is_user_file(code.co_filename) else None
+
+
+def check_module(model: torch.nn.Module, row: Mapping[str, Any]) -> None:
+    """Check that a module that is a leaf, or has one, is there and of the class that it was.
+
+    Args:
+        model: handed in.
+        row: the operator of the leaf.
+
+    Raises:
+        ArtifactError: it is not.
+    """
+    fqn, lines = row["module"], row["forward"]
+    module = dict(model.named_modules()).get(fqn)
+    where = fqn or "the model itself"
+    if module is None:
+        raise ArtifactError(
+            f"The model handed in ({type(model).__name__}) has no module {fqn!r}, which the compiled one had. Hand in "
+            "the model that was compiled."
+        )
+    if type(module).__qualname__ != row["qualname"]:  # the module that it is in may be called otherwise now
+        raise ArtifactError(
+            f"{where} of the model handed in is a {class_of(module)}, and was a {row['class'][:200]} when it was "
+            "compiled. Hand in the model that was compiled."
+        )
+    if lines and (code := _forward_code(module)) is not None:
+        _check_lines(f"{type(module).__qualname__}.forward", source_file(code.co_filename), code, lines)
+
+
+def function_of(cut: CutFunction, candidates: Sequence[types.FunctionType]) -> types.FunctionType:
+    """The function of a model handed in that is the one which statements were cut out of.
+
+    Args:
+        cut: what a folder says of it.
+        candidates: those that calls of the model can lead to.
+
+    Raises:
+        ArtifactError: there is none, or its lines are others now.
+    """
+    named = [each for each in candidates if _path(each) == cut.path]
+    if not named:
+        raise ArtifactError(
+            f"No forward of the model handed in leads to a function {printable(cut.name)!r}, of which the compiled "
+            "model runs lines in Python. Hand in the model that was compiled."
+        )
+    here = [each for each in named if each.__globals__.get("__name__") == cut.module] or named
+    fitting = [each for each in here if line_digests(_file(each), each.__code__) == cut.source]
+    if not fitting:
+        code = here[0].__code__
+        _check_lines(cut.name, _file(here[0]), code, cut.source)
+    return fitting[0]
+
+
+def reached(model: torch.nn.Module) -> list[types.FunctionType]:
+    """The functions with source that calls of a model can lead to."""
+    return [each for each in reached_functions(model) if _path(each) is not None]
+
+
+def _path(function: types.FunctionType) -> CodePath | None:
+    file = source_file(function.__code__.co_filename)
+    if file is None or file.function(function.__code__) is None:
+        return None
+    return next(path for path, code in file.codes.items() if code == function.__code__)
+
+
+def _file(function: types.FunctionType) -> SourceFile:
+    file = source_file(function.__code__.co_filename)
+    assert file is not None
+    return file
+
+
+def _check_lines(name: str, file: SourceFile | None, code: types.CodeType, lines: Sequence[str]) -> None:
+    if file is None or file.function(code) is None:
+        raise ArtifactError(
+            f"The source of {name} is not there, or changed since it was imported, so that nobody can tell whether it "
+            "is the one that was compiled. Import it from a file, or run its notebook cell again."
+        )
+    now = line_digests(file, code)
+    if list(now) == list(lines):
+        return
+    texts = lines_of(file, code)
+    place = next((i for i, (a, b) in enumerate(zip(now, lines, strict=False)) if a != b), min(len(now), len(lines)))
+    text = f": {printable(texts[place].strip())!r}" if place < len(texts) else ""
+    raise ArtifactError(
+        f"{printable(name)} is not the function that was compiled: it had {len(lines)} lines and has {len(now)}, and "
+        f"the first that differs is line {code.co_firstlineno + place} of {code.co_filename}{text}. Hand in the model "
+        "with the code that was compiled, or compile it again and save it."
+    )
