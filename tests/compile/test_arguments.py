@@ -308,8 +308,6 @@ def test_a_module_that_cannot_be_captured_runs_between_parts_on_any_target() -> 
     for sign in (1, -1):
         x = sign * noise(6, 8).abs()
         assert float((compiled(x) - model(x)).detach().abs().max()) < 0.1
-    with pytest.raises(pb.PrepbenchError, match="leaf modules cannot be saved"):
-        compiled.save("nowhere")
 
 
 def test_a_float_compile_can_be_quantized_later(net: Net) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import ArtifactError, SettingsError, TargetError
+from prepbench.errors import ArtifactError, SettingsError
 from tests.compile.models import images, int8
 
 
@@ -155,13 +155,16 @@ def test_leaves_run_in_pytorch_between_parts_in_onnx_runtime() -> None:
     assert torch.allclose(compiled(-x), model(-x), atol=1e-5)
 
 
-def test_a_model_with_leaves_runs_quantized_but_is_not_saved(tmp_path: Path) -> None:
+def test_a_quantized_model_with_leaves_is_saved_and_needs_the_model(tmp_path: Path) -> None:
     samples = [torch.randn(2, 4), torch.randn(3, 4)]
     model = with_leaf()
     compiled = int8(model, pb.EagerDeployment(), tracing_inputs=samples, calibration_inputs=samples, fullgraph=False)
     assert compiled.report.leaves == (f"line {BRANCH} of 1",)
-    assert compiled.size_bytes is None
-    assert compiled(torch.randn(7, 4)).shape == (7, 2)
-    with pytest.raises(TargetError, match=f"call back into this process's Python: line {BRANCH} of 1"):
-        compiled.save(tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()
+    assert compiled.size_bytes
+    x = torch.randn(7, 4)
+    compiled.save(tmp_path / "saved")
+    with pytest.raises(ArtifactError, match=rf"line {BRANCH} of 1 \(.*Branches\).*model=model"):
+        pb.load_compiled(tmp_path / "saved")
+    loaded = pb.load_compiled(tmp_path / "saved", model=model)
+    for sign in (1, -1):
+        assert torch.equal(loaded(sign * x), compiled(sign * x))

@@ -106,12 +106,11 @@ def _first_sentence(text: str) -> str:
     return sentence if len(sentence) <= _TITLE else f"{sentence[:_TITLE]} …"
 
 
-def size_words(megabytes: str, *, leaves: Iterable[str], note: str) -> str:
+def size_words(megabytes: str, *, note: str) -> str:
     """The size in words; why there is none where it is unknown."""
     if megabytes.strip("*") not in ("–", "0"):
         return f"{megabytes} MB"
-    why = "a model with leaf modules cannot be saved" if tuple(leaves) else note.partition(". ")[0]
-    return f"size – ({why or 'it cannot be saved'})"
+    return f"size – ({note.partition('. ')[0] or 'it cannot be saved'})"
 
 
 def slower_because(speedup: float | None, *, fallbacks: Iterable[str], leaves: Iterable[str], quantized: bool) -> str:

@@ -8,7 +8,6 @@ from datetime import datetime
 from prepbench.bench.cards import size_words
 from prepbench.bench.run import Run
 from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary, Staleness
-from prepbench.compile import CompiledModel
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.quantize.report import LayerReport
 
@@ -81,7 +80,7 @@ def result_texts(run: Run) -> dict[str, str]:
     }
 
 
-def outcome_of(run: Run, compiled: CompiledModel | None, base: str) -> str:
+def outcome_of(run: Run, base: str) -> str:
     """A run in one sentence: score, latency and size against the float model, which is called ``base``."""
     texts = result_texts(run)
     label = f"{run.metric} ({run.unit})" if run.unit else run.metric
@@ -89,8 +88,7 @@ def outcome_of(run: Run, compiled: CompiledModel | None, base: str) -> str:
     change = "" if run.change is None else f" ({texts['change']})"
     speed = f"{texts['p50']} ms per batch ({texts['speed']} the speed of {base})"
     latency = "latency not measured" if run.p50_ms is None else speed
-    leaves = compiled.report.leaves if compiled is not None else ()
-    size = size_words(texts["size"], leaves=leaves, note=run.why)
+    size = size_words(texts["size"], note=run.why)
     return f"{run.name}: {label} {score}{change}, {latency}, {size}. {run.why}".rstrip()
 
 

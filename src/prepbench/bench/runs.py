@@ -164,7 +164,7 @@ class Runs(Choices):
     def outcome(self) -> str:
         """The newest result in one sentence: score, latency and size against the float model; "" before the first."""
         run = next((run for run in reversed(self.runs) if not run.error and run.score is not None), None)
-        return "" if run is None else outcome_of(run, self._history.compiled.get(run.id), self.float_name)
+        return "" if run is None else outcome_of(run, self.float_name)
 
     def export_onnx(self, path: str | Path, run: str | None = None) -> Path:
         """Write a compiled run as one ONNX file, by its id; the shown one, or else the newest one, if left out.
@@ -185,7 +185,7 @@ class Runs(Choices):
 
         Raises:
             SettingsError: nothing was compiled in this process, or the run was not.
-            TargetError: the model has leaf modules, which live in this process only.
+            TargetError: a leaf of the model cannot be told in a file; see ``CompiledModel.save``.
         """
         check_path("path", path)
         self._compiled_of(run).save(path)

@@ -1,8 +1,8 @@
 """Compile: capture + settings + quantize + target = ``CompiledModel``."""
 
 from prepbench.compile.compiled import CompiledModel as CompiledModel
-from prepbench.compile.compiled import load_compiled as load_compiled
 from prepbench.compile.kept_stages import KeptStages as KeptStages
+from prepbench.compile.loading import load_compiled as load_compiled
 from prepbench.compile.pipeline import compile_model as compile_model
 from prepbench.compile.report import CompileReport as CompileReport
 from prepbench.compile.traceability import check_traceability as check_traceability

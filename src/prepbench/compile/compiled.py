@@ -1,4 +1,4 @@
-"""``CompiledModel``: what ``compile_model`` returns and ``load_compiled`` reads back."""
+"""``CompiledModel``: what ``compile_model`` returns, and how it is saved."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from torch import nn
 from prepbench._display import view
 from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
-from prepbench.checks import check_count, check_path, check_progress, check_switch
+from prepbench.checks import check_count, check_path, check_progress
 from prepbench.compile.arguments import check_arguments
-from prepbench.compile.artifact import read_manifest, write_folder
+from prepbench.compile.artifact import write_folder
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.leaves.loaded import check_model_given, check_section, load_leaves
 from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
-from prepbench.compile.manifest_check import check_calls, check_report
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensor_specs import checked_tensors
@@ -37,7 +35,6 @@ from prepbench.errors import (
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
-from prepbench.running.tracing import tracing
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
@@ -45,9 +42,7 @@ from prepbench.settings import (
     QuantizationSettings,
 )
 from prepbench.storage import folder_bytes, temporary_folder, temporary_space
-from prepbench.targets import Lowering, Runtime, target_named
-from prepbench.targets.base import NO_LEAVES
-from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
+from prepbench.targets import Lowering, Runtime
 
 
 @dataclass(frozen=True)
@@ -151,6 +146,11 @@ class CompiledModel(nn.Module):
         """Bytes on disk when saved; None when it cannot be saved."""
         return self.report.size_bytes
 
+    @property
+    def needs_model(self) -> tuple[str, ...]:
+        """The parts that a loaded copy runs in Python, with their classes: ``load_compiled(folder, model=model)``."""
+        return () if self._leaves is None else self._leaves.needs
+
     def document(self) -> GraphCollectionDocument:
         """The quantized ATen graph before it was lowered, as plain data: what ``pb.diagram(captured, compiled,
         compare=True)`` puts beside the one in float.
@@ -170,8 +170,8 @@ class CompiledModel(nn.Module):
         return view("views.diagrams", "diagram", self, *others)
 
     def save(self, folder: str | Path) -> None:
-        """Write the model to ``folder``, without pickle, whole or not at all; :func:`load_compiled` reads it in any
-        process.
+        """Write the model to ``folder``, without pickle, whole or not at all; :func:`prepbench.load_compiled` reads it
+        in any process.
 
         Leaf modules that you chose are written as programs of their own where they can be exported. The code of other
         leaves is not written: the folder says which class each of them needs, with digests of its lines and of the
@@ -309,77 +309,6 @@ class CompiledModel(nn.Module):
         size = "not saveable" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
         quantized = sum(row.quantized for row in self.report.layers)
         return f"target={self.target}, quantized layers={quantized}, {size}"
-
-
-def load_compiled(folder: str | Path, *, model: Any = None, allow_code: bool = False) -> CompiledModel:
-    """Read a model that :meth:`CompiledModel.save` wrote; needs neither the original's class nor its code, unless
-    parts of it run in Python.
-
-    Nothing in the folder is executed, and nothing that it names is imported, whoever wrote it. Machine code is the
-    exception that needs your consent.
-
-    A model that was compiled with ``fullgraph=False`` may have parts that run in Python. Their code is that of
-    ``model``, which is checked against digests in the folder: the classes, the lines, and the tensors of its
-    checkpoint must be those that were compiled. Its plain attributes, and functions that these lines call, are not
-    compared. The loaded model has modules of its own around the same parameters, in the mode that was compiled, and
-    keeps them alive.
-
-    Results have the structure that the original returns. A dataclass or a named tuple comes back as such if it belongs
-    to ``transformers`` or to a module that you have imported; its ``__init__`` and ``__post_init__`` do not run.
-    Otherwise a named tuple becomes one of the same fields, and an object a dict of its tensors and of its attributes
-    that are None, numbers or text.
-
-    Args:
-        folder: what ``save`` wrote.
-        model: what was compiled, with its checkpoint loaded, where parts of it run in Python; the message without it
-            says which. It is not changed.
-        allow_code: also load what is code: the package of a model compiled by Inductor, and programs that call
-            operators which somebody registered in this process. Set it for folders that you trust like a program.
-
-    Raises:
-        ArtifactError: the folder is damaged, incomplete, of another major version, or holds code and ``allow_code``
-            is false; or it needs the model, and there is none or another one: a class, a line or a tensor differs.
-        SettingsError: a model is handed in and nothing of it is needed.
-        MissingPackageError: its target's package is not installed.
-
-    Example:
-        >>> load_compiled("model-int8")
-        >>> load_compiled("model-int8", model=model)  # parts of it run in Python
-    """
-    check_path("folder", folder)
-    check_switch("allow_code", allow_code)
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    try:
-        target = target_named(manifest["target"])
-        settings = target.settings_type.from_dict(manifest["deployment_settings"])
-        check_calls(manifest["calls"])
-        check_report(manifest["report"])
-        call_spec, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
-        content = manifest.get(SECTION)
-        if content is not None:
-            check_section(content)
-    except Exception as error:
-        raise ArtifactError(
-            f"{folder}: the manifest is damaged ({type(error).__name__}: {sentence(error)}). Save the model again."
-        ) from error
-    check_model_given(content, model, folder, allow_code=allow_code)
-    target.check_available()
-    load = partial(load_partitioned, target) if is_partitioned(folder) else target.load
-    try:
-        with tracing(), temporary_space():
-            texts = [value for value in call_spec.input_constants.values() if isinstance(value, str)]
-            found = None if content is None else load_leaves(content, model, folder, texts)
-            operators = NO_LEAVES if found is None else found.operators
-            runtime = load(folder, settings, allow_code=allow_code, leaves=operators)
-    except PrepbenchError:
-        raise
-    except Exception as error:  # of the runtime's own kinds
-        raise ArtifactError(
-            f"{folder}: {target.display_name} cannot read its files ({type(error).__name__}: {sentence(error)}) Copy "
-            "the folder again, or compile and save the model again."
-        ) from error
-    return CompiledModel(runtime, call_spec, settings, report, leaves=None if found is None else found.leaves)
 
 
 def write_parts(runtime: Runtime, leaves: ModelLeaves | None, folder: Path) -> None:

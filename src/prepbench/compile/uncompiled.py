@@ -48,6 +48,11 @@ class UncompiledModel(CompiledModel):
         with torch.no_grad():
             return self._python[0](*args, **kwargs)
 
+    @property
+    def needs_model(self) -> tuple[str, ...]:
+        """All of it; but it cannot be saved."""
+        return ("the model itself",)
+
     def document(self) -> NoReturn:
         """Raise ``DocumentError``: there is no graph."""
         raise DocumentError(f"{self._why()} pb.recursive_trace(model, inputs=...) shows the graphs of its parts.")

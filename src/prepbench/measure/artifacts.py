@@ -35,11 +35,11 @@ class Artifact:
     """One candidate, saved or not.
 
     Attributes:
-        folder: where it was saved; None when that was not possible.
+        folder: where it was saved; None when that was not possible, or when another process cannot load it.
         size_bytes: bytes of all files in the folder, or of parameters and buffers; None for a plain function.
         size_of: what ``size_bytes`` counts.
         target: name of the deployment target that runs it.
-        note: why it could not be saved; empty when it was.
+        note: why it could not be saved, or loaded elsewhere; empty when it was.
     """
 
     folder: Path | None
@@ -77,7 +77,10 @@ def save_candidate(candidate: Callable[..., Any], sample: Sample, folder: Path, 
         stage = "saved" if isinstance(compiled, Compiled) else "captured"
         reason = f"could not be {stage}: {type(error).__name__}: {_first_line(error)}"
         return Artifact(None, _state_bytes(candidate), PARAMETERS, target, reason)
-    return Artifact(folder, folder_bytes(folder), SAVED, _target_name(compiled.target))
+    size, target, needs = folder_bytes(folder), _target_name(compiled.target), getattr(compiled, "needs_model", ())
+    if needs:  # the timing process has no model to hand in
+        return Artifact(None, size, SAVED, target, f"timed in this process, because {needs[0]} runs in Python")
+    return Artifact(folder, size, SAVED, target)
 
 
 def _captured(candidate: Callable[..., Any], sample: Sample, progress: ProgressCallback) -> Any:

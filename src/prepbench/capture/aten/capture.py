@@ -62,7 +62,8 @@ def capture(
         leaf_modules: modules to keep as leaves, one operator each: names, module objects or classes.
         fullgraph: if true, what cannot be exported is an error. Otherwise it becomes a leaf, and the rest stays one
             graph: the fewest consecutive statements of a forward, or of a function that it calls, whose inputs and
-            results a graph can hold; else the module.
+            results a graph can hold; else the module. A condition on data is computed in the graph, and where a target
+            rounds it otherwise than PyTorch, values at its threshold may take the other side.
         strict: use dynamo first.
 
     Raises:

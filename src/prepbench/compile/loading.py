@@ -1,0 +1,93 @@
+"""``load_compiled``: reading what ``CompiledModel.save`` wrote."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prepbench.checks import check_path, check_switch
+from prepbench.compile.artifact import read_manifest
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.compiled import CompiledModel
+from prepbench.compile.leaves.loaded import check_model_given, check_section, load_leaves
+from prepbench.compile.leaves.model_leaves import SECTION
+from prepbench.compile.manifest_check import check_calls, check_report
+from prepbench.compile.report import CompileReport
+from prepbench.errors import ArtifactError, PrepbenchError, sentence
+from prepbench.running.tracing import tracing
+from prepbench.storage import temporary_space
+from prepbench.targets import target_named
+from prepbench.targets.base import NO_LEAVES
+from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
+
+
+def load_compiled(folder: str | Path, *, model: Any = None, allow_code: bool = False) -> CompiledModel:
+    """Read a model that :meth:`CompiledModel.save` wrote; needs neither the original's class nor its code, unless
+    parts of it run in Python.
+
+    Nothing in the folder is executed, and nothing that it names is imported, whoever wrote it. Machine code is the
+    exception that needs your consent.
+
+    A model that was compiled with ``fullgraph=False`` may have parts that run in Python. Their code is that of
+    ``model``, which is checked against digests in the folder: the classes, the lines, and the tensors of its
+    checkpoint must be those that were compiled. Its plain attributes, and functions that these lines call, are not
+    compared. The loaded model has modules of its own around the same parameters, in the mode that was compiled, and
+    keeps them alive.
+
+    Results have the structure that the original returns. A dataclass or a named tuple comes back as such if it belongs
+    to ``transformers`` or to a module that you have imported; its ``__init__`` and ``__post_init__`` do not run.
+    Otherwise a named tuple becomes one of the same fields, and an object a dict of its tensors and of its attributes
+    that are None, numbers or text.
+
+    Args:
+        folder: what ``save`` wrote.
+        model: what was compiled, with its checkpoint loaded, where parts of it run in Python; the message without it
+            says which. It is not changed.
+        allow_code: also load what is code: the package of a model compiled by Inductor, and programs that call
+            operators which somebody registered in this process. Set it for folders that you trust like a program.
+
+    Raises:
+        ArtifactError: the folder is damaged, incomplete, of another major version, or holds code and ``allow_code``
+            is false; or it needs the model, and there is none or another one: a class, a line or a tensor differs.
+        SettingsError: a model is handed in and nothing of it is needed.
+        MissingPackageError: its target's package is not installed.
+
+    Example:
+        >>> load_compiled("model-int8")
+        >>> load_compiled("model-int8", model=model)  # parts of it run in Python
+    """
+    check_path("folder", folder)
+    check_switch("allow_code", allow_code)
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    try:
+        target = target_named(manifest["target"])
+        settings = target.settings_type.from_dict(manifest["deployment_settings"])
+        check_calls(manifest["calls"])
+        check_report(manifest["report"])
+        call_spec, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
+        content = manifest.get(SECTION)
+        if content is not None:
+            check_section(content)
+    except Exception as error:
+        raise ArtifactError(
+            f"{folder}: the manifest is damaged ({type(error).__name__}: {sentence(error)}). Save the model again."
+        ) from error
+    check_model_given(content, model, folder, allow_code=allow_code)
+    target.check_available()
+    load = partial(load_partitioned, target) if is_partitioned(folder) else target.load
+    try:
+        with tracing(), temporary_space():
+            texts = [value for value in call_spec.input_constants.values() if isinstance(value, str)]
+            found = None if content is None else load_leaves(content, model, folder, texts)
+            operators = NO_LEAVES if found is None else found.operators
+            runtime = load(folder, settings, allow_code=allow_code, leaves=operators)
+    except PrepbenchError:
+        raise
+    except Exception as error:  # of the runtime's own kinds
+        raise ArtifactError(
+            f"{folder}: {target.display_name} cannot read its files ({type(error).__name__}: {sentence(error)}) Copy "
+            "the folder again, or compile and save the model again."
+        ) from error
+    return CompiledModel(runtime, call_spec, settings, report, leaves=None if found is None else found.leaves)
