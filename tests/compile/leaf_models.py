@@ -19,6 +19,7 @@ class Branching(nn.Module):
         h = torch.relu(self.first(x))
         if x.sum() > 0.5:
             y = h * 2
+            y = y - 1
         else:
             y = -h + 1
         return self.last(y)

@@ -84,7 +84,7 @@ def test_without_the_model_the_error_says_what_to_call(branching: Path) -> None:
     with pytest.raises(ArtifactError) as caught:
         pb.load_compiled(branching)
     text = str(caught.value)
-    assert f"lines {first + 2} to {first + 5} of the model itself (tests.compile.leaf_models.Branching)" in text
+    assert f"lines {first + 2} to {first + 6} of the model itself (tests.compile.leaf_models.Branching)" in text
     assert f"pb.load_compiled({str(branching)!r}, model=model)" in text
 
 
@@ -164,7 +164,7 @@ def test_a_class_of_a_notebook(tmp_path: Path) -> None:
     assert torch.equal(loaded(noise(3).abs()), cell.Cell()(noise(3).abs()))
 
 
-# -- the model handed in ------------------------------------------------------------------------------------------------
+# -- the model handed in -----------------------------------------------------------------------------------------------
 
 
 def test_other_weights_are_named(branching: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_model_for_a_folder_that_needs_none(tmp_path: Path) -> None:
         pb.load_compiled(tmp_path / "model", model=nn.Linear(8, 2))
 
 
-# -- what cannot be saved -----------------------------------------------------------------------------------------------
+# -- what cannot be saved ----------------------------------------------------------------------------------------------
 
 
 def test_a_leaf_that_no_file_can_tell_is_named(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_model_of_which_nothing_is_compiled(tmp_path: Path) -> None:
         whole.save(tmp_path / "model")
 
 
-# -- operators ----------------------------------------------------------------------------------------------------------
+# -- operators ---------------------------------------------------------------------------------------------------------
 
 
 def leaf_operators() -> set[str]:
@@ -263,7 +263,7 @@ def test_the_loaded_model_keeps_what_it_needs(branching: Path) -> None:
     assert all(torch.equal(result, made(Branching)(x)) for result in results)
 
 
-# -- folders of anybody -------------------------------------------------------------------------------------------------
+# -- folders of anybody ------------------------------------------------------------------------------------------------
 
 
 def forged(folder: Path, place: Path, change: Callable[[dict[str, Any]], object]) -> Path:
