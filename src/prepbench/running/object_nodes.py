@@ -36,7 +36,7 @@ class Layout:
         return hash((self.kind, self.names))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Layout) or (self.kind, self.names) != (other.kind, other.names):
+        if not isinstance(other, Layout) or (self.kind, self.names) != (other.kind, other.names):
             return False
         counted = _COUNTED.get(self.kind, frozenset())
         one, two = ({k: v for k, v in layout.fixed.items() if k not in counted} for layout in (self, other))
