@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import prepbench as pb
-from prepbench.errors import ArtifactError, MissingPackageError
+from prepbench.errors import ArtifactError, MissingPackageError, TargetError
 from prepbench.targets.eager import EagerTarget
 from prepbench.targets.inductor import InductorTarget
 from prepbench.targets.inductor.package import Package
@@ -304,3 +304,18 @@ def test_without_a_compiler_the_error_says_how_to_get_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none)
     with pytest.raises(MissingPackageError, match=r"needs a C\+\+ compiler.*apt-get install g\+\+.*CXX"):
         pb.compile_model(nn.Linear(2, 2), tracing_inputs=[noise(2, 2)], deployment_settings=pb.InductorDeployment())
+
+
+def test_state_between_calls_is_refused() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+            self.seen: torch.Tensor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen.add_(1)
+            return x * self.seen
+
+    with pytest.raises(TargetError, match=r"changes its buffers at each call.*seen"):
+        pb.compile_model(Counts(), tracing_inputs=[torch.ones(2, 3)], deployment_settings=pb.InductorDeployment())

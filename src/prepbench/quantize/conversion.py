@@ -19,7 +19,6 @@ from prepbench.quantize.written_state import put_back_buffers
 
 def convert(observed: Observed) -> fx.GraphModule:
     """Replace observers by quantize and dequantize operators with the learned scales; weights become int8 constants."""
-    put_back_buffers(observed.graph, observed.written)
     for observer in all_observers(observed.graph):
         if getattr(observer, "scheme", None) is not None and observer.scheme.block_size:
             observer.convert = functools.partial(_convert_blocks, observer)
@@ -27,6 +26,8 @@ def convert(observed: Observed) -> fx.GraphModule:
     with patched_here(pt2e().qat_utils, "_fold_conv_bn_qat_helper", lambda graph, *_, **__: graph):
         converted = pt2e().convert_pt2e(observed.graph)
     assert isinstance(converted, fx.GraphModule)
+    # afterwards, because it runs what depends on constants alone, which includes writes to buffers
+    put_back_buffers(converted, observed.written)
     _forget_unused(converted)
     _without_gradients(converted)
     return converted

@@ -1,4 +1,4 @@
-"""Models that change their buffers in each call, which ONNX files cannot."""
+"""Models that change their buffers in each call, which ONNX files and weights folded into code cannot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Program = torch.export.ExportedProgram
 
 
 def check_stateless(program: Program) -> None:
-    """Raise ``TargetError`` when an output depends on a buffer that the model changes in each call."""
+    """Raise ``TargetError`` for batch norms in training mode, and where :func:`check_kept_state` does."""
     for node in program.graph.nodes:
         if is_batch_norm_in_training(node):
             stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -23,6 +23,11 @@ def check_stateless(program: Program) -> None:
                 "at each call, and the target keeps nothing between calls. Compile in eval mode (leave out "
                 "skip_eval_set_mode), call eval() on this module, or choose InductorDeployment()."
             )
+    check_kept_state(program)
+
+
+def check_kept_state(program: Program) -> None:
+    """Raise ``TargetError`` when an output depends on a buffer that the model changes in each call."""
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes}
     needed = _ancestors([nodes[name] for name in signature.user_outputs])
@@ -42,5 +47,7 @@ def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
         node = rest.pop()
         if node not in seen:
             seen.add(node)
-            rest += node.all_input_nodes
+            # normalised with the statistics of the call, a batch norm only writes to those that it keeps
+            kept = node.args[3:5] if is_batch_norm_in_training(node) else ()
+            rest += [each for each in node.all_input_nodes if each not in kept]
     return seen

@@ -24,6 +24,7 @@ from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
 from prepbench.targets.inductor.package import Package, write_dim_orders
 from prepbench.targets.inductor.passes import fit_to_inductor
 from prepbench.targets.programs import GRAPH, load_program, save_program
+from prepbench.targets.state import check_kept_state
 
 FILE = "model.pt2"
 
@@ -89,6 +90,7 @@ class InductorTarget(Target):
             ) from error
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
+        check_kept_state(lowering.program)  # buffers are folded in like weights
         if lowering.leaves:
             try:
                 runtime = JustInTime(lowering.program, lowering.keep_alive)
