@@ -19,7 +19,7 @@ from prepbench._torch_compat.tensors import memory_of
 from prepbench.capture.aten.leaf_memory import leaves_written_into
 from prepbench.capture.aten.leaf_outputs import LeafOutputs
 from prepbench.capture.aten.leaf_signature import Signature
-from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
+from prepbench.capture.sizes.learned_outputs import CallsAlike, UnknownOutputsError
 from prepbench.capture.statements.cut_functions import CutFunction
 from prepbench.capture.statements.statement_leaf import ReleasedLeaf, StatementLeaf
 from prepbench.errors import CaptureError
@@ -160,7 +160,7 @@ class LeafOperators:
 
     def __init__(self, model: torch.nn.Module, outputs: Callable[[str], LeafOutputs]) -> None:
         self._outputs = outputs
-        self._made: dict[str, list[tuple[Signature, Any]]] = {}
+        self._made: dict[str, list[tuple[Signature, CallsAlike, Any]]] = {}
         self._namespace = ""
         self._owner = _Owner(model)
         self.keep_alive = KeepAlive(model, [], self._owner)
@@ -172,7 +172,7 @@ class LeafOperators:
             model: the other model.
             original: gives the part of it that a part of the first stands for.
         """
-        made = [signature for known in self._made.values() for signature, _ in known]
+        made = [signature for known in self._made.values() for signature, _, _ in known]
         self._owner.give_to(model, original, [value for signature in made for value in signature.fixed])
         self.keep_alive.model = model
         _LIBRARIES.setdefault(model, []).extend(self.keep_alive.libraries)
@@ -206,15 +206,17 @@ class LeafOperators:
     def in_graph(self, graph: torch.fx.Graph) -> set[str]:
         """The names of the leaves that a graph calls."""
         targets = {node.target for node in graph.nodes}
-        return {fqn for fqn, made in self._made.items() if any(operator in targets for _, operator in made)}
+        return {fqn for fqn, made in self._made.items() if any(operator in targets for _, _, operator in made)}
 
     def _operator(self, fqn: str, signature: Signature, learned: LeafOutputs, leaves: Sequence[Any]) -> Any:
         made = self._made.setdefault(fqn, [])
-        for known, operator in made:
-            if known.matches(signature):
+        outputs = learned.for_call(leaves)
+        (alike,) = outputs.learned.variants
+        for known, variant, operator in made:
+            if variant is alike and known.matches(signature):
                 return operator
-        operator = self.define(LeafDefinition(fqn, signature, learned.for_call(leaves)))
-        made.append((signature, operator))
+        operator = self.define(LeafDefinition(fqn, signature, outputs))
+        made.append((signature, alike, operator))
         return operator
 
     def define(self, definition: LeafDefinition, run: Callable[..., Any] | None = None) -> OpOverload:

@@ -102,9 +102,18 @@ def _isinstance(here: int) -> Any:
         number = _NUMBERS.get(type(value))
         if number is not None and threading.get_ident() == here and issubclass(number, kinds):
             return True
-        return builtins.isinstance(value, kinds)
+        return _for_user(value, kinds)
 
     return isinstance
+
+
+def _for_user(value: Any, kinds: Any) -> bool:
+    return isinstance(value, kinds)
+
+
+def asks_for_user(code: types.CodeType) -> bool:
+    """Whether some code, which is not the user's, asks for the user what a value is an instance of."""
+    return code is _for_user.__code__
 
 
 def _type_of_proxy(proxy: fx.Proxy) -> type:

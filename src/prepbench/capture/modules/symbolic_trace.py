@@ -17,7 +17,7 @@ from torch import fx
 
 from prepbench._torch_compat.symbolic_fx import taking_tuple
 from prepbench.capture.modules.regions import Regions
-from prepbench.capture.modules.seen_types import code_held_by, types_as_in_eager
+from prepbench.capture.modules.seen_types import asks_for_user, code_held_by, types_as_in_eager
 from prepbench.capture.modules.trace_result import IsLeaf, ModuleVisit, TraceResult
 from prepbench.patching import patched_here
 from prepbench.running.module_state import restored
@@ -98,7 +98,7 @@ class _SeenAsTensor(fx.Proxy):
 def _asks_isinstance(frame: FrameType) -> bool:
     # torch's own checks must see a proxy, or its C++ code would take the proxy for a real tensor
     code = frame.f_code
-    if code.co_name == "is_tensor" and code.co_filename == torch.__file__:
+    if asks_for_user(code) or (code.co_name == "is_tensor" and code.co_filename == torch.__file__):
         return True
     if not is_user_code(code):
         return False
