@@ -102,3 +102,22 @@ def test_equal_reasons_are_one_line() -> None:
         "  18 layers (model.layers.*.up, model.layers.*.down): float: too far",
         "  head: float: other",
     ]
+
+
+def test_outputs_of_a_dynamic_width_predict_nothing() -> None:
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(ROWS, 4)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.table(ids)
+            return x @ x.mT
+
+    shapes = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+    program = torch.export.export(Pairs(), (torch.zeros(2, 3).long(),), dynamic_shapes=shapes)
+    assert logits_of(program.graph) == ()
+
+
+def test_one_prediction_alone_has_a_divergence() -> None:
+    assert divergence(torch.zeros(3), torch.zeros(3)) == (0.0, 1)

@@ -33,29 +33,35 @@ def logits_of(graph: fx.Graph) -> tuple[int, ...]:
         (1,)
     """
     tables = {
-        _shape(node.args[0])[0]
+        shape[0]
         for node in graph.find_nodes(op="call_function", target=_aten.embedding.default)
-        if _shape(node.args[0])
+        if (shape := _shape(node.args[0])) and isinstance(shape[0], int)
     }
     (output,) = graph.find_nodes(op="output")
     results = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
     return tuple(
         index
         for index, value in enumerate(results)
-        if isinstance(value, fx.Node) and _shape(value)[-1:] and _shape(value)[-1] in tables and _is_predicted(value)
+        if isinstance(value, fx.Node) and _width(value) in tables and _is_predicted(value)
     )
 
 
 def _is_predicted(node: fx.Node) -> bool:
-    rows = _shape(node)[-1]
+    rows = _width(node)
     for _ in range(20):
         if node.op == "call_function" and node.target in _MULTIPLIES:
-            return bool(_shape(node)[-1:] == (rows,))
+            return _width(node) == rows
         is_passed = node.op == "call_module" or str(getattr(node.target, "overloadpacket", "")) in _PASSES
         if not is_passed or not node.all_input_nodes:
             return False
         node = node.all_input_nodes[0]
     return False
+
+
+def _width(node: fx.Node) -> int | None:
+    """The last size of what a node gives; None where it is dynamic."""
+    last = _shape(node)[-1:]
+    return last[0] if last and isinstance(last[0], int) else None
 
 
 def _shape(node: Any) -> tuple[Any, ...]:
@@ -72,7 +78,9 @@ def divergence(expected: torch.Tensor, found: torch.Tensor) -> tuple[float, int]
         expected: logits of shape (..., vocabulary).
         found: of the same shape.
     """
-    wanted, given = (logits.detach().flatten(0, -2).float().log_softmax(-1) for logits in (expected, found))
+    wanted, given = (
+        logits.detach().float().reshape(-1, logits.shape[-1]).log_softmax(-1) for logits in (expected, found)
+    )
     # what cannot be predicted has a probability of 0, and says nothing
     terms = torch.where(wanted.isneginf(), 0.0, wanted.exp() * (wanted - given))
     total = float(terms.sum(dtype=torch.float64))
