@@ -14,7 +14,15 @@ import pytest
 
 from prepbench import storage
 from prepbench.errors import PrepbenchError, StorageError
-from prepbench.storage import KeptFolder, temporary_folder, write_file, write_folder
+from prepbench.storage import (
+    KeptFolder,
+    folder_beside,
+    gone_if_it_fails,
+    nothing_left,
+    temporary_folder,
+    write_file,
+    write_folder,
+)
 
 
 def failing(number: int, after: int = 0) -> Callable[..., Any]:
@@ -153,3 +161,45 @@ def test_a_kept_folder_goes_with_its_object_without_a_warning(recwarn: pytest.Wa
     gc.collect()
     assert not path.exists()
     assert list(recwarn) == []
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_what_fails_leaves_no_folder_although_its_exception_is_kept(kind: type[BaseException]) -> None:
+    made: list[KeptFolder] = []
+
+    @nothing_left()
+    def work(error: BaseException | None) -> None:
+        with nothing_left():
+            made.append(KeptFolder("test"))
+        if error is not None:
+            raise error
+
+    work(None)
+    with pytest.raises(kind):
+        work(kind())
+    assert [kept.path.exists() for kept in made] == [True, False]
+
+
+def test_folders_above_go_again(tmp_path: Path) -> None:
+    def broken(folder: Path) -> None:
+        raise ValueError("mine")
+
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ValueError, match="mine"):
+        write_folder(tmp_path / "mine" / "deep" / "deeper" / "model", broken)
+    with pytest.raises(ValueError, match="mine"), folder_beside(tmp_path / "mine" / "other" / "model.onnx"):
+        raise ValueError("mine")
+    assert (names(tmp_path), names(tmp_path / "mine")) == (["mine"], [])
+
+
+def test_what_comes_before_a_file_may_fail(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    second.write_text("old")
+
+    def broken() -> None:
+        write_file(first, "new")
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"), gone_if_it_fails(first, second):
+        write_file(second, "new", before=broken)
+    assert (names(tmp_path), second.read_text()) == (["second"], "old")

@@ -7,6 +7,7 @@ aside until the new one is in place. When that fails, the old one is still there
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import errno
 import os
 import shutil
@@ -35,14 +36,20 @@ _REMEDIES = {
 _REMEDY = "Check the disk, or choose another folder."
 
 
-def write_file(path: Name, data: bytes | str) -> Path:
+def write_file(path: Name, data: bytes | str, before: Callable[[], object] | None = None) -> Path:
     """Write a file whole or not at all; text is written as UTF-8.
+
+    Args:
+        path: of the file.
+        data: its content.
+        before: called once the file is complete beside its place, for what has to be written before it is moved in.
 
     Returns:
         The path as it was given.
 
     Raises:
         StorageError: it cannot be written. What was there before is still there.
+        Exception: what ``before`` raises, with the same promise.
 
     Example:
         >>> import tempfile
@@ -61,12 +68,28 @@ def write_file(path: Name, data: bytes | str) -> Path:
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(beside, stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o644)
+            if before is not None:
+                before()
             os.replace(beside, place)
         finally:
             with contextlib.suppress(FileNotFoundError):  # it was moved in
                 os.unlink(beside)
         _sync_folder(place.parent)
     return given
+
+
+@contextlib.contextmanager
+def gone_if_it_fails(*paths: Path) -> Iterator[None]:
+    """Files that were not there before the block are gone where it fails."""
+    new = [path for path in paths if not os.path.lexists(path)]
+    with interrupts.held():
+        try:
+            yield
+        except BaseException:
+            for path in new:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
 
 
 def move_file(source: Name, path: Name) -> Path:
@@ -90,7 +113,7 @@ def move_file(source: Name, path: Name) -> Path:
 
 
 def write_folder(path: Name, fill: Callable[[Path], None]) -> Path:
-    """Write a folder whole or not at all; folders above it are made.
+    """Write a folder whole or not at all; folders above it are made, and stay only if it is written.
 
     Args:
         path: of the folder; one that is there is replaced as a whole once the new one is complete.
@@ -102,8 +125,7 @@ def write_folder(path: Name, fill: Callable[[Path], None]) -> Path:
     """
     given = Path(path)
     place = Path(os.path.realpath(given))
-    with typed_errors(given), interrupts.held():
-        place.parent.mkdir(parents=True, exist_ok=True)
+    with typed_errors(given), interrupts.held(), _folders_above(place):
         beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
         try:
             with interrupts.interruptible():
@@ -147,16 +169,28 @@ def folder_beside(path: Name) -> Iterator[Path]:
     """
     given = Path(path)
     place = Path(os.path.realpath(given))
-    with interrupts.held():
+    with interrupts.held(), contextlib.ExitStack() as undo:
         with typed_errors(given):
             if place.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            place.parent.mkdir(parents=True, exist_ok=True)
+            undo.enter_context(_folders_above(place))
             beside = Path(tempfile.mkdtemp(prefix=f".{place.name[:64]}.", dir=place.parent))
-        try:
-            yield beside
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            undo.callback(shutil.rmtree, beside, ignore_errors=True)
+        yield beside
+
+
+@contextlib.contextmanager
+def _folders_above(place: Path) -> Iterator[None]:
+    """Make the folders above a place; those that were not there go again where the block fails."""
+    missing = [folder for folder in place.parents if not folder.exists()]
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in missing:
+            with contextlib.suppress(OSError):  # it was not made, or somebody else uses it
+                folder.rmdir()
+        raise
 
 
 @contextlib.contextmanager
@@ -177,8 +211,33 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
             kept.remove()
 
 
+_made: contextvars.ContextVar[list[Callable[[], object]] | None] = contextvars.ContextVar("made", default=None)
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """Where the block fails, temporary folders that it made are gone at once; also those that objects were to keep.
+
+    An exception holds the objects of the calls that it came through, and a notebook holds the last exception.
+    """
+    outer = _made.get()
+    own: list[Callable[[], object]] = []
+    token = _made.set(own)
+    try:
+        yield
+    except BaseException:
+        with interrupts.held():
+            for remove in own:
+                remove()
+        raise
+    finally:
+        _made.reset(token)
+    if outer is not None:
+        outer += own
+
+
 class KeptFolder:
-    """A temporary folder that lives as long as this object.
+    """A temporary folder that lives as long as this object, or is gone at once where :func:`nothing_left` fails.
 
     Args:
         purpose: part of its name, e.g. ``"onnx"``.
@@ -191,6 +250,8 @@ class KeptFolder:
         with interrupts.held():  # a folder that nobody knows of would stay for ever
             self.path = _temporary(f"prepbench-{purpose}-")
             self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+            if (made := _made.get()) is not None:
+                made.append(self.remove)
 
 
 def _temporary(prefix: str) -> Path:

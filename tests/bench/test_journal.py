@@ -185,6 +185,19 @@ def test_a_full_disk_loses_only_what_was_being_written(journal: Journal, monkeyp
     assert [one.id for one in journal.runs()] == ["a"]
 
 
+def test_a_first_write_that_fails_leaves_no_file(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_file, "_make", lambda connection: connection.execute("no SQL"))
+    with pytest.raises(ArtifactError):
+        journal.write(run("a"))
+    assert list(journal.path.parent.iterdir()) == []
+
+
+def test_an_empty_file_is_a_journal_without_runs(journal: Journal) -> None:
+    journal.path.touch()  # what is left when a process is ended while it makes one
+    assert journal.runs() == () == journal.results()
+    assert [one.id for one in filled(journal).runs()] == ["a"]
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be opened"):
         Journal(tmp_path / "none" / "net.bench.sqlite").write(RUN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import prepbench as pb
 from prepbench.bench.fingerprint import fingerprint
 from prepbench.bench.saved import journal_beside, read_bench
 from prepbench.errors import ArtifactError, DocumentError, InputError, SettingsError, StorageError
+from tests.stress.faults import Disk
 from tests.views.test_bench_page import Elements
 
 SAMPLES = [torch.randn(2, 8), torch.randn(3, 8)]
@@ -151,6 +153,27 @@ def test_a_folder_that_is_not_there_leaves_nothing(model: nn.Module, tmp_path: P
     with pytest.raises(StorageError):
         new_bench(model).save(tmp_path / "none" / "net.bench.json")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("had_one", [False, True])
+def test_a_save_that_fails_leaves_nothing_behind(had_one: bool, model: nn.Module, tmp_path: Path) -> None:
+    bench, path = compiled(model), tmp_path / "net.bench.json"
+    if had_one:
+        new_bench(model).save(path)
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    (tmp_path / "elsewhere").mkdir()
+    with Disk().used() as disk:
+        bench.save(tmp_path / "elsewhere" / "net.bench.json")
+    shutil.rmtree(tmp_path / "elsewhere")
+    assert disk.count >= 5
+    for failing in range(disk.count - 1):  # the last one syncs the folder, which some file systems cannot
+        with Disk(failing).used(), pytest.raises(StorageError):
+            bench.save(path)
+        assert sorted(each.name for each in tmp_path.iterdir()) == sorted(before), failing
+        assert path.exists() == had_one
+        assert not had_one or path.read_bytes() == before[path.name]
+    assert bench.save(path) == path
+    assert loaded(path, model).runs == bench.runs
 
 
 def test_a_journal_of_another_program_is_left_alone(model: nn.Module, tmp_path: Path) -> None:

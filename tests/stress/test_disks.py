@@ -14,11 +14,15 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
+from torch import nn
 
 import prepbench as pb
-from prepbench.errors import StorageError
+from prepbench.compile import pipeline
+from prepbench.errors import StorageError, TargetError
 from tests.stress.faults import Disk
 from tests.stress.models import Small, samples
 
@@ -214,6 +218,30 @@ def test_some_writes_of_a_compile_may_fail(target: str, temporary: Path) -> None
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_write_of_every_compile_may_fail(target: str, number: int, temporary: Path) -> None:
     _check_compiles(target, temporary, number)
+
+
+class NoOperator(nn.Module):
+    """Has an operator that ONNX and ExecuTorch lack."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.i1e(x)
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino", "executorch", "inductor"])
+def test_what_failed_leaves_no_folder_while_its_error_is_kept(
+    target: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a notebook keeps the last error, and with it the objects of all calls that it came through."""
+    settings = {"tracing_inputs": samples(), "deployment_settings": TARGETS[target]}
+    if target != "inductor":
+        with pytest.raises(TargetError) as refused:
+            pb.compile_model(NoOperator(), **settings)
+        assert refused.value.__cause__ is not None
+    for kind in (ValueError, KeyboardInterrupt):
+        monkeypatch.setattr(pipeline, "check_lowered", mock.Mock(side_effect=kind))
+        with pytest.raises(kind):
+            pb.compile_model(Small(1).eval(), **settings)
+    assert [name for name in os.listdir(temporary) if name.startswith("prepbench")] == []
 
 
 _WORK = """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prepbench.bench.journal_file import reading, writing
+from prepbench.bench.journal_file import is_there, reading, writing
 from prepbench.bench.run import Measurement, Result, Run
 from prepbench.checks import check_path, check_switch, check_text
 from prepbench.errors import ArtifactError, DocumentError, InputError, UnknownNameError, printable
@@ -111,7 +111,7 @@ class Journal:
 
     def since(self, revision: int) -> Changes:
         """What was added, changed and deleted after a revision; 0 stands for the beginning."""
-        if not os.path.lexists(self.path):
+        if not is_there(self.path):
             return Changes(0)
         with reading(self.path) as connection:
             rows = connection.execute(
@@ -125,7 +125,7 @@ class Journal:
 
     def results(self, key: str | None = None) -> tuple[Result, ...]:
         """All results, or those of one :attr:`Result.key`, in the order in which they were made."""
-        if not os.path.lexists(self.path):
+        if not is_there(self.path):
             return ()
         with reading(self.path) as connection:
             rows = connection.execute("SELECT id, content FROM results WHERE key = ?1 OR ?1 IS NULL", (key,)).fetchall()

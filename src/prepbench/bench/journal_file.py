@@ -46,6 +46,20 @@ _STORAGE = {
 }
 
 
+def files_of_journal(path: Path) -> list[Path]:
+    """The file, and those that SQLite writes beside it."""
+    return [path.with_name(f"{path.name}{ending}") for ending in ("", "-wal", "-shm", "-journal")]
+
+
+def is_there(path: Path) -> bool:
+    """Whether something was written to a journal; whoever is ended while making one leaves an empty file."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return os.path.lexists(path)
+    return not stat.S_ISREG(status.st_mode) or status.st_size > 0
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection to a journal that exists; what it reads is one state of the file.
@@ -64,13 +78,15 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that alone may write; all of the block's changes are kept, or none. A missing file is made.
+    """A connection that alone may write; all of the block's changes are kept, or none.
+
+    A missing file is made, and is gone again where nothing was written to it.
 
     Raises:
         ArtifactError: the file is no journal, is damaged, or is of a newer version.
         StorageError: it cannot be written, or others have been writing for long.
     """
-    with _typed_errors(path), interrupts.held():
+    with _typed_errors(path), interrupts.held(), _gone_if_empty(path):
         with _connected(path, "rwc") as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -87,6 +103,18 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
             if made:  # several may write while others read; where the file system cannot do that, they take turns
                 with suppress(sqlite3.Error):
                     connection.execute("PRAGMA journal_mode=WAL")
+
+
+@contextmanager
+def _gone_if_empty(path: Path) -> Iterator[None]:
+    is_new = not os.path.lexists(path)
+    try:
+        yield
+    except BaseException:
+        if is_new and os.path.lexists(path) and not is_there(path):
+            with suppress(OSError):
+                path.unlink()
+        raise
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from torch import nn
 from prepbench.bench.fingerprint import check_same_model, fingerprint, modules_of, structure_of
 from prepbench.bench.history import KeptJournal
 from prepbench.bench.journal import Changes, Journal
+from prepbench.bench.journal_file import files_of_journal
 from prepbench.bench.run import Run
 from prepbench.bench.shown import Showable, graph_of, shown
 from prepbench.bench.state import BenchState
@@ -26,7 +27,7 @@ from prepbench.checks import check_path
 from prepbench.document.bench import BenchDocument
 from prepbench.document.bench_codec import BENCH_LIMIT, bench_from_json, bench_to_json
 from prepbench.errors import DocumentError, InputError, PrepbenchError, SettingsError, UnknownNameError, sentence
-from prepbench.storage import write_file
+from prepbench.storage import gone_if_it_fails, write_file
 from prepbench.views.bench_report import write_report
 
 SUFFIX = ".bench.json"
@@ -121,7 +122,7 @@ def save_bench(bench: Storable, path: str | os.PathLike[str]) -> Path:
 
     Raises:
         SettingsError: the path does not end in ``.bench.json``.
-        StorageError: a file cannot be written; older ones are still there.
+        StorageError: a file cannot be written; older ones are still there, and no new one is.
         ArtifactError: what lies at the place of the journal is none.
     """
     check_path("path", path)
@@ -134,8 +135,8 @@ def save_bench(bench: Storable, path: str | os.PathLike[str]) -> Path:
     writer = JournalWriter(journal, bench.model)
     runs = tuple(map(writer.marked, bench.runs))
     text = bench_to_json(_document(bench, runs))
-    journal.write(*runs)
-    written = write_file(path, text)
+    with gone_if_it_fails(*files_of_journal(journal.path)):
+        written = write_file(path, text, before=lambda: journal.write(*runs))
     bench.mark_runs({run.id: run.model for run in runs}, writer)
     return written
 

@@ -16,7 +16,7 @@ from prepbench.compile.manifest_check import check_calls, check_report
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, PrepbenchError, sentence
 from prepbench.running.tracing import tracing
-from prepbench.storage import temporary_space
+from prepbench.storage import nothing_left, temporary_space
 from prepbench.targets import target_named
 from prepbench.targets.base import NO_LEAVES
 from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
@@ -78,7 +78,7 @@ def load_compiled(folder: str | Path, *, model: Any = None, allow_code: bool = F
     target.check_available()
     load = partial(load_partitioned, target) if is_partitioned(folder) else target.load
     try:
-        with tracing(), temporary_space():
+        with nothing_left(), tracing(), temporary_space():
             texts = [value for value in call_spec.input_constants.values() if isinstance(value, str)]
             found = None if content is None else load_leaves(content, model, folder, texts)
             operators = NO_LEAVES if found is None else found.operators

@@ -61,6 +61,7 @@ from prepbench.settings import (
     QuantizationSettings,
     explain_settings,
 )
+from prepbench.storage import nothing_left
 from prepbench.targets import Target, target_for
 from prepbench.targets.capabilities import check_settings
 
@@ -287,6 +288,7 @@ def _layer_settings(
     return explained
 
 
+@nothing_left()
 @numbers_kept()
 def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> CompiledModel:
     """Quantize if there are settings for it, lower, check, report."""
@@ -314,7 +316,7 @@ def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
         model_sqnr=quantized.score.sqnr if quantized and quantized.score else None,
         model_divergence=quantized.score.divergence if quantized and quantized.score else None,
         fallbacks=fallbacks,
-        remarks=(*_remarks(target, quantized), *_about_leaves(leaves)),
+        remarks=(*_remarks(target, quantized), *(leaves.remarks if leaves is not None else ())),
         reused=tuple(timer.reused),
     )
     document = document_of_program(
@@ -337,15 +339,6 @@ def _leaves(task: CompileTask) -> ModelLeaves | None:
         return None
     texts = [value for value in task.call_spec.input_constants.values() if isinstance(value, str)]
     return ModelLeaves.of(task.captured, task.program, texts)
-
-
-def _about_leaves(leaves: ModelLeaves | None) -> tuple[str, ...]:
-    """What saving means for what stays in Python."""
-    if leaves is None or not (leaves.problem or leaves.needs):
-        return ()
-    if leaves.problem:
-        return (f"it cannot be saved: {leaves.problem}",)
-    return (f"a saved copy is loaded with load_compiled(folder, model=model), for {'; '.join(leaves.needs)}",)
 
 
 def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from prepbench.running.outcomes import without_output
 from prepbench.running.record_inputs import record_inputs
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
-from prepbench.storage import write_file
+from prepbench.storage import gone_if_it_fails, write_file
 
 
 def with_reproduction(failures: Iterable[Failure], model: Any, samples: Sequence[Sample] | None) -> tuple[Failure, ...]:
@@ -62,11 +62,13 @@ class _Reproduction:
         built = script.value(module, f"the module {self._fqn!r}")
         attempt = _export(script, received, self._kind) if received else "torch.fx.symbolic_trace(module)"
         text = script.text(built, attempt, f"{self._fqn or type(module).__name__} fails: {self._text}", path)
-        if script.tensors:
-            import safetensors.torch
+        if not script.tensors:
+            return write_file(path, text)
+        import safetensors.torch
 
-            write_file(path.with_suffix(".safetensors"), safetensors.torch.save(script.tensors))
-        return write_file(path, text)
+        tensors, data = path.with_suffix(".safetensors"), safetensors.torch.save(script.tensors)
+        with gone_if_it_fails(tensors):
+            return write_file(path, text, before=lambda: write_file(tensors, data))
 
 
 def _nothing() -> None:

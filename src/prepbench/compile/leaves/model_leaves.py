@@ -72,6 +72,15 @@ class ModelLeaves:
             return cls(captured.model, {}, problem=str(error), keep_alive=captured)
         return cls(captured.model, content, writer.pieces, "", needs_of(content), captured)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What saving means for what stays in Python."""
+        if self.problem:
+            return (f"it cannot be saved: {self.problem}",)
+        if self.needs:
+            return (f"a saved copy is loaded with load_compiled(folder, model=model), for {'; '.join(self.needs)}",)
+        return ()
+
     def save(self, folder: Path) -> None:
         """Write the exported pieces.
 
