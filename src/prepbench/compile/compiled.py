@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,9 @@ from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress
 from prepbench.compile.arguments import check_arguments
 from prepbench.compile.artifact import write_folder
+from prepbench.compile.attached import attached_forward, check_model
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.generation_call import GenerationCalls
 from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
@@ -168,6 +171,33 @@ class CompiledModel(nn.Module):
     def diagram(self, *others: Any) -> Any:
         """The live diagram of :meth:`document`, and of further graphs to switch to."""
         return view("views.diagrams", "diagram", self, *others)
+
+    def attached(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Inside the block, calls of ``model`` run compiled, and so do its methods, such as ``model.generate(...)``.
+
+        Generation of ``transformers`` goes on as it does in PyTorch: greedy, sampling, beams, streamers. Each step
+        runs here, and new keys and values are written into the cache that it hands in. Compile with the cache that
+        generation uses (``DynamicCache``), empty in some samples and filled in others. What generation computes
+        without the model's own forward, such as the states of an encoder, stays in PyTorch.
+
+        Afterwards, also after an error or Ctrl-C, the model is as it was. Threads that begin inside the block, such
+        as those that generate for a ``TextIteratorStreamer``, run compiled too. Threads that ran before go on with
+        the model's own forward, and so does compiling the model inside the block. Blocks may overlap.
+
+        Args:
+            model: what was compiled, or a model that is called like it.
+
+        Raises:
+            InputError: the model is called differently; in the block: a call that the compiled graph cannot take as
+                the model would, such as generation without a cache, or padded prompts whose positions it does not
+                take.
+
+        Example:
+            >>> with compiled.attached(model):
+            ...     tokens = model.generate(prompt, max_new_tokens=16)
+        """
+        check_model(model, self._call_spec.parameters)
+        return attached_forward(model, GenerationCalls(self, self._call_spec, model))
 
     def save(self, folder: str | Path) -> None:
         """Write the model to ``folder``, without pickle, whole or not at all; :func:`prepbench.load_compiled` reads it

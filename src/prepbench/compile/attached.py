@@ -1,0 +1,108 @@
+"""A compiled model in the place of a model's forward for a time, so that the model's own methods run on it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from prepbench import interrupts
+from prepbench.checks import described
+from prepbench.errors import InputError
+from prepbench.patching import undoing
+
+Forward = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Attachment:
+    """One block: its forward, the thread that began it, and the threads that ran already and go on without it."""
+
+    forward: Forward
+    thread: threading.Thread
+    others: weakref.WeakSet[threading.Thread]
+
+
+_attached: weakref.WeakKeyDictionary[nn.Module, list[_Attachment]] = weakref.WeakKeyDictionary()
+"""By model. A twin of a model is not in it, so that a model that is compiled inside of a block is the original."""
+_lock = threading.Lock()
+_BEFORE = "__prepbench_forward_before__"
+
+
+@contextmanager
+def attached_forward(model: nn.Module, forward: Forward) -> Iterator[None]:
+    """Inside the block, ``model(...)`` runs ``forward`` in this thread, and in threads that begin inside the block.
+
+    Threads that ran before go on with the model's own forward. Blocks may overlap, in one thread and in several.
+    """
+    here = threading.current_thread()
+    others = weakref.WeakSet(thread for thread in threading.enumerate() if thread is not here)
+    attachment = _Attachment(forward, here, others)
+    with undoing() as undo:
+        undo.add(lambda: _remove(model, attachment))
+        _add(model, attachment)
+        with interrupts.interruptible():
+            yield
+
+
+def check_model(model: Any, parameters: tuple[str, ...]) -> None:
+    """Raise ``InputError`` if ``model`` is not called like the model that was compiled."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be the model that was compiled, a torch.nn.Module, got {described(model)}.")
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = tuple(p.name for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds)
+    if found != parameters:
+        raise InputError(
+            f"model must be the model that was compiled: its forward took ({', '.join(parameters)}), and that of this "
+            f"{type(model).__name__} takes ({', '.join(found)})."
+        )
+
+
+def _add(model: nn.Module, attachment: _Attachment) -> None:
+    with _lock:
+        if not _attached.get(model):
+            object.__setattr__(model, "forward", _dispatching(model, vars(model).get("forward")))
+        _attached.setdefault(model, []).append(attachment)
+
+
+def _remove(model: nn.Module, attachment: _Attachment) -> None:
+    with _lock:
+        blocks = _attached.get(model, [])
+        if attachment in blocks:
+            blocks.remove(attachment)
+        if not blocks:
+            _attached.pop(model, None)
+            now = vars(model).get("forward")
+            if not hasattr(now, _BEFORE):  # somebody else has replaced it meanwhile
+                return
+            before = getattr(now, _BEFORE)
+            if before is None:
+                object.__delattr__(model, "forward")
+            else:
+                object.__setattr__(model, "forward", before)
+
+
+def _dispatching(model: nn.Module, before: Forward | None) -> Forward:
+    """A forward that asks in each call which one is meant."""
+    original = model.forward
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return (_meant(model) or original)(*args, **kwargs)
+
+    setattr(forward, _BEFORE, before)
+    return forward
+
+
+def _meant(model: nn.Module) -> Forward | None:
+    blocks, here = _attached.get(model, []), threading.current_thread()
+    own = [block for block in blocks if block.thread is here]
+    meant = own or [block for block in blocks if here not in block.others]
+    return meant[-1].forward if meant else None

@@ -1,0 +1,230 @@
+"""Calls as generation makes them, in the form that was compiled: caches that are updated in place, masks left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.output_tree import Tree
+from prepbench.compile.result_classes import class_named, filled
+from prepbench.errors import InputError
+from prepbench.running.nested_values import attributes
+
+_TOKENS = ("input_ids", "decoder_input_ids", "inputs_embeds", "decoder_inputs_embeds")
+_MASKS = ("attention_mask", "decoder_attention_mask")
+_POSITIONS = ("position_ids", "decoder_position_ids")
+
+
+class GenerationCalls:
+    """A forward for generation loops: takes their calls, and writes new keys and values into the caches given.
+
+    Generation leaves out masks that are all ones, adds flags, and expects its own cache back.
+
+    Args:
+        run: the compiled model.
+        spec: the calls that it takes.
+        model: whose configuration says what flags are by default.
+    """
+
+    def __init__(self, run: Callable[..., Any], spec: CallSpec, model: nn.Module) -> None:
+        self._run, self._spec = run, spec
+        self._names = (*spec.parameters[: spec.positional], *spec.keywords)
+        self._caches = _caches(spec, self._names)
+        self._config = getattr(model, "config", None)
+        values = {spec.paths[index]: value for index, value in spec.input_constants.items()}
+        self._constants = {name: value for name, value in values.items() if name in self._names}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step.
+
+        Raises:
+            InputError: the compiled graph cannot take this call as the model would.
+        """
+        given = {**dict(zip(self._spec.parameters, args, strict=False)), **kwargs}
+        self._check_caches(given)
+        past, new = _past(given, self._caches), _tokens(given)
+        if new is not None:
+            self._complete(given, new, past)
+        keep = self._last_only(given)
+        caches = {name: given[name] for name in self._caches}
+        result = self._run(*args[len(self._spec.parameters) :], **self._without_defaults(given))
+        for name, cache in caches.items():
+            _update(cache, _part(result, name), self._caches[name])
+            _set_part(result, name, cache)
+        if keep:
+            _set_part(result, "logits", _part(result, "logits")[:, -keep:])
+        return result
+
+    def _check_caches(self, given: dict[str, Any]) -> None:
+        missing = [name for name in self._caches if given.get(name) is None]
+        if missing:
+            raise InputError(
+                f"{missing[0]}: generation runs without a cache here, and the model was compiled with one. Leave out "
+                "use_cache=False (and look at use_cache in the model's generation_config), or compile with tracing "
+                "inputs that hold no cache."
+            )
+        for name, value in given.items():
+            if name not in self._names and _is_cache(value):
+                raise InputError(
+                    f"{name}: generation hands in a {type(value).__name__}, and the model was compiled without a "
+                    f"cache. Generate with use_cache=False, which computes all tokens in each step, or compile with "
+                    f"{name}= in the tracing inputs, empty in some and filled in others."
+                )
+
+    def _complete(self, given: dict[str, Any], new: torch.Tensor, past: int) -> None:
+        """Masks and positions as the graph has them; what generation left out means no padding."""
+        batch, count = int(new.shape[0]), int(new.shape[1])
+        counted = past + torch.arange(count).expand(batch, count)
+        for name, positions in zip(_MASKS, _POSITIONS, strict=True):
+            mask = given.get(name)
+            if positions in self._names and given.get(positions) is None:
+                given[positions] = counted if mask is None else _positions(mask)[:, -count:]
+            elif positions not in self._names and given.get(positions) is not None:
+                self._check_positions(given.pop(positions), counted, positions)
+            if name in self._names and mask is None:
+                # the mask of an encoder-decoder model under the first name is for the encoder's states
+                length = _encoded(given) if name == _MASKS[0] else None
+                given[name] = torch.ones(batch, past + count if length is None else length, dtype=torch.long)
+            elif name not in self._names and mask is not None:
+                if not bool((mask == 1).all()):
+                    raise InputError(
+                        f"{name}: these prompts are padded, and the model was compiled without a mask. Generate from "
+                        f"prompts of one length, or compile with {name}= in the tracing inputs."
+                    )
+                del given[name]
+
+    def _check_positions(self, found: torch.Tensor, counted: torch.Tensor, name: str) -> None:
+        if not torch.equal(found.expand_as(counted), counted):
+            raise InputError(
+                f"{name}: the prompts are padded, so their tokens stand at other positions than the compiled graph "
+                f"counts, which would give other tokens than the model. Compile with {name}= in the tracing inputs, "
+                "or generate from prompts of one length."
+            )
+
+    def _last_only(self, given: dict[str, Any]) -> int:
+        """How many of the last logits are wanted, where the graph gives all; 0 for all."""
+        keep = given.get("logits_to_keep")
+        if "logits_to_keep" in self._names or type(keep) is not int:
+            return 0
+        del given["logits_to_keep"]
+        return keep
+
+    def _without_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that the graph takes, and those that it lacks and that would change the result."""
+        kept = {}
+        for name, value in given.items():
+            if name in self._names or not (isinstance(value, bool) and value is self._flag(name)):
+                kept[name] = value
+        return {**self._constants, **kept}
+
+    def _flag(self, name: str) -> bool | None:
+        """What a flag is for the graph, as far as that is known."""
+        if name == "use_cache":
+            return bool(self._caches)
+        if name == "return_dict":
+            return bool(self._spec.outputs["kind"] == "object")
+        value = getattr(self._config, name, None)
+        return value if isinstance(value, bool) else None
+
+
+def _caches(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
+    """The arguments that the result holds again under the same name, and their nesting there."""
+    positional, keywords = spec.inputs["items"]
+    inputs = [*positional["items"], *keywords["items"]]
+    nested = {name for name, tree in zip(names, inputs, strict=False) if tree["kind"] != "leaf"}
+    if spec.outputs["kind"] not in ("object", "dict"):
+        return {}
+    outputs = dict(zip(spec.outputs["keys"], spec.outputs["items"], strict=True))
+    return {name: outputs[name] for name in names if name in nested and name in outputs}
+
+
+def _is_cache(value: Any) -> bool:
+    return callable(getattr(value, "get_seq_length", None))
+
+
+def _past(given: Mapping[str, Any], caches: Mapping[str, Tree]) -> int:
+    return next((int(given[name].get_seq_length()) for name in caches if _is_cache(given[name])), 0)
+
+
+def _tokens(given: Mapping[str, Any]) -> torch.Tensor | None:
+    """The new tokens, or their embeddings; those of the decoder where there are two."""
+    found = [given[name] for name in _TOKENS if isinstance(given.get(name), torch.Tensor)]
+    decoder = given.get("decoder_input_ids")
+    value = decoder if isinstance(decoder, torch.Tensor) else (found[0] if found else None)
+    return value if value is not None and value.dim() >= 2 else None
+
+
+def _encoded(given: Mapping[str, Any]) -> int | None:
+    """The length of the encoder's states; None without an encoder."""
+    states = given.get("encoder_outputs")
+    if states is None:
+        return None
+    first = states[0] if isinstance(states, tuple | list) else next(iter(states.values()))
+    return int(first.shape[1])
+
+
+def _positions(mask: torch.Tensor) -> torch.Tensor:
+    """Positions that do not count what the mask leaves out, as ``transformers`` has them."""
+    return (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0)
+
+
+def _part(result: Any, name: str) -> Any:
+    return result[name] if isinstance(result, Mapping) else getattr(result, name)
+
+
+def _set_part(result: Any, name: str, value: Any) -> None:
+    if type(result) is dict:
+        result[name] = value
+    else:
+        setattr(result, name, value)
+
+
+def _update(old: Any, new: Any, tree: Tree) -> Any:
+    """Write what ``new`` holds into the objects and lists of ``old``; what has no place there is given back.
+
+    Args:
+        old: the caller's cache, or a part of it.
+        new: the same part of a result, in which objects may have become dicts.
+        tree: its nesting.
+    """
+    if tree["kind"] == "list" and isinstance(old, list):
+        items = [
+            _update(old[i] if i < len(old) else None, part, item)
+            for i, (part, item) in enumerate(zip(new, tree["items"], strict=True))
+        ]
+        old[: len(items)] = items
+        return old
+    if tree["kind"] == "dict" and isinstance(old, dict):
+        old.update({key: _update(old.get(key), new[key], tree["items"][i]) for i, key in enumerate(tree["keys"])})
+        return old
+    if tree["kind"] != "object":
+        return new
+    inner = dict(zip(tree["keys"], tree["items"], strict=True))
+    held = new if type(new) is dict else attributes(new)
+    mine = attributes(old) if old is not None else {}
+    parts = {name: _update(mine.get(name), held[name], item) for name, item in inner.items()}
+    # what counts or marks what is there; settings of the caller's cache stay
+    parts |= {name: value for name, value in held.items() if name not in inner and _is_state(value, mine.get(name))}
+    if old is None:
+        return new if type(new) is not dict else _made(tree, parts)
+    for name, value in parts.items():
+        object.__setattr__(old, name, value)
+    return old
+
+
+def _is_state(value: Any, before: Any) -> bool:
+    return before is None or (isinstance(value, bool | int | torch.dtype | torch.device | dict) and value != before)
+
+
+def _made(tree: Tree, parts: dict[str, Any]) -> Any:
+    kind = class_named(tree["type"])
+    if kind is None:
+        raise InputError(
+            f"{tree['type']}: the cache that was given is empty, and this class for its parts is not known here. "
+            "Import its module, or give a cache made from the model's configuration."
+        )
+    return filled(kind, parts)
