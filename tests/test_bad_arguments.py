@@ -179,6 +179,7 @@ def arguments() -> Iterator[Argument]:
             yield from _arguments(name, thing, lambda thing=thing: thing)  # type: ignore[misc]
     yield from _arguments("Failure.reproduce", Failure.reproduce, partial(_method, "Failure", Failure, "reproduce"))
     yield from _arguments("metrics.top_k", pb.metrics.top_k, lambda: pb.metrics.top_k)
+    yield from _arguments("metrics.bits_per_byte", pb.metrics.bits_per_byte, lambda: pb.metrics.bits_per_byte)
 
 
 def _method(name: str, thing: type, method: str) -> Callable[..., Any]:

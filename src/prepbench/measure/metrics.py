@@ -1,24 +1,27 @@
 """Metrics: functions of ``(output, target)`` that give one number for one batch.
 
-:func:`prepbench.compare` averages them over batches, weighted by batch size. Any function of the same form is a metric.
+:func:`prepbench.compare` averages them over batches, weighted by batch size, except for SQNR and those in
+``language_metrics``, which are taken over all the data. Any function of the same form is a metric.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.checks import check_count, described
+from prepbench.checks import check_count
 from prepbench.errors import InputError
+from prepbench.measure.language_metrics import bits_per_byte as bits_per_byte
+from prepbench.measure.language_metrics import kl_divergence as kl_divergence
+from prepbench.measure.language_metrics import perplexity as perplexity
+from prepbench.measure.language_metrics import token_agreement as token_agreement
+from prepbench.measure.logits import IGNORED_CLASS, named_logits, scores_and_classes
 from prepbench.running.sqnr import Powers, powers
 
 Metric = Callable[[Any, Any], Any]
-
-IGNORED_CLASS = -100
-"""Targets of this value are left out, as in ``torch.nn.functional.cross_entropy``."""
 
 
 def accuracy(output: Any, target: Any) -> float:
@@ -37,7 +40,7 @@ def accuracy(output: Any, target: Any) -> float:
         >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
         0.5
     """
-    scores, classes = _scores_and_classes(output, target)
+    scores, classes = scores_and_classes(output, target)
     predicted = scores.argmax(-1) if scores.dim() > classes.dim() else scores
     counted = classes != IGNORED_CLASS
     return _share((predicted == classes)[counted])
@@ -53,7 +56,7 @@ def top_k(k: int) -> Metric:
     check_count("k", k, 1)
 
     def metric(output: Any, target: Any) -> float:
-        scores, classes = _scores_and_classes(output, target)
+        scores, classes = scores_and_classes(output, target)
         if scores.dim() == classes.dim():
             raise InputError(
                 f"top_{k} needs logits, got predictions of shape {tuple(scores.shape)}; use metrics.accuracy."
@@ -95,54 +98,9 @@ def output_powers(output: Any, target: Any) -> Powers:
 
 def signal_tensors(output: Any) -> list[torch.Tensor]:
     """``[logits]`` where the output has them, else its floating-point tensors in pytree order."""
-    logits = _named_logits(output)
+    logits = named_logits(output)
     leaves = [logits] if logits is not None else pytree.tree_leaves(output)
     return [x for x in leaves if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
-
-
-def logits_of(output: Any) -> torch.Tensor:
-    """The logits in a model's output: itself, its ``logits``, its only tensor, or the first element of a tuple."""
-    logits = _named_logits(output)
-    if logits is not None:
-        return logits
-    if isinstance(output, torch.Tensor):
-        return output
-    values = list(output.values()) if isinstance(output, Mapping) else output
-    tensors = [v for v in values if isinstance(v, torch.Tensor)] if isinstance(values, list | tuple) else []
-    if tensors and (isinstance(output, tuple | list) or len(tensors) == 1):
-        return tensors[0]
-    keys = f" with the keys {sorted(map(str, output))}" if isinstance(output, Mapping) else ""
-    raise InputError(
-        f"no logits in an output of type {type(output).__name__}{keys}. Wrap the metric: "
-        "metric=lambda output, target: prepbench.metrics.accuracy(output['...'], target)"
-    )
-
-
-def _named_logits(output: Any) -> torch.Tensor | None:
-    value = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    return value if isinstance(value, torch.Tensor) else None
-
-
-def _scores_and_classes(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores with the classes in the last dimension (or predictions), and class numbers."""
-    scores = logits_of(output).detach()
-    try:
-        classes = torch.as_tensor(target).detach().to(scores.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"target must be a tensor or numbers, got {described(target)}. Give class numbers.") from error
-    if scores.shape == classes.shape:
-        if not scores.is_floating_point():
-            return scores, classes
-        if classes.is_floating_point():
-            return scores, classes.argmax(-1)
-    if scores.dim() >= 2 and scores.shape[:-1] == classes.shape:
-        return scores, classes
-    if scores.dim() > 2 and scores.shape[:1] + scores.shape[2:] == classes.shape:
-        return scores.movedim(1, -1), classes
-    raise InputError(
-        f"logits of shape {tuple(scores.shape)} and a target of shape {tuple(classes.shape)} do not fit: expected "
-        "logits (batch, classes) with targets (batch,); of larger ones, the classes in the last dimension or in 1"
-    )
 
 
 def _share(correct: torch.Tensor) -> float:

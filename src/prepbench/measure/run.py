@@ -16,9 +16,10 @@ from prepbench.measure.artifacts import Artifact, is_compiled, save_candidate
 from prepbench.measure.batches import Batch, read_batches
 from prepbench.measure.comparison import CandidateResult as CandidateResult
 from prepbench.measure.comparison import Comparison as Comparison
+from prepbench.measure.language_metrics import totals_of
 from prepbench.measure.latency import Latency, measure_latency
 from prepbench.measure.metrics import Metric
-from prepbench.measure.scores import Candidate, Scores, eval_mode
+from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import find_writes
 from prepbench.running.twin import Twin
@@ -31,7 +32,7 @@ def compare(
     data: Any,
     *,
     metric: Metric | None = None,
-    higher_is_better: bool = True,
+    higher_is_better: bool | None = None,
     rounds: int = 20,
     timeout: float | None = 600.0,
     progress: ProgressCallback = report_nothing,
@@ -48,11 +49,12 @@ def compare(
     Args:
         candidates: models by name, all taking the same inputs. The others are compared with the first one.
         data: an iterable of batches, read once. With a ``metric``, every element is a pair ``(input, target)``; without
-            one, every element is an input alone. An input has any form that ``compile_model`` takes: a tensor, a tuple
+            one, and for metrics that compare with the first candidate (``kl_divergence``, ``token_agreement``), every
+            element is an input alone. An input has any form that ``compile_model`` takes: a tensor, a tuple
             of positional arguments (a dict of keyword arguments may come last), or a dict of keyword arguments.
         metric: ``metric(output, target)`` giving one finite number for a batch, e.g. ``prepbench.metrics.accuracy``.
             None: SQNR of the outputs in dB against the first candidate's.
-        higher_is_better: False for a loss.
+        higher_is_better: False for a loss; None: what is known of the metric, and else True.
         rounds: interleaved rounds of timing; 0 leaves latency out.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
@@ -68,10 +70,11 @@ def compare(
         >>> compare({"float32": model}, [torch.ones(8, 4)], rounds=0).samples
         8
     """
-    check_switch("higher_is_better", higher_is_better)
+    if higher_is_better is not None:
+        check_switch("higher_is_better", higher_is_better)
     check_progress(progress)
     _check(candidates, metric, rounds, timeout)
-    batches = read_batches(candidates.values(), data, with_targets=metric is not None)
+    batches = read_batches(candidates.values(), data, with_targets=takes_targets(metric))
     total = len(data) if isinstance(data, Sized) else 0
     first = next(batches)
     # for other threads the models stay in their modes
@@ -91,12 +94,17 @@ def compare(
         rows=_rows(scores, artifacts, latencies, rounds),
         metric=scores.name,
         unit="dB" if scores.is_sqnr else "",
-        higher_is_better=higher_is_better,
+        higher_is_better=_is_higher_better(metric) if higher_is_better is None else higher_is_better,
         samples=scores.samples,
         batch_size=first.size,
         rounds=rounds,
         threads=torch.get_num_threads(),
     )
+
+
+def _is_higher_better(metric: Metric | None) -> bool:
+    totals = totals_of(metric)
+    return totals is None or totals.higher_is_better
 
 
 def _twin(candidate: Candidate, first: Batch) -> Any:

@@ -14,6 +14,7 @@ from prepbench.errors import InputError, MetricError
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
 from prepbench.measure.batches import Batch
+from prepbench.measure.language_metrics import Totals, totals_of
 from prepbench.running.plain_state import kept
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.sqnr import Powers
@@ -70,6 +71,24 @@ class SqnrScore:
         return spread_of(self._batches, lambda powers: 10 * torch.log10(powers[:, 0] / powers[:, 1]))
 
 
+class TotalScore:
+    """A metric of the sums of all batches."""
+
+    def __init__(self, totals: Totals) -> None:
+        self._totals = totals
+        self._sums: list[tuple[float, float]] = []
+
+    def add(self, output: Any, target: Any, size: int) -> None:
+        total, count = self._totals.sums(output, target)
+        self._sums.append((finite_number(total), finite_number(count)))
+
+    def value(self) -> float:
+        return float(self._totals.score(torch.tensor(self._sums, dtype=torch.float64).sum(0)))
+
+    def spread(self) -> tuple[float, float] | None:
+        return spread_of(self._sums, self._totals.score)
+
+
 def spread_of(
     batches: Sequence[tuple[float, float]], score: Callable[[torch.Tensor], torch.Tensor]
 ) -> tuple[float, float] | None:
@@ -105,8 +124,13 @@ class Scores:
         self._candidates = candidates
         self._metric = metric
         self.samples = 0
-        make = SqnrScore if self.is_sqnr else lambda: MeanScore(metric)  # type: ignore[arg-type]
-        self._scores: dict[str, Score] = {name: make() for name in candidates}
+        self._scores: dict[str, Score] = {name: self._new_score() for name in candidates}
+
+    def _new_score(self) -> Score:
+        if self._metric is None or self.is_sqnr:
+            return SqnrScore()
+        totals = totals_of(self._metric)
+        return MeanScore(self._metric) if totals is None else TotalScore(totals)
 
     @property
     def is_sqnr(self) -> bool:
@@ -138,7 +162,7 @@ class Scores:
             output = run(name, candidate, batch)
             if position == 0:
                 reference = output
-            target = reference if self._metric is None else batch.target
+            target = batch.target if takes_targets(self._metric) else reference
             try:
                 self._scores[name].add(output, target, batch.size)
             except Exception as error:
@@ -148,6 +172,12 @@ class Scores:
                     "(a float or a tensor of one element)."
                 ) from error
         self.samples += batch.size
+
+
+def takes_targets(metric: metrics.Metric | None) -> bool:
+    """Whether data holds a target for each batch; else the first candidate's output is the target."""
+    totals = totals_of(metric)
+    return metric is not None and not (totals is not None and totals.against_reference)
 
 
 def run(name: str, candidate: Candidate, batch: Batch) -> Any:

@@ -1,0 +1,219 @@
+"""Metrics of models that predict tokens. They are taken over all the data: a mean over batches would be another number.
+
+Two of them compare with the first candidate, as SQNR does: :func:`prepbench.compare` gives them its output as target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prepbench.checks import described
+from prepbench.errors import InputError, SettingsError
+from prepbench.measure.logits import IGNORED_CLASS, logits_of, scores_and_classes
+from prepbench.quantize.predictions import divergence
+
+TOTALS = "totals"
+
+
+@dataclass(frozen=True)
+class Totals:
+    """How a metric is taken over all the data.
+
+    Attributes:
+        sums: the two sums of one batch, from its output and its target.
+        score: the metric of sums of shape (..., 2).
+        against_reference: whether the target is the first candidate's output.
+        higher_is_better: direction of the metric.
+    """
+
+    sums: Callable[[Any, Any], tuple[float, float]]
+    score: Callable[[torch.Tensor], torch.Tensor]
+    against_reference: bool = False
+    higher_is_better: bool = False
+
+
+def totals_of(metric: Any) -> Totals | None:
+    """How this metric is taken over all the data; None for the mean over batches."""
+    found = getattr(metric, TOTALS, None)
+    return found if isinstance(found, Totals) else None
+
+
+def perplexity(output: Any, target: Any) -> float:
+    """How many tokens the model takes for equally likely, on average: ``exp`` of the mean cross-entropy; 1 at best.
+
+    As the ``metric`` of :func:`prepbench.compare` it is taken over all tokens of the data.
+
+    Args:
+        output: logits ``(batch, tokens, vocabulary)``, or an object, dict or tuple with them.
+        target: the token that comes next at each position, ``(batch, tokens)``, or ``ids[:, 1:]``, which leaves the
+            last logits out. Entries of ``-100`` are not counted.
+
+    Raises:
+        InputError: the shapes do not fit each other, or there is no target to count.
+
+    Example:
+        >>> logits = torch.zeros(1, 3, 50)
+        >>> round(perplexity(logits, torch.tensor([[7, 8]])), 3)
+        50.0
+    """
+    return _taken(_PERPLEXITY, output, target)
+
+
+def kl_divergence(output: Any, target: Any) -> float:
+    """How far the predicted distributions are from the reference's: Kullback-Leibler divergence, the mean in nats.
+
+    As the ``metric`` of :func:`prepbench.compare` the reference is the first candidate, and data holds inputs alone.
+
+    Args:
+        output: logits ``(..., vocabulary)``, or an object, dict or tuple with them.
+        target: the reference's output, of the same shape.
+
+    Raises:
+        InputError: the shapes differ.
+
+    Example:
+        >>> kl_divergence(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]]))
+        0.0
+    """
+    return _taken(_DIVERGENCE, output, target)
+
+
+def token_agreement(output: Any, target: Any) -> float:
+    """Share of positions at which the likeliest token is the reference's, between 0 and 1.
+
+    As the ``metric`` of :func:`prepbench.compare` the reference is the first candidate, and data holds inputs alone.
+
+    Args:
+        output: logits ``(..., vocabulary)``, an object, dict or tuple with them, or token numbers.
+        target: the reference's output, of the same shape.
+
+    Raises:
+        InputError: the shapes differ.
+
+    Example:
+        >>> token_agreement(torch.tensor([[0.1, 0.9], [0.2, 0.1]]), torch.tensor([[0.3, 0.4], [0.2, 0.5]]))
+        0.5
+    """
+    return _taken(_AGREEMENT, output, target)
+
+
+def bits_per_byte(bytes_per_token: float | Sequence[float] | torch.Tensor = 1.0) -> Callable[[Any, Any], float]:
+    """A metric: cross-entropy in bits for each byte of text, which models with different vocabularies share.
+
+    Args:
+        bytes_per_token: bytes of text that a token stands for: one number, or one for each token of the vocabulary.
+
+    Returns:
+        A metric that takes what :func:`perplexity` takes.
+
+    Raises:
+        SettingsError: not a positive number, or a list of other things than numbers.
+
+    Example:
+        >>> metric = bits_per_byte([len(word) for word in ("a", "be", "sea", "deed")])
+        >>> metric(torch.zeros(1, 2, 4), torch.tensor([[3]]))
+        0.5
+    """
+    sizes = _sizes(bytes_per_token)
+
+    def sums(output: Any, target: Any) -> tuple[float, float]:
+        entropy, classes = _entropies(output, target)
+        try:
+            of_each = sizes[classes] if sizes.dim() else sizes.expand(classes.shape)
+        except IndexError as error:
+            raise InputError(
+                f"bytes_per_token has {len(sizes)} entries, and the targets go up to {int(classes.max())}. Give one "
+                "for each token of the vocabulary"
+            ) from error
+        return float(entropy.sum()) / math.log(2), float(of_each.sum())
+
+    def metric(output: Any, target: Any) -> float:
+        return _taken(totals, output, target)
+
+    totals = Totals(sums, _mean)
+    metric.__name__ = metric.__qualname__ = "bits_per_byte"
+    setattr(metric, TOTALS, totals)
+    return metric
+
+
+def _sizes(given: Any) -> torch.Tensor:
+    try:
+        sizes = torch.as_tensor(given, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        sizes = torch.zeros(0)
+    is_good = sizes.dim() <= 1 and sizes.numel() and not isinstance(given, bool) and not sizes.is_meta
+    if not is_good or not bool(((sizes >= 0) & sizes.isfinite()).all()) or not bool(sizes.sum() > 0):
+        raise SettingsError(
+            f"bytes_per_token must be a positive number, or one for each token of the vocabulary, got "
+            f"{described(given)}. Give e.g. 4.2, or [len(token) for token in vocabulary]."
+        )
+    return sizes
+
+
+def _taken(totals: Totals, output: Any, target: Any) -> float:
+    return float(totals.score(torch.tensor(totals.sums(output, target), dtype=torch.float64)))
+
+
+def _entropies(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The cross-entropy in nats of each target that counts, and these targets."""
+    scores = logits_of(output).detach()
+    length = target.shape[1] if isinstance(target, torch.Tensor) and target.dim() == 2 else None
+    if length is not None and scores.dim() == 3 and scores.shape[1] == length + 1:
+        scores = scores[:, :-1]  # what comes after the last token is not known
+    scores, classes = scores_and_classes(scores, target)
+    if scores.dim() == classes.dim() or classes.is_floating_point():
+        raise InputError(
+            f"predictions of shape {tuple(scores.shape)} and targets {classes.dtype} of shape {tuple(classes.shape)}: "
+            "expected logits and token numbers. Give the model's logits, and ids[:, 1:] as the target"
+        )
+    counted = classes != IGNORED_CLASS
+    if not bool(counted.any()):
+        raise InputError(f"no target to count: all are {IGNORED_CLASS}, or the batch is empty")
+    entropy = torch.nn.functional.cross_entropy(scores[counted].float(), classes[counted].long(), reduction="none")
+    return entropy.double(), classes[counted].long()
+
+
+def _perplexity_sums(output: Any, target: Any) -> tuple[float, float]:
+    entropy, _ = _entropies(output, target)
+    return float(entropy.sum()), float(len(entropy))
+
+
+def _divergence_sums(output: Any, target: Any) -> tuple[float, float]:
+    found, expected = logits_of(output), logits_of(target)
+    _check_alike(found, expected)
+    total, count = divergence(expected, found)
+    return total, float(count)
+
+
+def _agreement_sums(output: Any, target: Any) -> tuple[float, float]:
+    found, expected = (_tokens(logits_of(value)) for value in (output, target))
+    _check_alike(found, expected)
+    return float((found == expected).sum()), float(found.numel())
+
+
+def _tokens(value: torch.Tensor) -> torch.Tensor:
+    return value.argmax(-1) if value.is_floating_point() else value
+
+
+def _check_alike(found: torch.Tensor, expected: torch.Tensor) -> None:
+    if found.shape != expected.shape or not found.numel():
+        raise InputError(
+            f"logits of shape {tuple(found.shape)}, and those of the reference {tuple(expected.shape)}: give two "
+            "outputs for the same tokens"
+        )
+
+
+def _mean(sums: torch.Tensor) -> torch.Tensor:
+    return sums[..., 0] / sums[..., 1]
+
+
+_PERPLEXITY = Totals(_perplexity_sums, lambda sums: _mean(sums).exp())
+_DIVERGENCE = Totals(_divergence_sums, _mean, against_reference=True)
+_AGREEMENT = Totals(_agreement_sums, _mean, against_reference=True, higher_is_better=True)
+for _metric, _totals in ((perplexity, _PERPLEXITY), (kl_divergence, _DIVERGENCE), (token_agreement, _AGREEMENT)):
+    setattr(_metric, TOTALS, _totals)
