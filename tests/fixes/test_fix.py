@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import os
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,9 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError, StorageError
+from prepbench.fixes import proof
+from prepbench.fixes.trials import trials
+from prepbench.inputs import Sample
 from tests.fingerprint import fingerprint
 from tests.fixes.zoo import branches, places
 from tests.fixes.zoo.all import CASES
@@ -249,3 +253,17 @@ def test_a_return_inside_of_a_loop_keeps_what_it_returns() -> None:
     assert fixed.passed
     assert equal(fixed.model, model)
     assert "is None else torch.where(" in fixed.diff
+
+
+def test_a_loop_without_an_end_on_made_up_values_is_told_by_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "SECONDS_OF_DERIVED", 60.0)  # infinity is never small
+    begin = time.perf_counter()
+    assert pb.fix(HalvesUntilSmall(), SAMPLES).passed
+    assert time.perf_counter() - begin < 60
+
+
+def test_no_call_is_tried_twice() -> None:
+    samples = [Sample((x,), index=i) for i, x in enumerate(SAMPLES)]
+    floats = [trial.sample.args[0] for trial in trials(samples) if trial.state is None]
+    assert not any(torch.equal(a, b) for i, a in enumerate(floats) for b in floats[:i] if a.shape == b.shape)
+    assert all(trial.state is None for trial in trials(samples, has_state=False))

@@ -77,6 +77,11 @@ class Fact:
         """Whether it was always a module or a function."""
         return bool(self.values) and all(callable(value) for value in self.values) and not self.is_tensor
 
+    def knows(self, value: Any) -> bool:
+        """Whether a tensor of several values adds nothing; for the many values of loops."""
+        is_known = isinstance(value, torch.Tensor) and len(self.values) >= _MOST_VALUES and "Tensor" in self.kinds
+        return is_known and value.dtype in self.dtypes and value.ndim in self.dims and value.numel() != 1
+
     def add(self, value: Any) -> None:
         kind = type(value)
         self.kinds.add("Tensor" if isinstance(value, torch.Tensor) else kind.__name__)
@@ -106,8 +111,12 @@ class Facts:
 
     def probe(self, place: Place, value: Any) -> Any:
         """What instrumented code calls with every value."""
+        fact = self.found.get(place)
+        if fact is None:
+            fact = self.found[place] = Fact()
+        elif fact.knows(value):
+            return value
         with torch.no_grad():
-            fact = self.found.setdefault(place, Fact())
             before = fact.truths
             fact.truths = set()
             with contextlib.suppress(RuntimeError, TypeError, ValueError):  # a value without a truth

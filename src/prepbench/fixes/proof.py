@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,12 +12,12 @@ import torch
 
 from prepbench.fixes.facts import Facts, Place
 from prepbench.fixes.trials import (
-    SECONDS,
+    OPERATIONS_OF_DERIVED,
     SECONDS_OF_DERIVED,
     Answer,
+    Caller,
     TimeLimitReached,
     Trial,
-    answer,
     further_trials,
     gradients,
     trials,
@@ -80,12 +81,19 @@ def observe(original: torch.nn.Module, samples: Sequence[Sample]) -> list[Observ
     """What the original gives on the samples and on what is derived from them; calls that it does not take are left
     out.
     """
-    return [one for trial in trials(samples) if (one := _observed(original, trial)) is not None]
+    caller = Caller(original)
+    has_state = any(True for _ in (*original.parameters(), *original.buffers()))
+    found = [_observed(original, caller, trial) for trial in trials(samples, has_state=has_state)]
+    return [one for one in found if one is not None]
 
 
-def _observed(original: torch.nn.Module, trial: Trial) -> Observed | None:
+def _observed(original: torch.nn.Module, caller: Caller, trial: Trial) -> Observed | None:
     try:
-        expected = answer(original, trial, seconds=SECONDS if trial.is_given else SECONDS_OF_DERIVED)
+        if trial.is_given:
+            expected = caller.answer(trial, operations=math.inf)
+        else:
+            most = max(OPERATIONS_OF_DERIVED, 2 * caller.operations)
+            expected = caller.answer(trial, seconds=SECONDS_OF_DERIVED, operations=most)
     except TimeLimitReached:
         return None
     return Observed(trial, expected, original) if expected.is_told else None
@@ -106,17 +114,17 @@ def prove(
         line_of: the line of the user's file that a condition stands at.
         is_compiling: also compare what runs while the model is traced.
     """
-    proof = Proof()
+    proof, caller = Proof(), Caller(changed)
     with_gradients = _chosen_for_gradients(observed)
     for one in observed:
-        problem = _compared(changed, one, is_compiling=False)
+        problem = _compared(caller, one, is_compiling=False)
         if problem in (_REFUSED, _VALUE):
             proof.instead = proof.instead or (_error_text(one.expected.error) if problem == _VALUE else "")
             continue
         if not problem and id(one) in with_gradients:
             problem = _gradient_problem(one, changed)
         if not problem and is_compiling:
-            problem = _compared(changed, one, is_compiling=True)
+            problem = _compared(caller, one, is_compiling=True)
         if problem:
             where = f"sample {one.trial.sample.index}" if one.trial.is_given else "other values"
             proof.problem = f"on {where} it differs: {problem}"
@@ -149,10 +157,10 @@ def _chosen_for_gradients(observed: Sequence[Observed]) -> set[int]:
     return chosen
 
 
-def _compared(changed: torch.nn.Module, one: Observed, is_compiling: bool) -> str:
+def _compared(caller: Caller, one: Observed, is_compiling: bool) -> str:
     expected = one.expected
     try:
-        got = answer(changed, one.trial, is_compiling=is_compiling)
+        got = caller.answer(one.trial, is_compiling=is_compiling)
     except TimeLimitReached:
         return "it does not come to an end"
     if got.error is not None and ASSUMED in str(got.error) and not one.trial.is_given:
@@ -247,12 +255,15 @@ def with_sides(
     While one of ``tests``, the conditions on data, has met one side only, more calls are made, and those that take the
     other side are kept.
     """
-    found = [replaced for one in observed if (replaced := _with_sides(instrumented, facts, one)) is not None]
+    caller = Caller(instrumented)
+    found = [replaced for one in observed if (replaced := _with_sides(caller, facts, one)) is not None]
     given = [one.trial.sample for one in observed if one.trial.is_given]
     missing = _missing(tests(), found)
+    original = observed[0].original if missing else instrumented
+    originals = Caller(original) if missing else caller
     for trial in further_trials(given) if missing else ():
-        one = _observed(observed[0].original, trial)
-        seen = _with_sides(instrumented, facts, one) if one is not None else None
+        one = _observed(original, originals, trial)
+        seen = _with_sides(caller, facts, one) if one is not None else None
         if seen is not None and seen.taken & missing:
             found.append(seen)
             missing -= seen.taken
@@ -261,11 +272,11 @@ def with_sides(
     return found
 
 
-def _with_sides(instrumented: torch.nn.Module, facts: Facts, one: Observed) -> Observed | None:
+def _with_sides(caller: Caller, facts: Facts, one: Observed) -> Observed | None:
     facts.taken.clear()
     facts.is_given = one.trial.is_given
     try:
-        answer(instrumented, one.trial)
+        caller.answer(one.trial)
     except TimeLimitReached:
         return None
     finally:

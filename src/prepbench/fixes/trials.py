@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from prepbench._torch_compat import pytree
 from prepbench.fixes.other_values import (
@@ -26,15 +27,19 @@ from prepbench.patching import patched_here
 from prepbench.running.outcomes import Outcome, outcome, without_output
 from prepbench.running.source_lines import is_user_code
 from prepbench.running.time_limit import TimeLimit, TimeLimitReached
-from prepbench.running.unchanged import own_copy, unchanged
+from prepbench.running.unchanged import NotedState, own_copy, unchanged
 
 SECONDS = 3.0
 """How long one call of a changed model may take."""
 SECONDS_OF_DERIVED = 1.0
 """How long one derived call of the original may take; a loop may have no end on made-up values."""
+OPERATIONS_OF_DERIVED = 2000
+"""How many calls of torch it may make, unless those on the samples make more; most loops without an end are told by
+this, which takes less time and does not depend on the machine."""
 
 MOST_SAMPLES = 4
 _MOST_APART = 4
+_MOST_COMPARED = 100_000
 
 
 @dataclass
@@ -91,8 +96,13 @@ class Trial:
     state: Change | None = None
 
 
-def trials(samples: Sequence[Sample]) -> list[Trial]:
-    """The samples, and the same with other values."""
+def trials(samples: Sequence[Sample], *, has_state: bool = True) -> list[Trial]:
+    """The samples, and the same with other values; no call stands there twice.
+
+    Args:
+        samples: what was given.
+        has_state: whether the module has tensors that a call can have other values of.
+    """
     given = list(samples[:MOST_SAMPLES])
     derived = [Trial(changed(sample, change), False) for change in usual_changes(given) for sample in given[:2]]
     # tensors that change together keep conditions between them as they are
@@ -103,8 +113,32 @@ def trials(samples: Sequence[Sample]) -> list[Trial]:
         for only in range(min(count, _MOST_APART) if count > 1 else 0)
         for change in changes_apart(given)
     ]
-    states = [_of_state(given[0], scaled(factor)) for factor in (0.0, 0.1, -1.0, 10.0)] if given else []
-    return [*(Trial(sample, True) for sample in given), *derived, *apart, *states]
+    states = [_of_state(given[0], scaled(factor)) for factor in (0.0, 0.1, -1.0, 10.0)] if given and has_state else []
+    return [*_distinct([*(Trial(sample, True) for sample in given), *derived, *apart]), *states]
+
+
+def _distinct(found: Sequence[Trial]) -> list[Trial]:
+    """The trials whose arguments have values that no earlier one has; all that were given."""
+    seen: set[Any] = set()
+    kept = []
+    for trial in found:
+        values = _values(trial.sample)
+        if trial.is_given or values not in seen:
+            kept.append(trial)
+        seen.add(values)
+    return kept
+
+
+def _values(sample: Sample) -> Any:
+    """What tells calls that are derived from the samples apart: their tensors, by digest or, if large, by identity."""
+    leaves = [leaf for leaf in pytree.tree_leaves((sample.args, sample.kwargs)) if isinstance(leaf, torch.Tensor)]
+    return tuple((tuple(leaf.shape), leaf.dtype, _digest(leaf)) for leaf in leaves)
+
+
+def _digest(tensor: torch.Tensor) -> Any:
+    if tensor.numel() > _MOST_COMPARED or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return id(tensor)
+    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
 def further_trials(samples: Sequence[Sample]) -> Iterator[Trial]:
@@ -123,25 +157,74 @@ def _of_state(sample: Sample, change: Change) -> Trial:
     return Trial(replace(sample, index=-1), False, change)
 
 
-def answer(model: torch.nn.Module, trial: Trial, *, is_compiling: bool = False, seconds: float = SECONDS) -> Answer:
-    """What a model gives in one call; model, sample and random numbers stay as they are.
+class Caller:
+    """Calls one model, again and again; model, samples and random numbers stay as they are.
 
     Args:
-        trial: the call.
-        is_compiling: run what the model keeps for the time when it is traced.
-        seconds: how long it may take.
+        model: a model of ours, which nobody else changes meanwhile.
 
-    Raises:
-        TimeLimitReached: it takes too long.
+    Attributes:
+        operations: the most calls of torch that one answer took.
     """
-    written: dict[str, torch.Tensor] = {}
-    function = _called(model, trial.state, written)
-    flags = patched_here(torch.compiler, "is_compiling", lambda: True) if is_compiling else contextlib.nullcontext()
-    with without_output(), TimeLimit(seconds), flags:
-        try:
-            return Answer(outcome(function, trial.sample, model), written)
-        except Exception as error:
-            return Answer(error=error, is_wanted=_is_wanted(error))
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.operations = 0
+        self._model = model
+        self._noted = NotedState(model)
+
+    def answer(
+        self, trial: Trial, *, is_compiling: bool = False, seconds: float = SECONDS, operations: float | None = None
+    ) -> Answer:
+        """What the model gives in one call.
+
+        Args:
+            trial: the call.
+            is_compiling: run what the model keeps for the time when it is traced.
+            seconds: how long it may take.
+            operations: how many calls of torch it may make; they are counted unless this is None.
+
+        Raises:
+            TimeLimitReached: it takes too long.
+        """
+        written: dict[str, torch.Tensor] = {}
+        function, counted = _called(self._model, trial.state, written), _Counted(operations)
+        if operations is not None:
+            function = counted.around(function)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(without_output())
+            stack.enter_context(TimeLimit(seconds))
+            if is_compiling:
+                stack.enter_context(patched_here(torch.compiler, "is_compiling", lambda: True))
+            try:
+                return Answer(outcome(function, trial.sample, self._model, self._noted), written)
+            except Exception as error:
+                return Answer(error=error, is_wanted=_is_wanted(error))
+            finally:
+                self.operations = max(self.operations, counted.count)
+
+
+class _Counted(TorchFunctionMode):
+    """Counts the calls of torch, and ends the block when there are too many."""
+
+    def __init__(self, most: float | None) -> None:
+        super().__init__()
+        self.count = 0
+        self._most = most
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function with its calls counted, and not those which put its state back."""
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return counted
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        if self._most is not None and self.count > self._most:
+            raise TimeLimitReached
+        return function(*args, **(kwargs or {}))
 
 
 def _called(model: torch.nn.Module, state: Change | None, written: dict[str, torch.Tensor]) -> Callable[..., Any]:
@@ -220,6 +303,6 @@ def _is_wanted(error: BaseException) -> bool:
 
 
 __all__ = [
-    "MOST_SAMPLES", "SECONDS", "SECONDS_OF_DERIVED", "Answer", "TimeLimitReached", "Trial", "answer", "further_trials",
-    "gradients", "trials",
+    "MOST_SAMPLES", "OPERATIONS_OF_DERIVED", "SECONDS_OF_DERIVED", "Answer", "Caller", "TimeLimitReached", "Trial",
+    "further_trials", "gradients", "trials",
 ]  # fmt: skip
