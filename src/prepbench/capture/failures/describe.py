@@ -22,6 +22,7 @@ from prepbench.capture.failures.reasons import (
     SHAPE,
     SIZES_DECIDE_REMEDY,
     UNSUPPORTED,
+    VALUES_REMEDY,
     Reason,
     without_leaf_hint,
 )
@@ -75,12 +76,17 @@ def _remedy_of_branch(place: tuple[str, int], remedy: str) -> str:
     is_check = here.startswith("assert") or (here.startswith(("if ", "elif ")) and following.startswith("raise"))
     if is_check:
         return CHECK_REMEDY
-    return LOOP_REMEDY if here.startswith("while ") else remedy
+    if here.startswith("while "):
+        return LOOP_REMEDY
+    return VALUES_REMEDY if re.match(_LOOP, here) else remedy
+
+
+_LOOP = r"(async )?for |.*[(\[{].* for .+ in "
 
 
 def _remedy_of_size(code: str, remedy: str) -> str:
     """What to do about a size that is fixed: at a loop over it, and at a question about it."""
-    if re.match(r"(async )?for |.*[(\[{].* for .+ in ", code):
+    if re.match(_LOOP, code):
         return ROWS_REMEDY
     return SIZES_DECIDE_REMEDY if re.match(r"(if|elif|while) |.* if .+ else ", code) else remedy
 

@@ -85,6 +85,10 @@ LOOP_REMEDY = (
     "Tensor values decide how often the loop runs: run it a fixed number of times and keep values that are done with "
     f"torch.where and a mask, or use torch.while_loop; {_LEAF_HINT}."
 )
+VALUES_REMEDY = (
+    "Tensor values decide how many elements the loop goes over: compute with the whole tensor, with torch.where or a "
+    f"mask for those that do not count; {_LEAF_HINT}."
+)
 _NUMBER_REMEDY = (
     f"Keep the value as a tensor (drop .item(), float(), int(), .tolist()), or compute it from the shape; {_LEAF_HINT}."
 )
@@ -114,8 +118,8 @@ _NUMBERS_DECIDE_REMEDY = (
     f"{_LEAF_HINT}."
 )
 _DATA_SHAPE_REMEDY = (
-    "The size of this result depends on tensor values (nonzero, unique, boolean mask): use torch.where or a mask of "
-    f"fixed size; {_LEAF_HINT}."
+    "The size of this result depends on tensor values: use torch.where or a mask of fixed size in place of nonzero, "
+    f"unique and boolean masks, torch.linalg.pinv in place of lstsq; {_LEAF_HINT}."
 )
 _NO_FAKE_REMEDY = f"Register a fake implementation with torch.library.register_fake for this operator, {_LEAF_HINT}."
 _MUTATION_REMEDY = (
@@ -213,6 +217,13 @@ REASONS = (
     ),
     Reason(
         UNSUPPORTED, _SCRIPTED_REMEDY, types=("NotImplementedError",), message="scripted module runs outside Python"
+    ),
+    Reason(
+        OUTPUT,
+        "Pass inputs=[...], with which objects of any class may hold tensors; otherwise return and pass on tensors, "
+        "numbers, None, and tuples, lists and dicts of these.",
+        types=("NotImplementedError",),
+        message="^argument of type:",
     ),
     Reason(
         UNSUPPORTED,
