@@ -108,6 +108,7 @@ GOOD: dict[str, Any] = {
      "pinned": lambda: True, "leaf": lambda: False, "states": lambda: objects()["Bench"].steps[0], "position": int,
     "patterns": lambda: ["linear"], "field": lambda: "weights_num_bits", "rules": dict, "value": lambda: 8,
     "leaves": lambda: {"ids": SAMPLES[0]}, "sizes": lambda: (1, 2), "output": lambda: torch.ones(2, 3),
+    "prompts": lambda: torch.ones(1, 3).long(),
 }  # fmt: skip
 """What to give for arguments without a default, by name."""
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from prepbench.jobs import Progress as Progress
     from prepbench.measure import metrics as metrics
     from prepbench.measure.comparison import Comparison as Comparison
+    from prepbench.measure.generation import Generation as Generation
     from prepbench.measure.run import compare as compare
     from prepbench.prepare import PreparationReport as PreparationReport
     from prepbench.prepare import prepare_model as prepare_model
@@ -68,6 +69,7 @@ _HOME = {
     "DynamicAxes": "prepbench.capture.sizes.dynamic_axes",
     "EagerDeployment": "prepbench.settings",
     "ExecuTorchDeployment": "prepbench.settings",
+    "Generation": "prepbench.measure.generation",
     "GraphCollection": "prepbench.capture.modules.collection",
     "InductorDeployment": "prepbench.settings",
     "Job": "prepbench.jobs",

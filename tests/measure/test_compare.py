@@ -11,7 +11,8 @@ import prepbench as pb
 from prepbench.errors import InputError, MetricError, StorageError
 from prepbench.inputs import Sample
 from prepbench.measure.batches import batch_size, read_batches
-from prepbench.measure.run import Comparison, compare, percentile, speedup
+from prepbench.measure.rates import percentile, speedup
+from prepbench.measure.run import Comparison, compare
 
 
 class Scale(nn.Module):

@@ -341,6 +341,11 @@ class CompiledModel(nn.Module):
         return f"target={self.target}, quantized layers={quantized}, {size}"
 
 
+def runtime_and_calls(compiled: CompiledModel) -> tuple[Runtime, CallSpec]:
+    """What runs a compiled model, and how it is called: for callers that hold the leaves of a call."""
+    return compiled._runtime, compiled._call_spec
+
+
 def write_parts(runtime: Runtime, leaves: ModelLeaves | None, folder: Path) -> None:
     """Write a runtime, and the leaves that are programs of their own."""
     runtime.save(folder)

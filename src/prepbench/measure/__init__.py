@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from prepbench.measure import metrics as metrics
     from prepbench.measure.comparison import CandidateResult as CandidateResult
     from prepbench.measure.comparison import Comparison as Comparison
+    from prepbench.measure.generation import Generation as Generation
     from prepbench.measure.run import compare as compare
 
-_HOME = {"CandidateResult": "comparison", "Comparison": "comparison", "compare": "run"}
+_HOME = {"CandidateResult": "comparison", "Comparison": "comparison", "Generation": "generation", "compare": "run"}
 
 
 def __getattr__(name: str) -> Any:

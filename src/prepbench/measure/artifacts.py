@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -54,7 +54,9 @@ def is_compiled(candidate: Any) -> bool:
     return isinstance(candidate, Compiled)
 
 
-def save_candidate(candidate: Callable[..., Any], sample: Sample, folder: Path, progress: ProgressCallback) -> Artifact:
+def save_candidate(
+    candidate: Callable[..., Any], samples: Sequence[Sample], folder: Path, progress: ProgressCallback
+) -> Artifact:
     """Save ``candidate`` to ``folder``; a float module is captured first, to be run operator by operator.
 
     It is not an error if a candidate cannot be captured or saved: it is timed in this process, and ``note`` says why.
@@ -67,7 +69,7 @@ def save_candidate(candidate: Callable[..., Any], sample: Sample, folder: Path, 
         with temporary_space():
             folder.mkdir(parents=True)
         if not isinstance(candidate, Compiled):
-            compiled = _captured(candidate, sample, progress)
+            compiled = _captured(candidate, samples, progress)
         with temporary_space():
             compiled.save(folder)
     except (Cancelled, StorageError):
@@ -83,11 +85,12 @@ def save_candidate(candidate: Callable[..., Any], sample: Sample, folder: Path, 
     return Artifact(folder, size, SAVED, target)
 
 
-def _captured(candidate: Callable[..., Any], sample: Sample, progress: ProgressCallback) -> Any:
+def _captured(candidate: Callable[..., Any], samples: Sequence[Sample], progress: ProgressCallback) -> Any:
     from prepbench.compile import compile_model
     from prepbench.settings import EagerDeployment
 
-    return compile_model(candidate, tracing_inputs=[sample], deployment_settings=EagerDeployment(), progress=progress)
+    target = EagerDeployment()
+    return compile_model(candidate, tracing_inputs=list(samples), deployment_settings=target, progress=progress)
 
 
 def _state_bytes(candidate: Any) -> int | None:

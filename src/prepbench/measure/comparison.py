@@ -10,6 +10,9 @@ from prepbench._display import view
 from prepbench.checks import described
 from prepbench.errors import UnknownNameError
 from prepbench.measure.artifacts import PARAMETERS
+from prepbench.measure.generation import GenerationResult
+
+_GENERATED = ("first token ms", "tokens per second", "peak MB")
 
 if TYPE_CHECKING:
     import pandas
@@ -35,6 +38,8 @@ class CandidateResult:
         note: why the candidate could not be saved or timed on its own; else empty.
         times_ms: every timed call in milliseconds, in order.
         spread: between which scores 95 % of other draws of as many batches would lie; None for fewer than 8 batches.
+        generation: times of the first and of further tokens, and memory, where the candidates generated text. The
+            times above are those of one further token then.
     """
 
     name: str
@@ -50,6 +55,7 @@ class CandidateResult:
     note: str = ""
     times_ms: tuple[float, ...] = field(default=(), repr=False)
     spread: tuple[float, float] | None = None
+    generation: GenerationResult | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,6 +71,7 @@ class Comparison:
         batch_size: samples in one timed call.
         rounds: number of interleaved rounds.
         threads: number of threads of PyTorch and OpenMP in each timing process; a target may set its own.
+        workload: what a generation did; empty where single calls were measured.
 
     Example:
         >>> row = CandidateResult("fp32", 0.9, 0.0, 2.0, 2.5, 1.0, 4_000_000, "saved artifact", "eager", "own process")
@@ -80,6 +87,7 @@ class Comparison:
     batch_size: int
     rounds: int
     threads: int
+    workload: str = ""
 
     def __getitem__(self, name: str) -> CandidateResult:
         """The result of the candidate called ``name``."""
@@ -102,6 +110,11 @@ class Comparison:
         )
         if not self.rounds:
             return f"{scored}; latency not measured."
+        if self.workload:
+            return (
+                f"{scored} against {self.rows[0].name}; {self.workload}, ms per token, batch of {self.batch_size}, "
+                f"{_count(self.threads, 'PyTorch thread')}, {_count(self.rounds, 'interleaved round')}."
+            )
         calls = len(self.rows[0].times_ms)
         return (
             f"{scored}; ms per call on a batch of {self.batch_size}, {_count(self.threads, 'PyTorch thread')}, "
@@ -134,7 +147,13 @@ class Comparison:
             "timed in": [row.timed_in for row in self.rows],
             "note": [row.note for row in self.rows],
         }
-        numeric = ("low", "high", "change", "p50 ms", "p90 ms", "speed-up", "size MB")
+        generated = [row.generation for row in self.rows if row.generation is not None]
+        if generated:
+            columns["first token ms"] = [one.first_token_ms for one in generated]
+            columns["tokens per second"] = [one.tokens_per_second for one in generated]
+            columns["peak MB"] = [None if one.peak_bytes is None else one.peak_bytes / 1e6 for one in generated]
+        numeric: tuple[str, ...] = ("low", "high", "change", "p50 ms", "p90 ms", "speed-up", "size MB", *_GENERATED)
+        numeric = tuple(name for name in numeric if name in columns)
         return pandas.DataFrame(columns).astype(dict.fromkeys(numeric, float))
 
     def figure(self) -> plotly.graph_objects.Figure:
@@ -163,6 +182,7 @@ class Comparison:
             "p90 ms",
             "speed-up",
             "size MB",
+            *(("first ms", "tokens/s", "peak MB") if self.workload else ()),
             "target",
             "timed in",
         ]
@@ -179,12 +199,20 @@ class Comparison:
             milliseconds(row.p90_ms),
             "–" if row.speedup is None else f"{row.speedup:.2f}×",
             megabytes(row.size_bytes) + "*" * (row.size_bytes is not None and row.size_of == PARAMETERS),
+            *_generated_cells(row.generation),
             row.target,
             row.timed_in,
         ]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return view("views.charts", "comparison_bundle", self)  # type: ignore[no-any-return]
+
+
+def _generated_cells(result: GenerationResult | None) -> list[str]:
+    if result is None:
+        return []
+    rate = result.tokens_per_second
+    return [milliseconds(result.first_token_ms), "–" if rate is None else f"{rate:.3g}", megabytes(result.peak_bytes)]
 
 
 def number(value: float, unit: str = "", *, signed: bool = False) -> str:

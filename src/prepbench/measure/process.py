@@ -88,11 +88,25 @@ class WorkerProcess:
             LatencyError: the process ended or gave an unreadable answer.
             LatencyTimeoutError: no answer came in time.
         """
+        self._ask({"settle": settle, "calls": calls})
+        return [int(t) for t in self._answer("times_ns", "while it ran the model")]
+
+    def generated(self, new_tokens: int, prompt: int) -> tuple[list[int], int]:
+        """Nanoseconds of each token after a prompt of the inputs, and the most bytes that the process held so far.
+
+        Raises:
+            LatencyError: the process ended or gave an unreadable answer.
+            LatencyTimeoutError: no answer came in time.
+        """
+        self._ask({"prompt": prompt, "new_tokens": new_tokens})
+        answer = self._answer("generated", "while it generated text")
+        return [int(t) for t in answer["times_ns"]], int(answer["peak_bytes"])
+
+    def _ask(self, request: dict[str, int]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it may have ended: reading its answer finds that out and tells why
-            self._process.stdin.write(json.dumps({"settle": settle, "calls": calls}) + "\n")
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-        return [int(t) for t in self._answer("times_ns", "while it ran the model")]
 
     def dismiss(self) -> None:
         """Ask the process to end, without waiting: its standard input is closed."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import torch
@@ -16,9 +15,11 @@ from prepbench.measure.artifacts import Artifact, is_compiled, save_candidate
 from prepbench.measure.batches import Batch, read_batches
 from prepbench.measure.comparison import CandidateResult as CandidateResult
 from prepbench.measure.comparison import Comparison as Comparison
+from prepbench.measure.generation import Generation
 from prepbench.measure.language_metrics import totals_of
 from prepbench.measure.latency import Latency, measure_latency
 from prepbench.measure.metrics import Metric
+from prepbench.measure.rates import percentile, speedup
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
 from prepbench.progress_bar import shows_progress
 from prepbench.running.check_inputs import find_writes
@@ -39,6 +40,9 @@ def compare(
 ) -> Comparison:
     """Compare accuracy, latency and size of float modules and compiled models.
 
+    A ``Generation`` as data has every candidate generate text: its score is the share of tokens that agree with the
+    first candidate's, and its times are those of the first and of further tokens (``row.generation``).
+
     The metric is averaged over the batches, weighted by batch size (the first dimension of the first input tensor).
     Latency is that of one call on the first batch: each candidate is saved to a temporary folder and timed in a process
     of its own, all with the same number of threads, in interleaved rounds. A float module is timed as its exported
@@ -48,10 +52,11 @@ def compare(
 
     Args:
         candidates: models by name, all taking the same inputs. The others are compared with the first one.
-        data: an iterable of batches, read once. With a ``metric``, every element is a pair ``(input, target)``; without
-            one, and for metrics that compare with the first candidate (``kl_divergence``, ``token_agreement``), every
-            element is an input alone. An input has any form that ``compile_model`` takes: a tensor, a tuple
-            of positional arguments (a dict of keyword arguments may come last), or a dict of keyword arguments.
+        data: an iterable of batches, read once, or a :class:`prepbench.Generation`. With a ``metric``, every element is
+            a pair ``(input, target)``; without one, and for metrics that compare with the first candidate
+            (``kl_divergence``, ``token_agreement``), every element is an input alone. An input has any form that
+            ``compile_model`` takes: a tensor, a tuple of positional arguments (a dict of keyword arguments may come
+            last), or a dict of keyword arguments.
         metric: ``metric(output, target)`` giving one finite number for a batch, e.g. ``prepbench.metrics.accuracy``.
             None: SQNR of the outputs in dB against the first candidate's.
         higher_is_better: False for a loss; None: what is known of the metric, and else True.
@@ -74,6 +79,10 @@ def compare(
         check_switch("higher_is_better", higher_is_better)
     check_progress(progress)
     _check(candidates, metric, rounds, timeout)
+    if isinstance(data, Generation):
+        from prepbench.measure.generation_run import compare_generation
+
+        return compare_generation(candidates, data, metric=metric, rounds=rounds, timeout=timeout, progress=progress)
     batches = read_batches(candidates.values(), data, with_targets=takes_targets(metric))
     total = len(data) if isinstance(data, Sized) else 0
     first = next(batches)
@@ -131,7 +140,7 @@ def _sizes_and_latencies(
         artifacts = {}
         for position, (candidate_name, candidate) in enumerate(candidates.items()):
             progress(Progress("save", position, len(candidates), candidate_name))
-            artifacts[candidate_name] = save_candidate(candidate, first.sample, folder / str(position), progress)
+            artifacts[candidate_name] = save_candidate(candidate, [first.sample], folder / str(position), progress)
         latencies = measure_latency(
             called, artifacts, first.sample, folder, rounds=rounds, timeout=timeout, progress=progress
         )
@@ -182,40 +191,6 @@ def _row(
         times_ms=latency.times_ms,
         spread=spread,
     )
-
-
-def speedup(base: Sequence[float], times: Sequence[float], rounds: int) -> float | None:
-    """The median over the rounds of the ratio of the two medians in each round; None without times.
-
-    In each round both are timed one after the other. So what slows the machine down for a while slows both, and
-    cancels out.
-
-    Args:
-        base: times of the first candidate, rounds in order, the same number of calls in each.
-        times: as many times of another candidate.
-        rounds: number of rounds.
-
-    Example:
-        >>> speedup([4.0, 40.0, 4.0], [2.0, 20.0, 2.0], rounds=3)
-        2.0
-    """
-    if not base or not times:
-        return None
-    calls = len(base) // rounds
-    turns = [slice(i * calls, (i + 1) * calls) for i in range(rounds)]
-    return statistics.median(statistics.median(base[t]) / max(statistics.median(times[t]), 1e-6) for t in turns)
-
-
-def percentile(values: tuple[float, ...], percent: int) -> float | None:
-    """Percentile with linear interpolation between the neighbours; None without values.
-
-    Example:
-        >>> percentile((1.0, 2.0, 3.0, 4.0, 5.0), 90)
-        4.6
-    """
-    if len(values) < 2:
-        return values[0] if values else None
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def _check(candidates: Any, metric: Any, rounds: Any, timeout: Any) -> None:

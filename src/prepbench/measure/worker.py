@@ -1,8 +1,9 @@
 """The process that times one candidate: ``python -m prepbench.measure.worker ARTIFACT INPUTS THREADS``.
 
 It speaks JSON lines. First it answers ``{"ready": true}``; then each request ``{"settle": 1, "calls": 20}`` gets
-``{"times_ns": [...]}``. Between requests it waits for input, so that its threads do not slow down the process that
-is measured next. It ends when its standard input is closed, also when the parent is killed.
+``{"times_ns": [...]}``, and ``{"prompt": 0, "new_tokens": 16}`` gets ``{"generated": {...}}``. Between requests it
+waits for input, so that its threads do not slow down the process that is measured next. It ends when its standard
+input is closed, also when the parent is killed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -61,8 +62,33 @@ def main(arguments: list[str]) -> None:
     _reply(replies, {"ready": True})
     for line in sys.stdin:
         request = json.loads(line)
+        if "prompt" in request:
+            _reply(replies, {"generated": generated(model, sample.args, **request)})
+            continue
         times = timed_calls(lambda: sample.call(model), request["settle"], request["calls"])
         _reply(replies, {"times_ns": times})
+
+
+def generated(model: Any, tensors: Sequence[Any], prompt: int, new_tokens: int) -> dict[str, Any]:
+    """The times of a generation, and the most memory that this process held.
+
+    Args:
+        model: a compiled one.
+        tensors: ids and mask of each prompt.
+        prompt: which one.
+        new_tokens: how many tokens to make.
+    """
+    import resource
+
+    from prepbench.compile.greedy import CompiledSteps
+
+    ids, mask = tensors[2 * prompt : 2 * prompt + 2]
+    made = CompiledSteps(model).generate(ids, mask, new_tokens)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {
+        "times_ns": list(made.times_ns),
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+    }
 
 
 def _take_stdout() -> TextIO:

@@ -1,0 +1,169 @@
+"""Greedy generation without a library: on the leaves of a compiled model, or on a model that takes and gives a cache.
+
+It makes a fixed number of tokens, so that times can be compared, and notes when each of them was there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.compiled import CompiledModel, runtime_and_calls
+from prepbench.compile.tensor_specs import checked_tensors, with_empty_tensors
+from prepbench.errors import InputError
+
+_MASK, _POSITIONS = "attention_mask", "position_ids"
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What was generated.
+
+    Attributes:
+        tokens: the new ones, of shape (batch, new tokens).
+        times_ns: nanoseconds from the start, or from the token before, until each token was there.
+    """
+
+    tokens: torch.Tensor
+    times_ns: tuple[int, ...]
+
+
+class CompiledSteps:
+    """The steps of generation on a compiled model.
+
+    Caches are passed from step to step as tensors, by their names among arguments and results.
+
+    Args:
+        compiled: takes tokens, and further only a mask, positions and a cache that it returns under the same name.
+
+    Raises:
+        InputError: it takes something else, or predicts no tokens.
+    """
+
+    def __init__(self, compiled: CompiledModel) -> None:
+        runtime, self._spec = runtime_and_calls(compiled)
+        self._run = runtime.run
+        self._tokens = _token_leaf(self._spec)
+        names, outputs = self._spec.input_names, self._spec.output_names
+        self._caches = {index: outputs.index(name) for index, name in enumerate(names) if name in outputs}
+        self._logits = outputs.index("logits") if "logits" in outputs else 0
+        roles = {self._tokens, *self._caches, *self._spec.input_constants}
+        for index, path in enumerate(self._spec.paths):
+            if index not in roles and path not in (_MASK, _POSITIONS):
+                raise InputError(
+                    f"{path}: generation gives tokens, {_MASK}, {_POSITIONS} and a cache, and the compiled model takes "
+                    "this too. Compile it with tracing inputs that leave it out."
+                )
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether each step computes the new tokens only."""
+        return bool(self._caches)
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """Names of the arguments."""
+        return frozenset(self._spec.paths)
+
+    def generate(self, ids: torch.Tensor, mask: torch.Tensor, new_tokens: int) -> Generated:
+        """Prefill ``ids``, and append the likeliest token ``new_tokens`` times.
+
+        Args:
+            ids: of shape (batch, tokens).
+            mask: of the same shape, 0 where there is padding.
+            new_tokens: at least 1.
+
+        Raises:
+            InputError: the compiled model does not take a step of these sizes.
+        """
+        caches: dict[int, torch.Tensor] | None = None
+
+        def step(ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            nonlocal caches
+            given = {self._spec.paths[self._tokens]: ids, _MASK: mask, _POSITIONS: positions}
+            leaves = [given.get(path, self._spec.input_constants.get(i)) for i, path in enumerate(self._spec.paths)]
+            leaves = [(caches or {}).get(i, leaf) for i, leaf in enumerate(leaves)]
+            if caches is None and self._caches:
+                leaves = with_empty_tensors(leaves, [i in self._caches for i in range(len(leaves))], self._spec.tensors)
+            outputs = self._run(checked_tensors(leaves, self._spec.tensors, self._spec.paths))
+            caches = {index: outputs[place] for index, place in self._caches.items()}
+            logits: torch.Tensor = outputs[self._logits]
+            return logits
+
+        return _generate(step, ids, mask, new_tokens, has_cache=self.has_cache)
+
+
+class ModelSteps:
+    """The steps of generation on a model of PyTorch, which is called as generation of ``transformers`` calls it."""
+
+    has_cache = True
+
+    def __init__(self, model: Callable[..., Any]) -> None:
+        self._model = model
+        self.takes = frozenset(inspect.signature(getattr(model, "forward", model)).parameters)
+
+    def generate(self, ids: torch.Tensor, mask: torch.Tensor, new_tokens: int) -> Generated:
+        """As of :class:`CompiledSteps`.
+
+        Raises:
+            InputError: the model does not return logits and a cache.
+        """
+        cache: Any = None
+
+        def step(ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            nonlocal cache
+            given = {_MASK: mask, _POSITIONS: positions, "past_key_values": cache, "use_cache": True}
+            result = self._model(input_ids=ids, **{name: part for name, part in given.items() if name in self.takes})
+            cache = getattr(result, "past_key_values", None)
+            if cache is None or getattr(result, "logits", None) is None:
+                raise InputError(
+                    f"{type(self._model).__name__}: generation needs logits and past_key_values in the result, got "
+                    f"{type(result).__name__}. Give a model that is called like the causal language models of "
+                    "transformers, with use_cache=True."
+                )
+            logits: torch.Tensor = result.logits
+            return logits
+
+        return _generate(step, ids, mask, new_tokens, has_cache=True)
+
+
+Step = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@torch.no_grad()
+def _generate(step: Step, ids: torch.Tensor, mask: torch.Tensor, new_tokens: int, *, has_cache: bool) -> Generated:
+    tokens, times, new = [], [], ids
+    start = time.perf_counter_ns()
+    for _ in range(new_tokens):
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -new.shape[1] :]
+        token = step(new, mask, positions)[:, -1].argmax(-1, keepdim=True)
+        now = time.perf_counter_ns()
+        times.append(now - start)
+        start = now
+        tokens.append(token)
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], -1)
+        new = token if has_cache else torch.cat([new, token], -1)
+    return Generated(torch.cat(tokens, -1), tuple(times))
+
+
+def _token_leaf(spec: CallSpec) -> int:
+    """The leaf that holds tokens: ``input_ids``, or the one that indexes a table."""
+    if "input_ids" in spec.paths:
+        return spec.paths.index("input_ids")
+    found = [i for i, one in enumerate(spec.tensors) if _indexes(one) and spec.paths[i] != _POSITIONS]
+    if len(found) != 1:
+        raise InputError(
+            f"arguments: no tokens among {', '.join(spec.paths)}. Generation takes models whose forward has input_ids, "
+            "or one argument of token numbers."
+        )
+    return found[0]
+
+
+def _indexes(spec: Mapping[str, Any] | None) -> bool:
+    return spec is not None and "below" in spec and len(spec["shape"]) == 2

@@ -1,0 +1,144 @@
+"""A generation as what is measured: prompts and the number of new tokens, and what came out for a candidate."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from prepbench.checks import check_count, described
+from prepbench.errors import InputError
+
+_KINDS = (torch.int32, torch.int64)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A batch of prompts of one length.
+
+    Attributes:
+        ids: token numbers of shape (batch, tokens), int64.
+        mask: of the same shape, 0 where there is padding.
+    """
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A workload for :func:`prepbench.compare`: greedy generation after each prompt.
+
+    The prompt is read in one step (prefill), and each further step reads the token before. An end-of-text token does
+    not end it, so that all candidates do the same work.
+
+    Args:
+        prompts: token numbers of shape (batch, tokens), or what a tokenizer returns with ``return_tensors="pt"``
+            (``input_ids`` and ``attention_mask``); or a list of these.
+        new_tokens: how many tokens follow each prompt.
+
+    Raises:
+        InputError: a prompt is text, has another dtype or shape, holds no token, or its mask does not fit.
+        SettingsError: ``new_tokens`` is not a positive integer.
+
+    Example:
+        >>> Generation(torch.tensor([[5, 9, 2]]), new_tokens=16).remarks
+        ()
+    """
+
+    prompts: Any
+    new_tokens: int = 64
+    batches: tuple[Prompt, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_count("new_tokens", self.new_tokens, 1)
+        given = self.prompts
+        listed = given if isinstance(given, list | tuple) else [given]
+        if not listed:
+            raise InputError("prompts is empty: give at least one, e.g. tokenizer(text, return_tensors='pt').")
+        names = [f"prompts[{index}]" if listed is given else "prompts" for index in range(len(listed))]
+        batches = tuple(_prompt(one, name) for one, name in zip(listed, names, strict=True))
+        object.__setattr__(self, "batches", batches)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What spoils the generation whatever runs it: padding after the prompt."""
+        right = [index for index, prompt in enumerate(self.batches) if bool((prompt.mask[:, -1] == 0).any())]
+        if not right:
+            return ()
+        return (
+            f"prompts[{right[0]}] is padded on the right, so the model continues padding: set the tokenizer's "
+            "padding_side to 'left'",
+        )
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether any prompt has padding."""
+        return any(bool((prompt.mask == 0).any()) for prompt in self.batches)
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """What generating cost a candidate.
+
+    Attributes:
+        first_token_ms: median time from a prompt to its first token, in milliseconds.
+        ms_per_token: median time of a further token; None where only one was asked for.
+        tokens_per_second: all new tokens of all prompts over the time for them, prefill included.
+        peak_bytes: most memory that the candidate's process held; None where it ran in the caller's.
+        tokens: the new tokens of each prompt.
+    """
+
+    first_token_ms: float | None
+    ms_per_token: float | None
+    tokens_per_second: float | None
+    peak_bytes: int | None
+    tokens: tuple[tuple[tuple[int, ...], ...], ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, times_ns: list[list[int]], tokens: list[torch.Tensor], peak_bytes: int | None) -> GenerationResult:
+        """Sum up the times of all prompts and rounds.
+
+        Args:
+            times_ns: the times of each token, for each prompt of each round; empty where none were timed.
+            tokens: the new tokens of each prompt, of shape (batch, new tokens).
+            peak_bytes: see above.
+        """
+        first = [times[0] / 1e6 for times in times_ns]
+        later = [time / 1e6 for times in times_ns for time in times[1:]]
+        made = sum(int(one.numel()) for one in tokens) * (len(times_ns) // max(len(tokens), 1))
+        spent = sum(map(sum, times_ns)) / 1e9
+        return cls(
+            statistics.median(first) if first else None,
+            statistics.median(later) if later else None,
+            made / spent if spent else None,
+            peak_bytes,
+            tuple(tuple(tuple(row) for row in one.tolist()) for one in tokens),
+        )
+
+
+def _prompt(given: Any, name: str) -> Prompt:
+    ids = given.get("input_ids") if isinstance(given, Mapping) else given
+    place = f"{name}['input_ids']" if isinstance(given, Mapping) else name
+    wanted = f"{place} must be a tensor of token numbers (torch.int64) of shape (batch, tokens)"
+    if not isinstance(ids, torch.Tensor):
+        raise InputError(f"{wanted}, got {described(ids)}. Give tokenizer(text, return_tensors='pt').")
+    if ids.dtype not in _KINDS:
+        raise InputError(f"{wanted}, got {ids.dtype}. Convert it: {place}.long().")
+    if ids.dim() != 2 or not ids.numel():
+        raise InputError(f"{wanted}, got shape {tuple(ids.shape)}. Give one row for each text, e.g. ids[None].")
+    if ids.is_meta or ids.layout is not torch.strided:
+        raise InputError(f"{wanted}, got one without plain data. Give a dense tensor on the CPU.")
+    mask = given.get("attention_mask") if isinstance(given, Mapping) else None
+    if mask is None:
+        mask = torch.ones_like(ids)
+    if not isinstance(mask, torch.Tensor) or mask.shape != ids.shape:
+        raise InputError(
+            f"{name}['attention_mask'] must be a tensor of the shape of input_ids, {tuple(ids.shape)}, got "
+            f"{tuple(mask.shape) if isinstance(mask, torch.Tensor) else described(mask)}. Give both as the tokenizer "
+            "returns them."
+        )
+    return Prompt(ids.detach().long().clone(), mask.detach().long().clone())

@@ -1,0 +1,234 @@
+"""Generation by several candidates, in turns: what ``compare`` does with a :class:`Generation`."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prepbench.compile import CompiledModel
+from prepbench.compile.greedy import CompiledSteps, Generated, ModelSteps
+from prepbench.errors import InputError, PrepbenchError
+from prepbench.inputs import Sample
+from prepbench.jobs import Progress, ProgressCallback
+from prepbench.measure import metrics
+from prepbench.measure.artifacts import Artifact, save_candidate
+from prepbench.measure.comparison import CandidateResult, Comparison
+from prepbench.measure.generation import Generation, GenerationResult, Prompt
+from prepbench.measure.latency import NOT_TIMED, OWN_PROCESS, THIS_PROCESS, Steps, started_workers
+from prepbench.measure.process import WorkerProcess
+from prepbench.measure.rates import percentile, speedup
+from prepbench.measure.scores import Candidate, eval_mode
+from prepbench.measure.transfer import save_sample
+from prepbench.running.twin import Twin
+from prepbench.storage import temporary_folder
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """Times of each token, by prompt and round, and the memory of the process; nothing where it was not timed."""
+
+    times_ns: list[list[int]]
+    peak_bytes: int | None
+    timed_in: str
+
+
+def compare_generation(
+    candidates: Mapping[str, Candidate],
+    workload: Generation,
+    *,
+    metric: Any,
+    rounds: int,
+    timeout: float | None,
+    progress: ProgressCallback,
+) -> Comparison:
+    """Generate with each candidate, and compare tokens and times; ``compare`` has checked the other arguments.
+
+    Raises:
+        InputError: a metric that is for outputs, or a candidate that does not generate.
+        LatencyError: a timing process failed.
+    """
+    if metric is not None and metric is not metrics.token_agreement:
+        raise InputError(
+            "metric: a generation is scored by the tokens that agree with the first candidate's. Leave metric out, or "
+            "give prepbench.metrics.token_agreement; for other metrics give data in place of the Generation."
+        )
+    called = {name: _as_called(one) for name, one in candidates.items()}
+    loops = {name: _loop(name, one) for name, one in called.items()}
+    with eval_mode(called.values()):
+        tokens = {}
+        for position, (name, loop) in enumerate(loops.items()):
+            progress(Progress("generate", position, len(loops), name))
+            # mistakes show here, before anything slow happens
+            tokens[name] = [_generate(name, loop, workload, index).tokens for index in range(len(workload.batches))]
+        with temporary_folder("compare") as folder:
+            artifacts = {}
+            for position, (name, candidate) in enumerate(candidates.items()):
+                progress(Progress("save", position, len(candidates), name))
+                samples = _samples(called[name], loops[name], workload.batches[0])
+                artifacts[name] = save_candidate(candidate, samples, folder / str(position), progress)
+            timed = _times(loops, artifacts, workload, folder, rounds=rounds, timeout=timeout, progress=progress)
+    return _comparison(workload, loops, tokens, artifacts, timed, rounds)
+
+
+def _as_called(candidate: Candidate) -> Candidate:
+    # for other threads the models stay in their modes
+    twin: Candidate = candidate if isinstance(candidate, CompiledModel) else Twin(candidate).model
+    return twin
+
+
+def _loop(name: str, candidate: Candidate) -> CompiledSteps | ModelSteps:
+    try:
+        return CompiledSteps(candidate) if isinstance(candidate, CompiledModel) else ModelSteps(candidate)
+    except PrepbenchError as error:
+        raise InputError(f"candidate {name!r}: {error}") from error
+
+
+def _generate(name: str, loop: CompiledSteps | ModelSteps, workload: Generation, index: int) -> Generated:
+    prompt = workload.batches[index]
+    try:
+        return loop.generate(prompt.ids, prompt.mask, workload.new_tokens)
+    except Exception as error:
+        raise InputError(
+            f"candidate {name!r} failed to generate {workload.new_tokens} tokens after prompts[{index}] of shape "
+            f"{tuple(prompt.ids.shape)}: {type(error).__name__}: {str(error).strip().rstrip('.')}. Compile with "
+            "tracing inputs whose cache is empty in some and filled in others, of two batch sizes and lengths."
+        ) from error
+
+
+def _samples(candidate: Candidate, loop: CompiledSteps | ModelSteps, prompt: Prompt) -> list[Sample]:
+    """Calls from which a float model can be captured for generation; none are needed of a compiled one."""
+    if isinstance(loop, CompiledSteps):
+        return []
+    ids = prompt.ids[:1].repeat(1, 11)
+
+    def sample(batch: int, past: int, new: int) -> Sample:
+        with torch.no_grad():
+            cache: Any = candidate(input_ids=ids[:, : past or 1].repeat(batch, 1), use_cache=True).past_key_values
+        if not past:
+            cache = _empty_like(cache, candidate)
+        further = {
+            "attention_mask": torch.ones(batch, past + new, dtype=torch.long),
+            "position_ids": past + torch.arange(new).expand(batch, new),
+            "past_key_values": cache,
+        }
+        given = {name: value for name, value in further.items() if name in loop.takes}
+        return Sample((), {"input_ids": ids[:, :new].repeat(batch, 1), **given})
+
+    # no two sizes or sums of them are the same in all
+    return [sample(2, 0, 5), sample(3, 11, 1), sample(2, 4, 2)]
+
+
+def _empty_like(cache: Any, candidate: Any) -> Any:
+    try:
+        return type(cache)(config=candidate.config)
+    except (TypeError, AttributeError):
+        return type(cache)()
+
+
+def _times(
+    loops: Mapping[str, CompiledSteps | ModelSteps],
+    artifacts: Mapping[str, Artifact],
+    workload: Generation,
+    folder: Path,
+    *,
+    rounds: int,
+    timeout: float | None,
+    progress: ProgressCallback,
+) -> dict[str, _Timed]:
+    """Each candidate generates after all prompts in each round, in a process of its own where it could be saved."""
+    if not rounds:
+        return {name: _Timed([], None, NOT_TIMED) for name in loops}
+    steps = Steps(progress)
+    tensors = [tensor for prompt in workload.batches for tensor in (prompt.ids, prompt.mask)]
+    save_sample(Sample(tuple(tensors)), folder / "inputs")
+    prompts = range(len(workload.batches))
+    with started_workers({name: one.folder for name, one in artifacts.items()}, folder, timeout, steps) as workers:
+        makers = {name: _maker(name, loop, workers.get(name), workload) for name, loop in loops.items()}
+        times: dict[str, list[list[int]]] = {name: [] for name in loops}
+        peaks: dict[str, int | None] = {}
+        for turn in range(-1, rounds):  # the first wakes threads and fills caches
+            for position, (name, make) in enumerate(makers.items()):
+                steps(Progress("time", max(turn, 0) * len(loops) + position, rounds * len(loops), name))
+                made = [make(index) for index in prompts]
+                peaks[name] = made[-1][1]
+                times[name] += [list(one) for one, _ in made] if turn >= 0 else []
+    return {name: _Timed(times[name], peaks[name], OWN_PROCESS if name in workers else THIS_PROCESS) for name in loops}
+
+
+Maker = Callable[[int], tuple[Sequence[int], int | None]]
+
+
+def _maker(name: str, loop: CompiledSteps | ModelSteps, worker: WorkerProcess | None, workload: Generation) -> Maker:
+    if worker is not None:
+        return functools.partial(worker.generated, workload.new_tokens)
+    return lambda index: (_generate(name, loop, workload, index).times_ns, None)
+
+
+def _comparison(
+    workload: Generation,
+    loops: Mapping[str, CompiledSteps | ModelSteps],
+    tokens: Mapping[str, list[torch.Tensor]],
+    artifacts: Mapping[str, Artifact],
+    timed: Mapping[str, _Timed],
+    rounds: int,
+) -> Comparison:
+    reference = next(iter(tokens.values()))
+    calls = {name: _per_token(one.times_ns) for name, one in timed.items()}
+    base = next(iter(calls.values()))
+    rows = []
+    for name, made in tokens.items():
+        agreements = [metrics.token_agreement(one, other) for one, other in zip(made, reference, strict=True)]
+        score, artifact = statistics.fmean(agreements), artifacts[name]
+        rows.append(
+            CandidateResult(
+                name=name,
+                metric=score,
+                change=score - 1.0,
+                p50_ms=percentile(calls[name], 50),
+                p90_ms=percentile(calls[name], 90),
+                speedup=speedup(base, calls[name], rounds),
+                size_bytes=artifact.size_bytes,
+                size_of=artifact.size_of,
+                target=artifact.target,
+                timed_in=timed[name].timed_in,
+                note="; ".join(filter(None, [artifact.note, *_remarks(loops[name], workload)])),
+                times_ms=calls[name],
+                generation=GenerationResult.of(timed[name].times_ns, made, timed[name].peak_bytes),
+            )
+        )
+    count, first = len(workload.batches), workload.batches[0].ids
+    return Comparison(
+        rows=tuple(rows),
+        metric=metrics.token_agreement.__name__,
+        unit="",
+        higher_is_better=True,
+        samples=sum(len(prompt.ids) for prompt in workload.batches),
+        batch_size=len(first),
+        rounds=rounds,
+        threads=torch.get_num_threads(),
+        workload=f"{workload.new_tokens} tokens after {count} prompt{'s' * (count != 1)} of {first.shape[1]} tokens"
+        if count == 1
+        else f"{workload.new_tokens} tokens after each of {count} prompts",
+    )
+
+
+def _per_token(times_ns: list[list[int]]) -> tuple[float, ...]:
+    """Milliseconds of each token but the first; of the first where there is no other."""
+    return tuple(time / 1e6 for times in times_ns for time in times[min(1, len(times) - 1) :])
+
+
+def _remarks(loop: CompiledSteps | ModelSteps, workload: Generation) -> list[str]:
+    remarks = list(workload.remarks)
+    if workload.is_padded and "position_ids" not in loop.takes:
+        remarks.append("prompts are padded and it takes no position_ids, so padding shifts the positions of its tokens")
+    if workload.is_padded and "attention_mask" not in loop.takes:
+        remarks.append("prompts are padded and it takes no attention_mask, so padding is read as text")
+    if not loop.has_cache:
+        remarks.append("it has no cache: each step computes all tokens again")
+    return remarks

@@ -1,0 +1,105 @@
+"""Generation as a workload: what it takes, and what a comparison of candidates that generate says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import prepbench as pb
+from prepbench.errors import InputError, SettingsError
+from prepbench.measure import Generation
+from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return make_model(layers=1)
+
+
+@pytest.fixture(scope="module")
+def compiled(model: Any) -> dict[str, pb.CompiledModel]:
+    return compile_for(model, {name: TARGETS[name] for name in ("ONNX Runtime", "OpenVINO")})
+
+
+def test_all_candidates_generate_what_transformers_generates(model: Any, compiled: Any) -> None:
+    expected = model.generate(PROMPTS, max_new_tokens=8, min_new_tokens=8, do_sample=False)[:, 5:]
+    result = pb.compare({"float32": model, **compiled}, Generation(PROMPTS, new_tokens=8), rounds=2)
+    for row in result.rows:
+        assert row.generation is not None
+        assert row.metric == 1.0
+        assert row.generation.tokens == (tuple(map(tuple, expected.tolist())),)
+        assert row.timed_in == "own process", row.note
+        assert len(row.times_ms) == 2 * 7  # two rounds of seven tokens after the first
+        assert 0 < row.generation.first_token_ms < 1000
+        assert row.generation.tokens_per_second > 0
+        assert row.generation.peak_bytes > 10**7
+    assert "forward" not in vars(model)
+    assert list(result.table().columns[-3:]) == ["first token ms", "tokens per second", "peak MB"]
+    text = repr(result)
+    assert "first ms" in text
+    assert "8 tokens after 1 prompt of 5 tokens, ms per token, batch of 2" in text
+    assert result._repr_mimebundle_()["text/html"]
+
+
+def test_other_tokens_lower_the_agreement(model: Any, compiled: Any) -> None:
+    other = make_model(layers=1)
+    with torch.no_grad():
+        other.lm_head.weight.copy_(other.lm_head.weight.flip(0))
+    prompts = [PROMPTS, {"input_ids": PROMPTS[:1], "attention_mask": torch.ones(1, 5, dtype=torch.long)}]
+    result = pb.compare({"int8": compiled["ONNX Runtime"], "other": other}, Generation(prompts, 4), rounds=0)
+    assert result["other"].metric < 0.5
+    assert result["other"].timed_in == "not timed"
+    assert result["other"].generation is not None
+    assert result["other"].generation.first_token_ms is None
+    assert result.samples == 3
+    assert "–" in repr(result)
+
+
+def test_a_candidate_without_a_cache_says_so(model: Any) -> None:
+    samples = [{"input_ids": PROMPTS}, {"input_ids": PROMPTS[:1, :3].repeat(3, 1)}]
+    plain = pb.compile_model(model, tracing_inputs=[{**one, "use_cache": False} for one in samples])
+    result = pb.compare({"float32": model, "plain": plain}, Generation(PROMPTS, 4), rounds=0)
+    assert result["plain"].metric == 1.0
+    assert "no cache: each step computes all tokens again" in result["plain"].note
+
+
+@pytest.mark.parametrize(
+    ("mask", "note"),
+    [([[0, 1, 1, 1, 1], [1] * 5], "takes no position_ids, so padding shifts"), ([[1] * 5, [1, 1, 1, 1, 0]], "'left'")],
+    ids=["left", "right"],
+)
+def test_padding_that_spoils_positions_is_a_finding(mask: Any, note: str, model: Any, compiled: Any) -> None:
+    prompts = {"input_ids": PROMPTS, "attention_mask": torch.tensor(mask)}
+    found = pb.compare({"ORT": compiled["ONNX Runtime"], "model": model}, Generation(prompts, 2), rounds=0)
+    assert note in found["ORT"].note
+    assert "takes no position_ids" not in found["model"].note
+
+
+@pytest.mark.parametrize(
+    ("prompts", "words"),
+    [
+        (PROMPTS.float(), r"prompts must be a tensor of token numbers .*, got torch.float32. Convert it: prompts.long"),
+        ([PROMPTS, PROMPTS[0]], r"prompts\[1\] must be .* got shape \(5,\). Give one row"),
+        (["a text"], r"prompts\[0\] must be .*tokenizer\(text, return_tensors='pt'\)"),
+        ([], "prompts is empty"),
+        ({"input_ids": PROMPTS, "attention_mask": PROMPTS[:1]}, r"attention_mask'\] must be .* \(2, 5\), got \(1, 5\)"),
+        ({"ids": PROMPTS}, r"prompts\['input_ids'\] must be"),
+    ],
+)
+def test_prompts_of_another_form_are_refused(prompts: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Generation(prompts)
+
+
+def test_what_does_not_generate_is_said(model: Any) -> None:
+    with pytest.raises(SettingsError, match="new_tokens"):
+        Generation(PROMPTS, new_tokens=0)
+    with pytest.raises(InputError, match="a generation is scored by the tokens"):
+        pb.compare({"float32": model}, Generation(PROMPTS, 2), metric=pb.metrics.perplexity)
+    with pytest.raises(InputError, match=r"candidate 'linear' failed to generate 2 tokens after prompts\[0\]"):
+        pb.compare({"linear": torch.nn.Linear(2, 2)}, Generation(PROMPTS, 2))
+    narrow = pb.compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
+    with pytest.raises(InputError, match="candidate 'linear': arguments: no tokens among input"):
+        pb.compare({"linear": narrow}, Generation(PROMPTS, 2))
