@@ -4,6 +4,7 @@ import engine from "engine-script";
 import { unzipped, workerOf } from "./blobs";
 import type { Overlay } from "./generated/document";
 import type { DiagramActions } from "./generated/widgets";
+import { saveChanges } from "./kept";
 import { type Assets, createDiagram, type View } from "./render";
 import { sharedNow } from "./shared";
 
@@ -41,7 +42,13 @@ function ask<K extends keyof DiagramActions>(model: Model, action: K, content: D
       reject(new Error("The kernel did not send the layout engine. Is it busy or gone? Run the cell again."));
     }, 30_000);
     model.on("msg:custom", answered as never);
-    model.send({ action, ...content });
+    try {
+      model.send({ action, ...content });
+    } catch {
+      clearTimeout(timer);
+      model.off("msg:custom", answered as never);
+      reject(new Error("The kernel of this diagram is gone. Run the cell again."));
+    }
   });
 }
 
@@ -81,7 +88,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const keep = <K extends "selected" | "view" | "overlay">(name: K, value: State[K]): void => {
     if (same(model.get(name), value)) return;
     model.set(name, value);
-    model.save_changes();
+    saveChanges(model);
   };
   const colour = async (): Promise<void> => {
     const data = model.get("overlay_data");
