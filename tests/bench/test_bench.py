@@ -84,6 +84,7 @@ def test_listeners_hear_changes_until_they_stop(bench: pb.Bench) -> None:
         (lambda b: b.set_precision("act", "float32"), ["'act'"]),
         (lambda b: b.set_precision("conv", "int3"), ["'int3'", "'int8'"]),
         (lambda b: b.set_target("TPU"), ["'TPU'", "ONNX Runtime"]),
+        (lambda b: b.set_target([pb.OnnxRuntimeDeployment()]), ["one name", "bench.set_targets"]),
         (lambda b: b.set_axis("y", 0, True), ["y", "x"]),
     ],
 )

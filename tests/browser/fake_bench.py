@@ -93,7 +93,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "failures": [failure("layers.3.gate"), failure("router", diff=DIFF, can_fix=True, count=3)],
         "assumptions": ["seq ≤ 512: positions.weight has 512 rows", "B is the same in ids and mask"],
         "leaf_wrap": False,
-        "leaf_label": "What fails runs in PyTorch (leaf modules)",
+        "leaf_label": "Lines that fail run in PyTorch",
         "leaves": [],
         "axes": [
             axis("ids", 0, [2, 3], True, "B", linked=["mask dim 0"], verified="✓ 1, 2, 7"),

@@ -165,8 +165,7 @@ function leavesView(model: BenchModel): HTMLElement {
   const change = (): void => act(model, "set_leaf_wrap", { leaf_wrap: all.checked });
   const all = make("input", { type: "checkbox", change });
   all.checked = model.get("leaf_wrap");
-  const title =
-    "Modules that cannot be captured become leaf modules, which stay in Python. Not every target runs them.";
+  const title = "Lines that cannot be captured become leaves, which stay in Python. Not every target runs them.";
   const switches = shown.map((fqn) => leafSwitch(model, fqn, leaves.includes(fqn)));
   const hint = selected ? [] : [make("p", { class: "pbb-dim" }, "Select a module in the diagram to make it a leaf.")];
   return make(

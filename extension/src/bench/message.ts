@@ -25,12 +25,11 @@ function errorCard(model: BenchModel, { text, troubles, details, can_be_leaf }: 
   const more = troubles.length > TROUBLES ? [make("li", {}, `and ${troubles.length - TROUBLES} more`)] : [];
   const buttons = make("div", { class: "pbb-actions" });
   if (can_be_leaf) {
-    const many = troubles.length === 1 ? "Make it a leaf and compile" : "Make them leaf modules and compile";
+    const label = troubles.length === 1 ? "Run it in PyTorch and compile" : "Run these in PyTorch and compile";
     const click = (): void => {
       act(model, "set_leaf_wrap", { leaf_wrap: true });
       act(model, "compile", {});
     };
-    const label = troubles.length ? many : "Run these in PyTorch and compile";
     buttons.append(make("button", { type: "button", click }, label));
   }
   buttons.append(copyButton(() => [text, details].filter(Boolean).join("\n\n"), "Copy report"));

@@ -12,8 +12,8 @@ from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure
 from prepbench.errors import PrepbenchError
 
-LEAF_LABEL = "What fails runs in PyTorch (leaf modules)"
-"""The words beside the checkbox for leaf modules."""
+LEAF_LABEL = "Lines that fail run in PyTorch"
+"""The words beside the checkbox for leaves."""
 
 _TITLE = 180  # characters
 

@@ -258,7 +258,11 @@ class Choices:
 
     def set_target(self, target: str) -> None:
         """Choose one deployment target by name, e.g. ``"ONNX Runtime"``, or as ``compiled.target`` has it."""
-        check_text("target", target, "ONNX Runtime")
+        if not isinstance(target, str):
+            raise SettingsError(
+                f"target must be one name, got {described(target)}. Write target=\"ONNX Runtime\", or give several, and "
+                "settings of your own, to bench.set_targets([...])."
+            )
         name = DISPLAY_NAMES.get(target, target)
         if name not in TARGETS:
             raise SettingsError(f"target must be one of {', '.join(map(repr, TARGETS))}, got {target!r}.")
@@ -282,7 +286,7 @@ class Choices:
         self._choose(targets=listed)
 
     def set_leaf_wrap(self, leaf_wrap: bool) -> None:
-        """Choose whether modules that cannot be captured become leaf modules (``fullgraph=False``)."""
+        """Choose whether lines that cannot be captured become leaves (``fullgraph=False``)."""
         check_switch("leaf_wrap", leaf_wrap)
         self._choose(leaf_wrap=leaf_wrap)
 

@@ -83,7 +83,7 @@ class BenchState:
         rules: settings by FQN, glob, ``re:`` pattern or class name, as ``layer_quantization_settings`` takes them.
         targets: where to compile for; each is one compile.
         options: the algorithms of quantization.
-        leaf_wrap: whether modules that cannot be captured become leaf modules instead of stopping the compile.
+        leaf_wrap: whether lines that cannot be captured become leaves instead of stopping the compile.
         leaves: modules that are kept as leaf modules, by FQN.
         fixes: failures whose fix is applied, by FQN.
     """

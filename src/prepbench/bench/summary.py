@@ -276,7 +276,7 @@ class BenchSummary:
         failures: what cannot be captured.
         fixes_known: whether changes that work were looked for.
         assumptions: what the graph takes for granted.
-        leaf_wrap: whether modules that cannot be captured become leaf modules.
+        leaf_wrap: whether lines that cannot be captured become leaves.
         leaf_label: the words beside the checkbox for that.
         leaves: modules that are kept as leaf modules.
         axes: every dim of every tensor argument.

@@ -106,7 +106,7 @@ class SetTargetOption:
 
 @dataclass(frozen=True)
 class SetLeafWrap:
-    """Choose whether modules that cannot be captured become leaf modules."""
+    """Choose whether lines that cannot be captured become leaves."""
 
     leaf_wrap: bool
 
