@@ -260,7 +260,7 @@ class Choices:
         """Choose one deployment target by name, e.g. ``"ONNX Runtime"``, or as ``compiled.target`` has it."""
         if not isinstance(target, str):
             raise SettingsError(
-                f"target must be one name, got {described(target)}. Write target=\"ONNX Runtime\", or give several, and "
+                f'target must be one name, got {described(target)}. Write target="ONNX Runtime", or give several, and '
                 "settings of your own, to bench.set_targets([...])."
             )
         name = DISPLAY_NAMES.get(target, target)
