@@ -185,3 +185,76 @@ def test_every_kind_says_when_it_is_right() -> None:
     names: list[Any] = [kind.name for kind in KINDS]
     assert len(set(names)) == len(names)
     assert all(kind.right_if for kind in KINDS)
+
+
+class DividesIntegers(nn.Module):
+    """Integers cannot be divided by zero: the side must not run, and no number in the place of zero would be right."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x, steps):
+        left = x[:, :2].long()
+        if (steps != 0).all():
+            left = torch.stack([left[:, 0] // steps, left[:, 1] // steps], 1)
+        return left + self.fc(x)
+
+
+class DividesOrReturns(DividesIntegers):
+    def forward(self, x, steps):
+        left = x[:, :2].long()
+        if (steps == 0).any():
+            return left, self.fc(x)
+        left = torch.stack([left[:, 0] // steps, left[:, 1] // steps], 1)
+        return left, left * 2.0
+
+
+@pytest.mark.parametrize("kind", [DividesIntegers, DividesOrReturns])
+def test_a_side_that_must_not_run_is_left_to_the_graph(kind: Any) -> None:
+    torch.manual_seed(0)
+    model = kind()
+    samples = [(drawn(1, 3, 4) * 9, torch.tensor([1, 2, 3])), (drawn(2, 4, 4) * 9, torch.tensor([2, 0, 1, 1]))]
+    fixed = pb.fix(model, samples)
+    assert [fix.kind for fix in fixed.applied] == ["a branch whose sides must not both run becomes torch.cond"]
+    assert fixed.passed
+    program = pb.capture(fixed.model, samples).program.module()
+    for x, steps in samples:
+        for other in (steps, torch.zeros_like(steps), torch.ones_like(steps)):
+            torch.testing.assert_close(program(x, other), model(x, other))
+            torch.testing.assert_close(fixed.model(x, other), model(x, other))
+
+
+class LooksUp(nn.Module):
+    """What is looked up lies outside of the table where the side is not taken, if the numbers are far from all seen."""
+
+    def forward(self, x, n):
+        if n.sum() > 3:
+            table = torch.arange(10)
+            x = x * table[n.sum() - 4]
+        return x
+
+
+def test_a_look_up_far_outside_of_what_was_seen_is_harmless() -> None:
+    samples = [(drawn(1, 3, 4), torch.tensor([1, 2, 3])), (drawn(2, 4, 4), torch.tensor([2, 0, 1, 1]))]
+    fixed = pb.fix(LooksUp(), samples)
+    assert fixed.passed
+    x, far = samples[0][0], torch.full((3,), -100)
+    assert torch.equal(fixed.model(x, far), LooksUp()(x, far))
+
+
+class TurnsRound(nn.Module):
+    def forward(self, x):
+        return x.t() if x.sum() > 0 else x.sin() * 2
+
+
+class Doubles(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x * 3
+
+
+def test_results_that_lie_in_memory_in_another_order_are_told() -> None:
+    fixed = pb.fix(TurnsRound(), [drawn(1, 4, 4), -drawn(2, 4, 4).abs()])
+    assert fixed.passed
+    assert "in another order: strides (1, 4) in place of (4, 1) for (4, 4)" in fixed.applied[0].proof
+    assert "order" not in pb.fix(Doubles(), [drawn(1, 4, 4), drawn(2, 3, 4)]).applied[0].proof

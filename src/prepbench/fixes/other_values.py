@@ -126,8 +126,8 @@ def _range(samples: Sequence[Sample]) -> tuple[int, int]:
 
 
 def _integer_changes(low: int, high: int) -> Iterator[Change]:
-    """Other integers: the ends of what was seen, zero, one more, and a draw; bools the other way round."""
-    for value in dict.fromkeys((low, high, 0, 1, low - 1, high + 1, (low + high) // 2)):
+    """Other integers: the ends of what was seen, zero, one and a hundred more, and a draw; bools the other way round."""
+    for value in dict.fromkeys((low, high, 0, 1, low - 1, high + 1, (low + high) // 2, low - 100, high + 100)):
         yield partial(_filled, value=value)
     yield partial(_drawn, low=low, high=high)
     yield lambda t: t.flatten().flip(0).reshape(t.shape) if is_integer(t) else t

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat import pytree
 from prepbench.fixes.facts import Facts, Place
 from prepbench.fixes.trials import (
     OPERATIONS_OF_DERIVED,
@@ -55,6 +56,8 @@ class Proof:
         sides: how many sides of conditions these took.
         errors: how many of the calls raise.
         instead: what the original raises where the change gives NaN or infinity.
+        strides: how results lie in memory otherwise than those of the original. This refuses no change: their values
+            are the same, and within the model the calls have shown that nothing depends on it.
     """
 
     problem: str = ""
@@ -63,6 +66,7 @@ class Proof:
     errors: int = 0
     taken: set[tuple[Place, bool]] = field(default_factory=set)
     instead: str = ""
+    strides: str = ""
 
     @property
     def text(self) -> str:
@@ -74,6 +78,8 @@ class Proof:
             parts.append(f"{self.errors} of them raise as the original does")
         if self.instead:
             parts.append(f"where the original raises {self.instead}, the tensors have a value, such as nan or inf")
+        if self.strides:
+            parts.append(f"results may lie in memory in another order: {self.strides}")
         return ", ".join(parts)
 
 
@@ -117,7 +123,7 @@ def prove(
     proof, caller = Proof(), Caller(changed)
     with_gradients = _chosen_for_gradients(observed)
     for one in observed:
-        problem = _compared(caller, one, is_compiling=False)
+        problem = _compared(caller, one, is_compiling=False, proof=proof)
         if problem in (_REFUSED, _VALUE):
             proof.instead = proof.instead or (_error_text(one.expected.error) if problem == _VALUE else "")
             continue
@@ -157,7 +163,7 @@ def _chosen_for_gradients(observed: Sequence[Observed]) -> set[int]:
     return chosen
 
 
-def _compared(caller: Caller, one: Observed, is_compiling: bool) -> str:
+def _compared(caller: Caller, one: Observed, is_compiling: bool, proof: Proof | None = None) -> str:
     expected = one.expected
     try:
         got = caller.answer(one.trial, is_compiling=is_compiling)
@@ -174,7 +180,25 @@ def _compared(caller: Caller, one: Observed, is_compiling: bool) -> str:
     found = difference(expected.outcome, got.outcome, REWRITTEN)
     if found.equal and not is_compiling:
         found = difference(expected.written, got.written, REWRITTEN, "after the call, parameter ")
+    if found.equal and proof is not None and expected.outcome is not None and got.outcome is not None:
+        proof.strides = proof.strides or _other_strides(expected.outcome.output, got.outcome.output)
     return found.text
+
+
+def _other_strides(expected: Any, got: Any) -> str:
+    """The first result whose elements lie in another order than they did; "" where none does."""
+    pairs = zip(pytree.tree_leaves(expected), pytree.tree_leaves(got), strict=False)
+    for one, other in ((a, b) for a, b in pairs if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        if _visible_strides(one) != _visible_strides(other):
+            return f"strides {tuple(other.stride())} in place of {tuple(one.stride())} for {tuple(one.shape)}"
+    return ""
+
+
+def _visible_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The strides of dims with several entries; those of the others mean nothing."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return ()
+    return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
 
 
 _REFUSED = "refused"

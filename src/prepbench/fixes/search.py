@@ -160,7 +160,8 @@ class Search:
             start_text = steps[0].before.text
             self.sources[found.after.file] = found.after
             self.failures = self._captured()
-            left = [f for f in self.failures if self._is_unsolved(f, wanted, steps)]
+            is_fewer = len(self.failures) < len(failures)
+            left = [f for f in self.failures if self._is_unsolved(f, wanted, steps, is_fewer=is_fewer)]
             if not left:
                 self.applied += [self._as_fix(step) for step in steps]
                 return
@@ -174,7 +175,7 @@ class Search:
         self.sources, self.failures, self.program = start | _unchanged(self.sources, start), failures, program
         self.drafts[self.key(failure)] = reason
 
-    def _is_unsolved(self, failure: Failure, wanted: Key, steps: Sequence[_Step]) -> bool:
+    def _is_unsolved(self, failure: Failure, wanted: Key, steps: Sequence[_Step], *, is_fewer: bool) -> bool:
         """Whether a failure is the one that is to go, or stands at a line that the change has made."""
         if self.key(failure) == wanted:
             return True
@@ -182,6 +183,8 @@ class Search:
         if source is None or failure.source is None or not any(step.after.file == source.file for step in steps):
             return False
         before = next(step.before for step in steps if step.after.file == source.file)
+        if not is_fewer and source.is_new(failure.source.line, before.text):
+            return True
         return failure.source.code not in {line.strip() for line in before.text.splitlines()}
 
     def _as_fix(self, step: _Step) -> Fix:

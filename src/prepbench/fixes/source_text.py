@@ -94,6 +94,12 @@ class SourceText:
                 return min(a + (line - 1 - c), max(b - 1, a)) + 1
         return min(line, len(before))
 
+    def is_new(self, line: int, since: str) -> bool:
+        """Whether a line of the changed text is not one of an earlier text."""
+        before, after = since.splitlines(), self.text.splitlines()
+        blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+        return not any(block.b <= line - 1 < block.b + block.size for block in blocks)
+
     def diff(self, since: str | None = None) -> str:
         """The unified diff of the user's file, or of an earlier ``since``; line numbers are those of the file."""
         before, name = self.original if since is None else since, source_line(self.file, 1).file

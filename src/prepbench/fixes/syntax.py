@@ -157,6 +157,17 @@ def read_names(node: cst.CSTNode | Iterable[cst.CSTNode]) -> set[str]:
     return found
 
 
+def read_first(statements: Sequence[Statement]) -> set[str]:
+    """The names that statements read before they assign them."""
+    found: set[str] = set()
+    stored: set[str] = set()
+    for each in statements:
+        augmented = {name for node in walk_here(each) if isinstance(node, cst.AugAssign) for name in stored_names(node)}
+        found |= (read_names(each) | augmented) - stored
+        stored |= set(stored_names(each))
+    return found
+
+
 class Renamed(cst.CSTTransformer):
     """Gives names other names, or expressions in their place; attributes and keywords stay."""
 

@@ -195,12 +195,18 @@ class Caller:
             stack.enter_context(TimeLimit(seconds))
             if is_compiling:
                 stack.enter_context(patched_here(torch.compiler, "is_compiling", lambda: True))
+                # outside of a graph torch compiles it, which would be the graph's proof, not this one
+                stack.enter_context(patched_here(torch, "cond", _cond))
             try:
                 return Answer(outcome(function, trial.sample, self._model, self._noted), written)
             except Exception as error:
                 return Answer(error=error, is_wanted=_is_wanted(error))
             finally:
                 self.operations = max(self.operations, counted.count)
+
+
+def _cond(condition: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], operands: Any = ()) -> Any:
+    return (if_true if condition else if_false)(*operands)
 
 
 class _Counted(TorchFunctionMode):

@@ -138,8 +138,9 @@ _ERROR_REMEDY = (
     f"tracing cannot follow this line: rewrite it with plain torch operations, {_LEAF_HINT}."
 )
 _LOST_REMEDY = (
-    "Tracing lost where a tensor comes from, as it does with .data, copy.deepcopy and torch.autograd.grad in forward: "
-    f"use .detach(), torch.func.functional_call and torch.func.jvp in their place, {_LEAF_HINT}."
+    "Tracing lost where a tensor comes from, as it does with .data, copy.deepcopy and derivatives in forward: use "
+    ".detach() and torch.func.functional_call in place of the first two, write a derivative out as torch operations, "
+    f"{_LEAF_HINT}."
 )
 _DIFFERS_REMEDY = (
     "The graph was traced on one sample and does not fit the one named here, and no line was found that asks for what "

@@ -8,6 +8,7 @@ from prepbench.fixes.kinds.assigned_data import ASSIGNED_DATA
 from prepbench.fixes.kinds.branches import BRANCHES
 from prepbench.fixes.kinds.checks import CHECKS
 from prepbench.fixes.kinds.chosen_by_number import CHOSEN_BY_NUMBER
+from prepbench.fixes.kinds.conds import CONDS
 from prepbench.fixes.kinds.copies import COPIES
 from prepbench.fixes.kinds.effects import EFFECTS
 from prepbench.fixes.kinds.empty_selections import EMPTY_SELECTIONS
@@ -35,6 +36,7 @@ KINDS: tuple[Kind, ...] = (
     COPIES,
     ROWS,
     TRIES,
+    CONDS,
     ASSIGNED_DATA,
 )
 """Every kind of change, in the order in which they are tried."""

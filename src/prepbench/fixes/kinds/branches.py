@@ -25,6 +25,7 @@ from prepbench.fixes.syntax import (
     expression,
     has_exit,
     orelse_of,
+    read_first,
     read_names,
     replaced,
     small_of,
@@ -240,8 +241,9 @@ class Branches:
         """What the tensors that a side computes with are: themselves, or harmless values where it is not taken."""
         template = "{torch}.where({c}, {x}, {h})" if suffix == "if_true" else "{torch}.where({c}, {h}, {x})"
         found = {}
+        before = read_first(statements) if self.harmless else set()
         for node in walk_here(statements) if self.harmless else ():
-            if not isinstance(node, cst.Name):
+            if not isinstance(node, cst.Name) or node.value not in before:
                 continue
             fact = self.site.fact(node)
             if not fact.is_tensor or any(not _is_number(dtype) for dtype in fact.dtypes):
@@ -266,7 +268,7 @@ class Branches:
             own = [node, *body_of(node.body), *orelse_of(node)]
             outside = replaced(self.site.function.body, dict.fromkeys(own, cst.SimpleStatementLine([cst.Pass()])))
             used |= read_names(outside) | read_names(node.test)
-            used |= _read_first(body_of(node.body)) | _read_first(orelse_of(node))
+            used |= read_first(body_of(node.body)) | read_first(orelse_of(node))
         return used
 
     def _check_has_value(self, name: str, node: cst.If, yes: Side, no: Side) -> None:
@@ -309,17 +311,6 @@ class Branches:
         value = choice(self.site, condition, yes.returned, no.returned)
         made_lines.append(cst.SimpleStatementLine([cst.Return(value)]))
         return _with_comments(node, made_lines)
-
-
-def _read_first(statements: Sequence[Statement]) -> set[str]:
-    """The names that statements read before they assign them."""
-    found: set[str] = set()
-    stored: set[str] = set()
-    for each in statements:
-        augmented = {name for node in walk_here(each) if isinstance(node, cst.AugAssign) for name in stored_names(node)}
-        found |= (read_names(each) | augmented) - stored
-        stored |= set(stored_names(each))
-    return found
 
 
 def _is_nested(side: Sequence[Statement]) -> bool:
