@@ -126,8 +126,9 @@ def _range(samples: Sequence[Sample]) -> tuple[int, int]:
 
 
 def _integer_changes(low: int, high: int) -> Iterator[Change]:
-    """Other integers: the ends of what was seen, zero, one and a hundred more, and a draw; bools the other way round."""
-    for value in dict.fromkeys((low, high, 0, 1, low - 1, high + 1, (low + high) // 2, low - 100, high + 100)):
+    """Other integers: the ends of what was seen, others near and far, and a draw; bools the other way round."""
+    ends = (low, high, 0, 1, low - 1, high + 1, (low + high) // 2, low - 100, high + 100)
+    for value in dict.fromkeys(ends):
         yield partial(_filled, value=value)
     yield partial(_drawn, low=low, high=high)
     yield lambda t: t.flatten().flip(0).reshape(t.shape) if is_integer(t) else t
