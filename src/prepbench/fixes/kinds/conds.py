@@ -115,7 +115,7 @@ def _call(
         if not _is_tensor(site, sides, name):
             raise CannotFix(f"a side assigns {name!r}, which is no tensor before")
     operands = sorted(name for name in before & known if _is_tensor(site, sides, name))
-    functions = []
+    functions: list[str] = []
     for base, body in zip(("if_true", "if_false"), bodies, strict=True):
         name = site.fresh(base, *functions)
         functions.append(name)
