@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from prepbench._torch_compat import pytree
+from prepbench.fixes.counted_calls import CountedCalls
 from prepbench.fixes.other_values import (
     Change,
     changed,
@@ -187,7 +187,7 @@ class Caller:
             TimeLimitReached: it takes too long.
         """
         written: dict[str, torch.Tensor] = {}
-        function, counted = _called(self._model, trial.state, written), _Counted(operations)
+        function, counted = _called(self._model, trial.state, written), CountedCalls(operations)
         if operations is not None:
             function = counted.around(function)
         with contextlib.ExitStack() as stack:
@@ -207,30 +207,6 @@ class Caller:
 
 def _cond(condition: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], operands: Any = ()) -> Any:
     return (if_true if condition else if_false)(*operands)
-
-
-class _Counted(TorchFunctionMode):
-    """Counts the calls of torch, and ends the block when there are too many."""
-
-    def __init__(self, most: float | None) -> None:
-        super().__init__()
-        self.count = 0
-        self._most = most
-
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with its calls counted, and not those which put its state back."""
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return counted
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        if self._most is not None and self.count > self._most:
-            raise TimeLimitReached
-        return function(*args, **(kwargs or {}))
 
 
 def _called(model: torch.nn.Module, state: Change | None, written: dict[str, torch.Tensor]) -> Callable[..., Any]:
