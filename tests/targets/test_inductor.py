@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,9 @@ class Projection(nn.Module):
         return torch.addmm(self.bias, x.flatten(0, 1), self.weight).unflatten(0, x.shape[:2])
 
 
-def both(net: nn.Module, *shape: int, **settings: Any) -> tuple[pb.CompiledModel, pb.CompiledModel]:
+def both(
+    net: nn.Module, *shape: int, layers: Mapping[str, pb.LayerQuantizationSettings] | None = None, **settings: Any
+) -> tuple[pb.CompiledModel, pb.CompiledModel]:
     """The same quantized graph in Inductor and in PyTorch itself."""
     models = [
         pb.compile_model(
@@ -107,6 +109,7 @@ def both(net: nn.Module, *shape: int, **settings: Any) -> tuple[pb.CompiledModel
             calibration_inputs=[noise(16, *shape)],
             deployment_settings=target,
             quantization_settings=pb.QuantizationSettings(**settings),
+            layer_quantization_settings=layers,
             compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
         )
         for target in (pb.InductorDeployment(), pb.EagerDeployment())
@@ -114,27 +117,37 @@ def both(net: nn.Module, *shape: int, **settings: Any) -> tuple[pb.CompiledModel
     return models[0], models[1]
 
 
-@pytest.mark.parametrize(
-    "settings, kernels",
-    [
-        ({"per_channel": False}, 1),
-        ({"weights_num_bits": 4}, 1),
-        ({"activations_symmetric": True}, 1),
-        ({"weights_num_bits": 4, "activations_num_bits": 16}, 0),
-        ({"prefer_weights_only_quantization": True, "weights_symmetric": False}, 0),
-        ({"prefer_weights_only_quantization": True, "weights_num_bits": 4}, 0),
-    ],
-    ids=["per-tensor", "w4", "symmetric", "w4-a16", "weights-only", "w4-only"],
-)
-def test_every_pass_computes_what_the_converted_graph_computes(
-    settings: Any, kernels: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+# settings of a layer, and how many int8 kernels it then takes
+WAYS: list[tuple[dict[str, Any], int]] = [
+    ({"per_channel": False}, 1),
+    ({"weights_num_bits": 4}, 1),
+    ({"activations_symmetric": True}, 1),
+    ({"weights_num_bits": 4, "activations_num_bits": 16}, 0),
+    ({"prefer_weights_only_quantization": True, "weights_symmetric": False}, 0),
+    ({"prefer_weights_only_quantization": True, "weights_num_bits": 4}, 0),
+]
+
+
+class Ways(nn.Module):
+    """A projection for each of ``WAYS``: all in one model, because a compile takes longer than all else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Sequential(Projection(), nn.Tanh()) for _ in WAYS)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [part(x) for part in self.parts]
+
+
+def test_every_pass_computes_what_the_converted_graph_computes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(EagerTarget, "placement", InductorTarget.placement)
-    model, reference = both(nn.Sequential(Projection(), nn.Tanh()), 5, 16, **settings)
+    layers = {f"parts.{n}.0": pb.LayerQuantizationSettings(**settings) for n, (settings, _) in enumerate(WAYS)}
+    model, reference = both(Ways(), 5, 16, layers=layers)
     for batch in (1, 7):
-        expected = reference(noise(batch, 5, 16))
-        assert float((model(noise(batch, 5, 16)) - expected).pow(2).sum() / expected.pow(2).sum()) < 10**-4
-    assert calls_of(model, tmp_path, "qlinear_pointwise") == [kernels]
+        x = noise(batch, 5, 16)
+        for (settings, _), result, expected in zip(WAYS, model(x), reference(x), strict=True):
+            assert float((result - expected).pow(2).sum() / expected.pow(2).sum()) < 10**-4, settings
+    assert calls_of(model, tmp_path, "qlinear_pointwise") == [sum(kernels for _, kernels in WAYS)]
 
 
 class Sums(nn.Module):
