@@ -92,10 +92,17 @@ def _after(**more: Any) -> dict[str, Any]:
     return {**after_run(traits()), **more}
 
 
+_FIXABLE = [
+    failure("router", can_fix=True, diff="-a\n+b", proof="✓ equal on 48 calls", count=3),
+    failure("head.gate", can_fix=True, diff="-c\n+d", proof="✓ equal on 50 calls"),
+    failure("layers.3.gate"),
+]
 _FIXED = [failure("router", can_fix=True, fixed=True, diff="-a\n+b"), failure("layers.3.gate", is_leaf=True)]
 
 STATES = (
     State("capture, failing", "capture"),
+    State("capture, fixes", "capture", {"failures": _FIXABLE}),
+    State("capture, looking", "capture", {"fixes_known": False}),
     State("capture, dealt with", "capture", {"failures": _FIXED, "leaves": ["layers.3.gate"], "selected": "head"}),
     State("capture, empty", "capture", _empty()),
     State("axes", "axes"),
