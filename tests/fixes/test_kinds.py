@@ -258,3 +258,20 @@ def test_results_that_lie_in_memory_in_another_order_are_told() -> None:
     assert fixed.passed
     assert "in another order: strides (1, 4) in place of (4, 1) for (4, 4)" in fixed.applied[0].proof
     assert "order" not in pb.fix(Doubles(), [drawn(1, 4, 4), drawn(2, 3, 4)]).applied[0].proof
+
+
+class WritesRows(nn.Module):
+    """A loop over rows that gathers nothing."""
+
+    def forward(self, x):
+        out = x.clone()
+        for row in range(x.shape[0]):
+            out[row, (x[row] > 0).nonzero()[:, 0]] = 0.0
+        return out
+
+
+def test_a_loop_that_gathers_nothing_is_left_alone() -> None:
+    fixed = pb.fix(WritesRows(), [drawn(1, 2, 4), drawn(2, 3, 4)])
+    assert fixed.passed or fixed.remaining
+    x = drawn(3, 4, 4)
+    assert torch.equal(fixed.model(x), WritesRows()(x))

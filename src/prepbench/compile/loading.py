@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prepbench.checks import check_path, check_switch
+from prepbench.checks import check_function, check_path, check_switch
 from prepbench.compile.artifact import read_manifest
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.compiled import CompiledModel
@@ -22,7 +23,13 @@ from prepbench.targets.base import NO_LEAVES
 from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
 
 
-def load_compiled(folder: str | Path, *, model: Any = None, allow_code: bool = False) -> CompiledModel:
+def load_compiled(
+    folder: str | Path,
+    *,
+    model: Any = None,
+    forward_fn: Callable[..., Any] | None = None,
+    allow_code: bool = False,
+) -> CompiledModel:
     """Read a model that :meth:`CompiledModel.save` wrote; needs neither the original's class nor its code, unless
     parts of it run in Python.
 
@@ -44,13 +51,14 @@ def load_compiled(folder: str | Path, *, model: Any = None, allow_code: bool = F
         folder: what ``save`` wrote.
         model: what was compiled, with its checkpoint loaded, where parts of it run in Python; the message without it
             says which. It is not changed.
+        forward_fn: the one of :func:`compile_model`, where lines of it run in Python, or of methods that only it calls.
         allow_code: also load what is code: the package of a model compiled by Inductor, and programs that call
             operators which somebody registered in this process. Set it for folders that you trust like a program.
 
     Raises:
         ArtifactError: the folder is damaged, incomplete, of another major version, or holds code and ``allow_code``
             is false; or it needs the model, and there is none or another one: a class, a line or a tensor differs.
-        SettingsError: a model is handed in and nothing of it is needed.
+        SettingsError: a model or ``forward_fn`` is handed in and nothing of it is needed.
         MissingPackageError: its target's package is not installed.
 
     Example:
@@ -59,6 +67,7 @@ def load_compiled(folder: str | Path, *, model: Any = None, allow_code: bool = F
     """
     check_path("folder", folder)
     check_switch("allow_code", allow_code)
+    check_function("forward_fn", forward_fn, "forward_fn(model, args, kwargs)", optional=True)
     folder = Path(folder)
     manifest = read_manifest(folder)
     try:
@@ -74,13 +83,13 @@ def load_compiled(folder: str | Path, *, model: Any = None, allow_code: bool = F
         raise ArtifactError(
             f"{folder}: the manifest is damaged ({type(error).__name__}: {sentence(error)}). Save the model again."
         ) from error
-    check_model_given(content, model, folder, allow_code=allow_code)
+    check_model_given(content, model, folder, forward_fn=forward_fn, allow_code=allow_code)
     target.check_available()
     load = partial(load_partitioned, target) if is_partitioned(folder) else target.load
     try:
         with nothing_left(), tracing(), temporary_space():
             texts = [value for value in call_spec.input_constants.values() if isinstance(value, str)]
-            found = None if content is None else load_leaves(content, model, folder, texts)
+            found = None if content is None else load_leaves(content, model, folder, texts, forward_fn)
             operators = NO_LEAVES if found is None else found.operators
             runtime = load(folder, settings, allow_code=allow_code, leaves=operators)
     except PrepbenchError:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import libcst as cst
 import torch
 
 from prepbench.capture.aten.capture import FullGraphError, capture
@@ -291,6 +292,8 @@ class Search:
                 draft = draft or found
         except CannotFix as error:
             return draft or Draft(failure, sentence(error), kind.name)
+        except cst.ParserSyntaxError:  # no kind may keep the others from being tried
+            return draft or Draft(failure, "the change would be no Python", kind.name)
         return draft
 
     def _checked(self, kind: Kind, site: Site, failure: Failure, proposal: Proposal) -> _Step | Draft | None:

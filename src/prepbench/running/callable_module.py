@@ -14,6 +14,7 @@ import torch
 from prepbench.checks import described
 from prepbench.errors import InputError
 from prepbench.inputs import scripted_signature
+from prepbench.running.entered_once import EnteredOnce, as_forward
 
 
 class FunctionModule(torch.nn.Module):
@@ -58,7 +59,7 @@ def as_module(module_or_function: Any) -> torch.nn.Module:
     if isinstance(owner, torch.nn.Module):
         # a shallow copy shares parameters and children, so names stay those of the owner
         clone = copy.copy(owner)
-        clone.__dict__["forward"] = types.MethodType(module_or_function.__func__, clone)
+        clone.__dict__["forward"] = as_forward(types.MethodType(module_or_function.__func__, clone))
         return clone
     return _named(getattr(module_or_function, "__name__", type(module_or_function).__name__))(module_or_function)
 
@@ -79,10 +80,11 @@ def with_forward_fn(module_or_function: Any, forward_fn: Callable[..., Any]) -> 
     original = module.forward
     if isinstance(original, types.MethodType) and original.__self__ is not module:
         original = types.MethodType(original.__func__, module)
-    inner = _Inner(module, original)
+    inner, once = _Inner(module, original), EnteredOnce()
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        return forward_fn(inner, args, kwargs)
+        # a method that it calls may call the model itself
+        return once.call(lambda: forward_fn(inner, args, kwargs), lambda: original(*args, **kwargs))
 
     module.__dict__["forward"] = forward
     return module

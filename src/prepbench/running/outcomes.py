@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.functorch_levels import functorch_levels_kept
 from prepbench.inputs import Sample
 from prepbench.interrupts import interruptible
 from prepbench.patching import output_here, warnings_ignored_here
@@ -19,7 +20,7 @@ from prepbench.running.unchanged import NotedState, detached_copy, own_copy, unc
 
 def run(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Any:
     """The output on one sample, under ``no_grad``, with ``model``, the sample and random state as before afterwards."""
-    with torch.no_grad(), unchanged(model), interruptible():
+    with torch.no_grad(), unchanged(model), functorch_levels_kept(), interruptible():
         # what a model returns may be one of its buffers, which unchanged() resets
         return detached_copy(own_copy(sample).call(function))
 
@@ -56,7 +57,7 @@ def outcome(
     """
     own = own_copy(sample)
     given = {i: leaf for i, leaf in enumerate(pytree.tree_leaves((own.args, own.kwargs))) if _is_tensor(leaf)}
-    with torch.no_grad(), (noted or NotedState(model)).unchanged(), interruptible():
+    with torch.no_grad(), (noted or NotedState(model)).unchanged(), functorch_levels_kept(), interruptible():
         output = detached_copy(own.call(function))
         return Outcome(output, detached_copy(given), detached_copy(dict(model.named_buffers())))
 

@@ -19,7 +19,7 @@ from prepbench.compile.leaves.handed_in import check_module, check_state, set_mo
 from prepbench.compile.leaves.model_leaves import ModelLeaves, needs_of
 from prepbench.compile.leaves.pieces import running
 from prepbench.errors import ArtifactError, PrepbenchError, SettingsError, sentence
-from prepbench.running.callable_module import as_module
+from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.running.check_inputs import check_traced
 from prepbench.running.twin import Twin
 from prepbench.targets import Runtime
@@ -95,13 +95,20 @@ def _check_row(row: Any, where: str) -> None:
         raise ValueError(f"{where}.statements must name a range")
 
 
-def check_model_given(content: Mapping[str, Any] | None, model: Any, folder: Path, *, allow_code: bool) -> None:
-    """Check that a model is handed in where one is needed, and nowhere else.
+def check_model_given(
+    content: Mapping[str, Any] | None, model: Any, folder: Path, *, forward_fn: Any = None, allow_code: bool
+) -> None:
+    """Check that a model is handed in where one is needed, and nowhere else; so ``forward_fn``.
 
     Raises:
         ArtifactError: there is none; the message says what the folder needs.
         SettingsError: there is one for nothing.
     """
+    if forward_fn is not None and (model is None or content is None or not content["forward_fn"]):
+        raise SettingsError(
+            f"forward_fn= is for a model that was compiled with one and is handed in with model=; {folder} needs none: "
+            "call load_compiled without forward_fn=."
+        )
     if model is not None:
         check_traced("model", model)
         if content is None:
@@ -119,7 +126,9 @@ def check_model_given(content: Mapping[str, Any] | None, model: Any, folder: Pat
         )
 
 
-def load_leaves(content: Mapping[str, Any], model: Any, folder: Path, texts: Sequence[str]) -> LoadedLeaves:
+def load_leaves(
+    content: Mapping[str, Any], model: Any, folder: Path, texts: Sequence[str], forward_fn: Any = None
+) -> LoadedLeaves:
     """Register the operators of a saved model. Nothing of the folder is run, and nothing that it names is imported.
 
     Args:
@@ -127,11 +136,13 @@ def load_leaves(content: Mapping[str, Any], model: Any, folder: Path, texts: Seq
         model: handed in; None where every leaf is an exported piece.
         folder: has the pieces.
         texts: those that each call of the loaded model has to give.
+        forward_fn: how the model is called; only functions that it or a forward leads to are looked for.
 
     Raises:
         ArtifactError: the model is not the one that was compiled, or the content is damaged.
     """
-    twin = None if model is None else as_module(Twin(model).model)
+    called = model if forward_fn is None else with_forward_fn(model, forward_fn)
+    twin = None if model is None else as_module(Twin(called).model)
     if twin is not None:
         set_modes(twin, content["training"])
         check_state(twin, content["state"])
@@ -143,6 +154,11 @@ def load_leaves(content: Mapping[str, Any], model: Any, folder: Path, texts: Seq
         made = [_definition(row, name, base) for row, name in zip(rows, names, strict=True)]
     except PrepbenchError as error:
         if isinstance(error, ArtifactError):
+            if content["forward_fn"] and forward_fn is None:
+                raise ArtifactError(
+                    f"{sentence(error)} It was compiled with a forward_fn: if the lines are reached through that one "
+                    "only, hand it in, too, with forward_fn=."
+                ) from error
             raise
         _damaged(folder, error)
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -157,7 +173,7 @@ def load_leaves(content: Mapping[str, Any], model: Any, folder: Path, texts: Seq
     live_names = [f"{each.namespace}.{str(each).split('.')[1]}" for each in live]
     known = {row["operator"]: name for row, name in zip(rows, live_names, strict=True)}
     here = [{**row, "operator": known[row["operator"]]} for row in rows]
-    whole = None if content["forward_fn"] else twin
+    whole = None if content["forward_fn"] and forward_fn is None else twin
     leaves = ModelLeaves(whole, {**content, "operators": here}, pieces, "", needs_of(content), operators.keep_alive)
     return LoadedLeaves(leaves, known)
 

@@ -185,7 +185,7 @@ def _appended(last: Statement) -> tuple[str, Any]:
 
 def _is_empty_list(each: Statement, name: str) -> bool:
     small = small_of(each)
-    return isinstance(small, cst.Assign) and same(small, cst.parse_statement(f"{name} = []"))
+    return bool(name) and isinstance(small, cst.Assign) and same(small, cst.parse_statement(f"{name} = []"))
 
 
 def _check_steps(site: Site, steps: Sequence[Statement], after: Sequence[Statement], loop: cst.For) -> None:
