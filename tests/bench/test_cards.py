@@ -59,7 +59,7 @@ def test_a_long_error_has_a_short_title_and_all_of_it_folded() -> None:
         (None, (), (), True, ""),
         (1.2, (), (), True, ""),
         (0.5, ("a", "b"), (), True, "2 operators in PyTorch"),
-        (0.5, (), ("gate",), True, "1 leaf module in Python"),
+        (0.5, (), ("gate",), True, "1 leaf in Python"),
         (0.5, (), (), True, "between int8 and float"),
         (0.5, (), (), False, "calling the target"),
     ],

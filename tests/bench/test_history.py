@@ -203,6 +203,6 @@ def test_each_choice_that_differs_is_told_with_both_sides(bench: pb.Bench) -> No
     assert [(row.what, row.first, row.second) for row in rows] == [
         ("0", "–", "int4 weights"),
         ("input dim 0", "dynamic", "static"),
-        ("Leaf modules", "off", "on: 2"),
+        ("Leaves", "off", "on: 2"),
     ]
     assert setting_rows(before, before) == ()

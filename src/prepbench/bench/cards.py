@@ -121,7 +121,7 @@ def slower_because(speedup: float | None, *, fallbacks: Iterable[str], leaves: I
     if in_pytorch:
         return f"Slower: it waits for {in_pytorch} operator{'s' * (in_pytorch != 1)} in PyTorch."
     if in_python:
-        return f"Slower: it waits for {in_python} leaf module{'s' * (in_python != 1)} in Python."
+        return f"Slower: it waits for {in_python} {'leaves' if in_python != 1 else 'leaf'} in Python."
     if quantized:
         return "Slower: converting between int8 and float takes longer here than int8 saves, as in small models."
     return "Slower: calling the target takes longer here than it saves, as in small models."

@@ -42,7 +42,7 @@ class QueuedRun:
         """A run with these choices, which mean this for each layer of a model whose floats are called ``base``."""
         targets = tuple(map(display_name, state.targets))
         said = [precision_words(explained), axes_words(state.axes)]
-        said += ["leaf modules"] if not state.fullgraph else []
+        said += ["leaves"] if not state.fullgraph else []
         said += [f"{len(state.fixes)} fix{'es' * (len(state.fixes) != 1)}"] if state.fixes else []
         return cls(uuid.uuid4().hex[:12], precision_label(explained, base), targets, " · ".join(said), state)
 

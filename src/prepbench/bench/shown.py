@@ -99,7 +99,7 @@ def _settings(state: BenchState, summary: BenchSummary) -> tuple[Fact, ...]:
     facts += [Fact(name, str(value)) for name, value in changed if value != getattr(standard, name)]
     leaves = ", ".join(name or "the model itself" for name in state.leaves)
     facts += [Fact("Leaf modules", leaves)] if leaves else []
-    facts += [Fact("What cannot be captured", "becomes a leaf module")] if state.leaf_wrap else []
+    facts += [Fact("What cannot be captured", "becomes a leaf")] if state.leaf_wrap else []
     fixes = ", ".join(name or "the model itself" for name in state.fixes)
     facts += [Fact("Rewritten", fixes)] if fixes else []
     facts += [Fact("Results", summary.stale)] if summary.stale else []
@@ -112,7 +112,7 @@ def _target(settings: DeploymentSettings) -> str:
 
 
 def _failure(failure: FailureSummary) -> ShownFailure:
-    state = "fixed" if failure.fixed else "a leaf module" if failure.is_leaf else ""
+    state = "fixed" if failure.fixed else "a leaf" if failure.is_leaf else ""
     name = failure.fqn + (f" and {failure.count - 1} more" if failure.count > 1 else "")
     return ShownFailure(name, failure.type, failure.title, failure.place, failure.code, failure.remedy, state)
 

@@ -189,7 +189,7 @@ class BenchState:
         said += axes[:3] + ([f"and {len(axes) - 3} more dims"] if len(axes) > 3 else [])
         if other.fullgraph != self.fullgraph or other.leaves != self.leaves:
             listed = f": {', '.join(other.leaves)}" if other.leaves else ""
-            said.append("leaf modules were " + ("off" if other.fullgraph else f"on{listed}"))
+            said.append("leaves were " + ("off" if other.fullgraph else f"on{listed}"))
         said += ["the algorithms were others"] if other.options != self.options else []
         said += ["other fixes were applied"] if other.fixes != self.fixes else []
         return tuple(said)

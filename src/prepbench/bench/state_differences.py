@@ -28,7 +28,7 @@ def setting_rows(first: BenchState, second: BenchState) -> tuple[DifferenceRow, 
         *_pairs(_axes(first), _axes(second)),
         *_pairs(_fields(first.options), _fields(second.options)),
         *_target_options(first, second),
-        ("Leaf modules", _leaves(first), _leaves(second)),
+        ("Leaves", _leaves(first), _leaves(second)),
         ("Fixes", _listed(first.fixes), _listed(second.fixes)),
     ]
     return tuple(DifferenceRow(what, one, other) for what, one, other in found if one != other)

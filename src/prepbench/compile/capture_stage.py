@@ -33,7 +33,7 @@ class Wanted:
         axes: which dims are dynamic.
         leaves: names of the modules to keep as leaf modules.
         fullgraph: whether modules that cannot be captured are an error.
-        is_plan: whether the graph is only looked at, so that leaf modules are allowed, but not in its place.
+        is_plan: whether the graph is only looked at, so that leaves are allowed, but not in its place.
         own_weights: whether the program gets copies of the weights.
         keeps_mode: whether the model is captured in the mode that it is in.
     """
@@ -51,7 +51,7 @@ class Wanted:
 
     @property
     def one_graph(self) -> bool:
-        """Whether leaf modules that nobody chose are an error."""
+        """Whether leaves that nobody chose are an error."""
         return self.fullgraph and not self.is_plan
 
 
@@ -107,7 +107,7 @@ def _key(wanted: Wanted) -> CaptureKey | None:
 
 
 def _captured(wanted: Wanted) -> Captured | Failure:
-    """The graph; or why the whole model would be one leaf module, where leaf modules are allowed."""
+    """The graph; or why the whole model would be one leaf module, where leaves are allowed."""
     try:
         captured = capture(
             wanted.twin.model,

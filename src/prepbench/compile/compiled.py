@@ -102,7 +102,7 @@ class CompiledModel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; raises ``InputError`` for a call that has another form than the tracing inputs, or fails.
 
-        Where a leaf module returns another structure than on the tracing inputs, which no graph can express, the
+        Where a leaf returns another structure than on the tracing inputs, which no graph can express, the
         whole call is repeated in Python, if the model is there: a loaded one has it if it was handed in.
 
         Integers that index a table are checked where they are inputs. Other numbers are not looked at: layers with

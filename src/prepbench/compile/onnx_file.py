@@ -42,7 +42,7 @@ def export_onnx_file(
     """Write the file beside its place, then move it there."""
     if report.leaves:
         raise TargetError(
-            "A model with leaf modules cannot be written as ONNX, because they call back into Python: "
+            "A model with leaves cannot be written as ONNX, because they call back into Python: "
             f"{', '.join(leaf or 'the model itself' for leaf in report.leaves)}."
         )
     with tracing(), typed_errors(path), temporary_space(), folder_beside(path) as folder:

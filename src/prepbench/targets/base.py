@@ -34,8 +34,8 @@ class Lowering:
         input_names: a name for each of its inputs, e.g. ``"input_ids"``.
         output_names: a name for each of its outputs, e.g. ``"logits"``.
         dimension_names: readable names of the dynamic sizes, by the symbols in the program.
-        leaves: the leaf modules in it, each of which is one operator.
-        keep_alive: what the operators of leaf modules call; held as long as the program runs.
+        leaves: those in it, modules and lines, each of which is one operator.
+        keep_alive: what the operators of leaves call; held as long as the program runs.
         progress: called with the progress of long stages.
         programs: what was derived from graphs of the same form before; None where nothing is kept.
     """
@@ -79,7 +79,7 @@ class Target(ABC):
         settings_type: the settings that choose this target.
         packages: what must be importable, by the names under which pip installs it.
         extra: the extra of prepbench that installs the packages; empty where prepbench itself requires them.
-        runs_leaves: whether it can run leaf modules, which call back into this process's Python.
+        runs_leaves: whether it can run leaves, which call back into this process's Python.
         placement: where it wants quantizers, and which bits it has.
         types_without_kernels: floating types that it computes in float32, because it has no kernels of them.
     """

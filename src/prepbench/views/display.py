@@ -58,7 +58,7 @@ def collection_bundle(collection: Any) -> dict[str, Any]:
 
 
 def captured_bundle(captured: Any) -> dict[str, Any]:
-    """A captured ATen graph, with a row for each leaf module."""
+    """A captured ATen graph, with a row for each leaf."""
     return _bundle(captured.document(), captured.leaves, repr(captured), "ATen graph")
 
 

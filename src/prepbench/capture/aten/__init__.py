@@ -1,1 +1,1 @@
-"""ATen graphs: exported programs, with leaf modules as custom operators."""
+"""ATen graphs: exported programs, with leaves as custom operators."""

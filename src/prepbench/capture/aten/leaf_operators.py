@@ -1,4 +1,4 @@
-"""The operator that stands for a leaf module: its fake implementation is learned, its real one calls it."""
+"""The operator that stands for a leaf: its fake implementation is learned, its real one calls it."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ class LeafOperators:
 
 
 def is_leaf_operator(target: Any) -> bool:
-    """Whether the target of a graph node is a leaf module's operator."""
+    """Whether the target of a graph node is a leaf's operator."""
     return isinstance(target, OpOverload) and target.namespace.startswith(_NAMESPACE)
 
 

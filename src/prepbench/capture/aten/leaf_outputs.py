@@ -1,4 +1,4 @@
-"""The outputs of a leaf module as those of one operator, which takes and returns nothing but tensors."""
+"""The outputs of a leaf as those of one operator, which takes and returns nothing but tensors."""
 
 from __future__ import annotations
 

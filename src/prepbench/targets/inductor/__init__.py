@@ -1,4 +1,4 @@
-"""PyTorch's Inductor on the CPU: compiled ahead of time, or just in time where leaf modules call back into Python."""
+"""PyTorch's Inductor on the CPU: compiled ahead of time, or just in time where leaves call back into Python."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class AheadOfTime(Runtime):
 
 
 class JustInTime(Runtime):
-    """``torch.compile`` of a program with leaf modules, which call back into the Python of this process."""
+    """``torch.compile`` of a program with leaves, which call back into the Python of this process."""
 
     def __init__(self, program: torch.export.ExportedProgram, keep_alive: object = None) -> None:
         self._program = program
         self._keep_alive = keep_alive
-        # leaf modules may keep state, and may run a compiled model themselves
+        # leaves may keep state, and may run a compiled model themselves
         self._lock = threading.RLock()
         self._compiled = torch.compile(fit_to_inductor(program).module(check_guards=False), dynamic=True)
         self._has_run = False
