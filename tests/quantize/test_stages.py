@@ -203,3 +203,10 @@ def test_torchao_is_loaded_by_the_first_quantization_and_not_before() -> None:
     code = "import sys, prepbench.quantize; print('torchao' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_quantizing_draws_no_numbers_from_the_generator_of_all_threads(quantize: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    state = torch.get_rng_state()
+    assert "q" in quantize(model, [torch.ones(2, 4)]).operators()
+    assert torch.equal(torch.get_rng_state(), state)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.generators import Draws
 from prepbench.errors import InputError, MetricError
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
@@ -125,6 +126,7 @@ class Scores:
         self._metric = metric
         self.samples = 0
         self._scores: dict[str, Score] = {name: self._new_score() for name in candidates}
+        self._draws: dict[str, bool] = {}
 
     def _new_score(self) -> Score:
         if self._metric is None or self.is_sqnr:
@@ -159,7 +161,9 @@ class Scores:
         """
         reference = None
         for position, (name, candidate) in enumerate(self._candidates.items()):
-            output = run(name, candidate, batch)
+            if name not in self._draws:
+                self._draws[name] = draws(name, candidate, batch)
+            output = run(name, candidate, batch, is_seeded=self._draws[name])
             if position == 0:
                 reference = output
             target = batch.target if takes_targets(self._metric) else reference
@@ -180,12 +184,20 @@ def takes_targets(metric: metrics.Metric | None) -> bool:
     return metric is not None and not (totals is not None and totals.against_reference)
 
 
-def run(name: str, candidate: Candidate, batch: Batch) -> Any:
-    """The candidate's output on a copy of the batch, with the same random numbers for every candidate."""
+def draws(name: str, candidate: Candidate, batch: Batch) -> bool:
+    """Whether a candidate draws random numbers; a generator that nobody draws from need not be seeded."""
+    found = Draws()
+    with found:
+        run(name, candidate, batch)
+    return found.seen
+
+
+def run(name: str, candidate: Candidate, batch: Batch, *, is_seeded: bool = False) -> Any:
+    """The candidate's output on a copy of the batch; with ``is_seeded`` all candidates draw the same numbers."""
     # a forward that changes its input in place must not change what the next candidate gets
     sample = own_copy(batch.sample)
     try:
-        with torch.no_grad(), numbers_kept(seed=batch.sample.index):
+        with torch.no_grad(), numbers_kept(seed=batch.sample.index if is_seeded else None):
             return sample.call(candidate)
     except Exception as error:
         shapes = ", ".join(_shape(leaf) for leaf in pytree.tree_leaves((sample.args, sample.kwargs)))

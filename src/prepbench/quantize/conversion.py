@@ -23,7 +23,11 @@ def convert(observed: Observed) -> fx.GraphModule:
         if getattr(observer, "scheme", None) is not None and observer.scheme.block_size:
             observer.convert = functools.partial(_convert_blocks, observer)
     # It looks for batch norms of quantization-aware training, which are never here, by exporting patterns for seconds.
-    with patched_here(pt2e().qat_utils, "_fold_conv_bn_qat_helper", lambda graph, *_, **__: graph):
+    drawn = functools.partial(torch.randn, generator=torch.Generator())  # examples for these patterns, drawn even so
+    with (
+        patched_here(torch, "randn", drawn),
+        patched_here(pt2e().qat_utils, "_fold_conv_bn_qat_helper", lambda graph, *_, **__: graph),
+    ):
         converted = pt2e().convert_pt2e(observed.graph)
     assert isinstance(converted, fx.GraphModule)
     # afterwards, because it runs what depends on constants alone, which includes writes to buffers

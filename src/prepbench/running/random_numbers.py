@@ -1,7 +1,8 @@
 """Random numbers as they were after a run.
 
 All threads share the generators of torch, NumPy and Python. So only what was used is put back, and a generator that
-somebody else seeded meanwhile keeps its seed.
+somebody else seeded meanwhile keeps its seed, also where it is the one that it had. Which thread drew a number nobody
+can tell: what others draw without seeding while a block draws they may draw again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prepbench._torch_compat.generators import generator_kept
+from prepbench._torch_compat.generators import generator_kept, is_drawn_from
 from prepbench.patching import undoing
 
 
@@ -22,7 +23,7 @@ from prepbench.patching import undoing
 def numbers_kept(devices: Sequence[int] = (), *, seed: int | None = None) -> Iterator[None]:
     """After the block the generators go on where they were before it.
 
-    A forward that seeds torch's generator itself leaves it seeded, as it does in eager mode.
+    A forward that seeds a generator itself leaves it seeded, as it does in eager mode.
 
     Args:
         devices: indices of the CUDA devices whose generators are kept, too.
@@ -50,7 +51,8 @@ def _python_kept() -> Callable[[], None]:
     state = random.getstate()
 
     def put_back() -> None:
-        if random.getstate() != state:
+        now = random.getstate()
+        if now != state and is_drawn_from(state[1], now[1]):
             random.setstate(state)
 
     return put_back
@@ -60,8 +62,10 @@ def _numpy_kept() -> Callable[[], None]:
     state: Any = np.random.get_state()
 
     def put_back() -> None:
-        name, keys, *rest = np.random.get_state()
-        if (name, *rest) != (state[0], *state[2:]) or not np.array_equal(keys, state[1]):
+        now: Any = np.random.get_state()
+        if now[0] != state[0] or (now[2:] == state[2:] and np.array_equal(now[1], state[1])):
+            return
+        if is_drawn_from([*state[1], state[2]], [*now[1], now[2]]):
             np.random.set_state(state)
 
     return put_back
