@@ -122,7 +122,7 @@ def _outcome(question: dict[str, str], results: dict[str, Any]) -> dict[str, Any
 
     started = time.monotonic()
     try:
-        found = _read_folder(question["folder"]) if "folder" in question else _read_document(_text(question["file"]))
+        found = _read_folder(question["folder"]) if "folder" in question else _read(question["kind"], question["file"])
         outcome = "equal" if same(found, results[question["kind"]]) else "other"
         said = ""
     except PrepbenchError as error:
@@ -154,7 +154,8 @@ def main() -> None:
         if "intact" in question:
             place = question["intact"]
             try:
-                results[question["kind"]] = (_read_folder if Path(place).is_dir() else _read_text)(place)
+                is_folder = Path(place).is_dir()
+                results[question["kind"]] = _read_folder(place) if is_folder else _read(question["kind"], place)
                 answer: dict[str, Any] = {"outcome": "ready"}
             except PrepbenchError as error:  # machine code, which is not loaded
                 results[question["kind"]] = None
@@ -165,8 +166,10 @@ def main() -> None:
         replies.flush()
 
 
-def _read_text(file: str) -> Any:
-    return _read_document(_text(file))
+def _read(kind: str, file: str) -> Any:
+    from tests.stress import bench_files
+
+    return bench_files.read(kind, file) if kind in (bench_files.BENCH, bench_files.JOURNAL) else _read_document(_text(file))
 
 
 if __name__ == "__main__":

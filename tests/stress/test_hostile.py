@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.stress import damage, saved
+from tests.stress import bench_files, damage, saved
 from tests.stress.reader import Reader
 
 Row = dict[str, Any]
@@ -95,6 +95,13 @@ def _check_documents(seed: int, count: int, limit: float, place: Path) -> None:
     _check(_attacked_documents(files, place, random.Random(seed)), files, count, limit, place)
 
 
+def _check_benches(seed: int, count: int, limit: float, place: Path) -> None:
+    sys.__stdout__.write(f"\nseed {seed}, benches and journals")
+    (place / "intact").mkdir()
+    files = bench_files.save(place / "intact")
+    _check(bench_files.attacked(files, place, random.Random(seed)), files, count, limit, place)
+
+
 # a machine that runs many tests at once takes longer than the 5 s that the long form asks for
 
 
@@ -104,6 +111,16 @@ def test_hostile_folders_are_refused(tmp_path: Path) -> None:
 
 def test_hostile_documents_are_refused(tmp_path: Path) -> None:
     _check_documents(seed=0, count=40, limit=30, place=tmp_path)
+
+
+def test_hostile_benches_are_refused(tmp_path: Path) -> None:
+    _check_benches(seed=0, count=40, limit=30, place=tmp_path)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+def test_many_hostile_benches(tmp_path: Path) -> None:
+    _check_benches(seed=1, count=500, limit=5, place=tmp_path)
 
 
 @pytest.mark.stress
