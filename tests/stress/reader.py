@@ -169,7 +169,11 @@ def main() -> None:
 def _read(kind: str, file: str) -> Any:
     from tests.stress import bench_files
 
-    return bench_files.read(kind, file) if kind in (bench_files.BENCH, bench_files.JOURNAL) else _read_document(_text(file))
+    return (
+        bench_files.read(kind, file)
+        if kind in (bench_files.BENCH, bench_files.JOURNAL)
+        else _read_document(_text(file))
+    )
 
 
 if __name__ == "__main__":

@@ -8,16 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from prepbench._torch_compat.modes import TorchDispatchMode
+from prepbench._torch_compat.twisters import BLOCKS, WORDS, is_drawn_from
 from prepbench.patching import only_here, patched_here, patched_item, undoing
-
-_WORDS = 624  # of a Mersenne Twister, drawn one after the other and then made anew all at once
-_BLOCKS = 1600
-"""How far a generator is followed: a million numbers, which takes some milliseconds."""
 
 
 def generator_kept(generator: torch.Generator, seed: int | None = None) -> Callable[[], None]:
@@ -52,13 +47,13 @@ def _is_seeded_again(now: torch.Tensor, state: torch.Tensor, seed: int) -> bool:
         return False
     (table_now, drawn_now), (table_then, drawn_then) = places  # type: ignore[misc]
     own = torch.Generator().manual_seed(seed)
-    for _ in range(_BLOCKS):
+    for _ in range(BLOCKS):
         table, _ = _place(own.get_state())  # type: ignore[misc]
         if torch.equal(table, table_now):
             return drawn_now < drawn_then if torch.equal(table, table_then) else True
         if torch.equal(table, table_then):
             return False
-        torch.empty(_WORDS, dtype=torch.int32).random_(generator=own)
+        torch.empty(WORDS, dtype=torch.int32).random_(generator=own)
     return False
 
 
@@ -67,9 +62,9 @@ def _place(state: torch.Tensor) -> tuple[torch.Tensor, int] | None:
 
     The state holds the seed, two counters, the number of draws from the table, and the table, each in 8 bytes.
     """
-    if state.numel() < 8 * (3 + _WORDS):
+    if state.numel() < 8 * (3 + WORDS):
         return None
-    words = state[: 8 * (3 + _WORDS)].view(torch.int64)
+    words = state[: 8 * (3 + WORDS)].view(torch.int64)
     return words[3:], int(words[2])
 
 
@@ -122,40 +117,3 @@ def _setting_pythons(original: Callable[[Any], None]) -> Callable[[Any], None]:
             original(state)
 
     return setstate
-
-
-def is_drawn_from(then: Any, now: Any) -> bool:
-    """Whether a Mersenne Twister came from one state to another by drawing, not by a seed.
-
-    Args:
-        then: its table, and how many of its numbers were drawn before the table is made anew.
-        now: the same, later.
-    """
-    table, wanted = (np.asarray(each[:_WORDS], dtype=np.uint32) for each in (then, now))
-    if np.array_equal(table, wanted):
-        return bool(now[_WORDS] >= then[_WORDS])
-    follower = np.random.RandomState()
-    follower.set_state(("MT19937", table, _WORDS, 0, 0.0))
-    for _ in range(_BLOCKS):
-        follower.bytes(4 * _WORDS)
-        state: Any = follower.get_state()
-        if np.array_equal(state[1], wanted):
-            return True
-    return False
-
-
-class Draws(TorchDispatchMode):
-    """Inside the block: whether this thread draws from torch's generators.
-
-    Attributes:
-        seen: whether it did.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: bool = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.seen = True
-        return func(*args, **(kwargs or {}))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench._torch_compat.generators import Draws
+from prepbench._torch_compat.draws import Draws
 from prepbench.errors import InputError, MetricError
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled

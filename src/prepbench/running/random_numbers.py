@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from prepbench._torch_compat.generators import generator_kept, is_drawn_from
+from prepbench._torch_compat.generators import generator_kept
+from prepbench._torch_compat.twisters import is_drawn_from
 from prepbench.patching import undoing
 
 
