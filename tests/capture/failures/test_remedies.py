@@ -205,7 +205,24 @@ class SumsWithMask(nn.Module):
         return torch.where(x > 0, x * x, 0).sum()
 
 
+class StopsEarly(nn.Module):
+    def forward(self, x):
+        for _ in range(4):
+            if x.abs().max() < 1:
+                break
+            x = x / 2
+        return x
+
+
+class StopsWithMask(nn.Module):
+    def forward(self, x):
+        for _ in range(4):
+            x = torch.where(x.abs().max() < 1, x, x / 2)
+        return x
+
+
 CASES = [
+    (StopsEarly, StopsWithMask, "data-dependent branch", "fixed number of times"),
     (LoopsOverMask, SumsWithMask, "data-dependent branch", "whole tensor"),
     (ReturnsIterator, ReturnsTuple, "unsupported output type", "Return tensors, numbers, None, or tuples"),
     (Solves, SolvesByInverse, "data-dependent shape", "torch.linalg.pinv in place of lstsq"),

@@ -76,7 +76,8 @@ def _remedy_of_branch(place: tuple[str, int], remedy: str) -> str:
     is_check = here.startswith("assert") or (here.startswith(("if ", "elif ")) and following.startswith("raise"))
     if is_check:
         return CHECK_REMEDY
-    if here.startswith("while "):
+    ends_loop = following.startswith("break") or here.endswith(": break")
+    if here.startswith("while ") or (here.startswith(("if ", "elif ")) and ends_loop):
         return LOOP_REMEDY
     return VALUES_REMEDY if re.match(_LOOP, here) else remedy
 
