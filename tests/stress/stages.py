@@ -16,6 +16,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.jobs import ProgressCallback
+from tests.compile.leaf_models import Branching
 from tests.stress.models import Small, capture, prepare, same, samples, trace
 
 
@@ -66,7 +67,7 @@ class Files:
         for name in ("model.onnx", "page.html", "model.graph.json"):
             (place / name).write_text("old")
         self._temporary = self._kept()
-        self._names = sorted(os.listdir(place))
+        self._names = sorted([*os.listdir(place), "benches"])
 
     def save(self, model: nn.Module, progress: ProgressCallback) -> Any:
         self._new.save(self._place / "model")
@@ -108,6 +109,62 @@ class Files:
         return {name for name in os.listdir(self._place / "temporary") if name.startswith("prepbench-")}
 
 
+class Benches:
+    """A saved bench, its report, and a partly compiled model, with their files."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place / "benches"
+        self._place.mkdir()
+        self._branching = Branching().eval()
+        wide = [torch.linspace(-1, 1, 8 * size).reshape(size, 8) for size in (2, 5)]
+        self._wide = wide
+        self._leaves = pb.compile_model(
+            self._branching, tracing_inputs=wide, deployment_settings=pb.EagerDeployment(), fullgraph=False
+        )
+        self._leaves.save(self._place / "leaves")
+        self._bench = pb.Bench(Small(1).eval(), calibration_inputs=samples())
+        self._bench.set_target("PyTorch eager")
+        self._bench.compile()
+        self._bench.save(self._place / "net.bench.json")
+        self._bench.report(self._place / "net.html")
+        self._names = sorted(os.listdir(self._place))
+
+    def save_leaves(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        self._leaves.save(self._place / "leaves")
+        return sorted(os.listdir(self._place / "leaves"))
+
+    def load_leaves(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        loaded = pb.load_compiled(self._place / "leaves", model=self._branching)
+        return [loaded(x) for x in self._wide]
+
+    def save_bench(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        return str(self._bench.save(self._place / "net.bench.json"))
+
+    def load_bench(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        back = pb.Bench.load(self._place / "net.bench.json", model=Small(1).eval(), calibration_inputs=samples())
+        return [run.id for run in back.runs]
+
+    def report(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        return str(self._bench.report(self._place / "net.html"))
+
+    def fix(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        fixed = pb.fix(self._branching, self._wide, progress=progress)
+        return fixed.model(self._wide[0]).shape
+
+    def problems(self) -> list[str]:
+        """What is damaged or left over."""
+        gc.collect()
+        ids = [run.id for run in self._bench.runs]
+        found = [] if self.load_bench(self._branching, lambda step: None) == ids else ["the saved bench is another one"]
+        if not same(self.load_leaves(self._branching, lambda step: None), [self._branching(x) for x in self._wide]):
+            found.append("the saved model with leaves is another one")
+        if not (self._place / "net.html").read_text().rstrip().endswith("</html>"):
+            found.append("the report is cut")
+        if names := sorted(set(os.listdir(self._place)) ^ set(self._names)):
+            found.append(f"left over or lost: {names}")
+        return found
+
+
 def _children() -> list[str]:
     """Processes of ours that still run; Inductor's and Python's own helpers are none of them."""
     found = []
@@ -121,13 +178,15 @@ def _children() -> list[str]:
 
 def all_stages(place: Path, model: nn.Module) -> tuple[Stage, ...]:
     """The stages; those that write do so in ``place``."""
-    files = Files(place, model)
+    files, benches = Files(place, model), Benches(place)
+    later = ("save_leaves", "load_leaves", "save_bench", "load_bench", "report", "fix")
     quiet: dict[str, Callable[[nn.Module], Any]] = {"trace": trace, "capture": capture, "prepare": prepare}
     parts = ("capture", "insert observers", "calibrate", "measure", "convert", "lower")
     return (
         *(Stage(name, lambda model, progress, run=run: run(model)) for name, run in quiet.items()),
         *(Stage(f"compile: {part}", _compile, part, files.problems) for part in parts),
         *(Stage(name, getattr(files, name), None, files.problems) for name in ("save", "export", "html", "compare")),
+        *(Stage(name, getattr(benches, name), None, benches.problems) for name in later),
     )
 
 
