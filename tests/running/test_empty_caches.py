@@ -113,3 +113,20 @@ def test_a_call_that_lacks_an_argument_is_refused() -> None:
     compiled = pb.compile_model(Attention(), tracing_inputs=[sample(2, 5, 0), sample(3, 1, 6)])
     with pytest.raises(InputError, match="nested differently"):
         compiled(torch.ones(2, 1, 8), None)
+
+
+def test_an_empty_cache_whose_layers_are_of_a_new_class() -> None:
+    class OtherLayer(Layer):
+        pass
+
+    model = Attention()
+    pb.DynamicAxes.infer([sample(2, 3, 0, 2), sample(1, 2, 4)], model)  # the class of the cache is known from here on
+    given = [sample(2, 3, 0, 2), sample(1, 2, 4)]
+    for _, cache in given:
+        for layer in cache.layers:
+            layer.__class__ = OtherLayer
+    axes = pb.DynamicAxes.infer(given, model)
+    assert "cache.* (4): (batch, 2, past, 4)" in repr(axes)
+    assert axes.table()["argument"].tolist()[3:] == ["cache.* (4)"] * 4
+    assert len(axes.table(alike=False)) == 3 + 4 * 4
+    assert not any(axis.dynamic for axis in axes.set("cache.*", 2, False).axes if axis.dim == 2 and "." in axis.path)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from prepbench.running.nested_values import attributes, collect, has_no_parts, is_value, map_values
+from prepbench.running.object_nodes import register_nodes
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Make = Callable[[torch.Tensor], torch.Tensor]
@@ -38,6 +39,7 @@ def with_empty_caches_filled(calls: Sequence[Call]) -> list[Call]:
         >>> with_empty_caches_filled(calls)[1][0][1].keys.shape
         torch.Size([3, 4, 0, 8])
     """
+    register_nodes(calls)  # an object of a known class may hold one of a class that nobody has met
     held = [collect(call) for call in calls]
     most = max(map(len, held), default=0)
     full = [index for index, tensors in enumerate(held) if len(tensors) == most]

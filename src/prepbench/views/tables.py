@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from prepbench.capture.sizes.axis import counted_places, pattern_of
+from prepbench.capture.sizes.axis import counted_places
 from prepbench.document.model import Failure
 
 if TYPE_CHECKING:
@@ -46,15 +46,18 @@ def axes_table(axes: Any, *, alike: bool = False) -> pandas.DataFrame:
 
     Args:
         axes: the axes.
-        alike: one row for inputs that differ in indices only.
+        alike: one row for inputs of one argument that agree.
     """
     import pandas
 
     places: dict[tuple[Any, ...], list[str]] = {}
     for axis in axes.axes:
         said = (axis.dim, ", ".join(map(str, axis.sizes)), axis.dynamic, axis.symbol or "", axis.limits)
-        places.setdefault((pattern_of(axis.path) if alike else axis.path, *said), []).append(axis.path)
-    rows = [(*counted_places(paths), *said) for (_, *said), paths in places.items()]
+        top = axis.path.partition(".")[0].partition("[")[0]
+        places.setdefault((top if alike else axis.path, *said), []).append(axis.path)
+    # an object of tensors of several ranks has some dims in some of them only
+    among = {dim: [axis.path for axis in axes.axes if axis.dim == dim] for dim in {axis.dim for axis in axes.axes}}
+    rows = [(", ".join(counted_places(paths, among[said[0]])), *said) for (_, *said), paths in places.items()]
     return pandas.DataFrame(rows, columns=["argument", "dim", "sizes", "dynamic", "symbol", "limits"])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prepbench.capture.aten.axes_text import condition_lines, dynamic_text
+from prepbench.capture.aten.axes_text import by_role, condition_lines, dynamic_text
 from prepbench.capture.aten.verification import AxesReport, AxisResult
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.conditions import SizeCondition
@@ -35,6 +35,24 @@ def test_axes_that_behave_alike_are_one_line_with_each_reason_once() -> None:
     assert len(lines) == 3
 
 
+def test_what_sizes_of_one_symbol_fulfil_anyway_is_not_said() -> None:
+    lines = repr(AxesReport(results(24, "holds"), 2, 0.0)).splitlines()
+    assert lines[1:] == ["  cache[*].keys.shape[0] (24) (batch): holds (sizes tried: 4)"]
+
+
+def test_conditions_on_caches_are_told_by_role() -> None:
+    names = {"cache[0].keys.shape[2]": "past", "x.shape[1]": "sequence", "mask.shape[1]": "total", "y.shape[1]": "s"}
+
+    def told(text: str) -> str:
+        return by_role(SizeCondition(text, (), LINE), names).text
+
+    assert told("-mask.shape[1] + cache[0].keys.shape[2] + x.shape[1] <= 0") == "past + sequence <= total"
+    assert told("cache[0].keys.shape[2] + x.shape[1] == x.shape[1] + cache[0].keys.shape[2]").count("past") == 2
+    assert told("cache[0].keys.shape[2] is at least 2") == "past is at least 2"
+    assert told("2*cache[0].keys.shape[2] <= 7") == "2*past <= 7"
+    assert told("mask.shape[1] always equals x.shape[1] + 1") == "mask.shape[1] always equals x.shape[1] + 1"
+
+
 def test_an_axis_that_differs_has_a_line_of_its_own() -> None:
     other = AxisResult("cache[3].keys", 0, "batch", "wrong", (4,), (), (0, None), "differs", wrong=(5,))
     mixed = (*results(3), other)
@@ -55,6 +73,16 @@ def test_dynamic_axes_are_told_by_symbol() -> None:
     assert dynamic_text(one) == "x.shape[0] (batch), x.shape[2] (height)"
     many = [*one, *(Axis(f"c[{i}]", 0, (2, 3), True, "batch") for i in range(6))]
     assert dynamic_text(many) == "x.shape[0], c[*].shape[0] (6) (batch); x.shape[2] (height)"
+
+
+def test_all_tensors_of_an_object_are_one_place() -> None:
+    cache = [f"past.layers[{i}].{name}" for i in range(3) for name in ("keys", "values")]
+    axes = [Axis(path, dim, (2, 3), True, "batch" if dim == 0 else "past") for path in ["x", *cache] for dim in (0, 2)]
+    assert dynamic_text(axes) == "x.shape[0], past.*.shape[0] (6) (batch); x.shape[2], past.*.shape[2] (6) (past)"
+    other = [axis for axis in axes if (axis.path, axis.dim) != ("past.layers[1].values", 2)]
+    text = dynamic_text([*other, Axis("past.layers[1].values", 2, (4, 5), True, "other")])
+    assert "past.*.shape[0] (6) (batch)" in text
+    assert "past.layers[0].*.shape[2] (2), past.layers[1].keys.shape[2], past.layers[2].*.shape[2] (2) (past)" in text
 
 
 def test_one_reason_of_many_modules_is_said_once() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from prepbench.capture.sizes.axis import Axis, counted_places, pattern_of
@@ -39,13 +41,68 @@ def axes_lines(axes: Iterable[A], text: Callable[[A], str]) -> list[str]:
         alike.setdefault((axis.symbol, text(axis)), []).append(axis)
     lines: list[str] = []
     told: set[str] = set()
+    places_of = {f"{axis.path}.shape[{axis.dim}]": axis.symbol for members in alike.values() for axis in members}
     for (symbol, said), members in alike.items():
-        places = ", ".join(counted_places(f"{axis.path}.shape[{axis.dim}]" for axis in members))
+        places = ", ".join(counted_places((f"{axis.path}.shape[{axis.dim}]" for axis in members), places_of))
         lines.append(f"  {places} ({symbol}): {said}")
-        reasons = condition_lines([condition for axis in members for condition in axis.conditions])
+        asked = [condition for axis in members for condition in axis.conditions]
+        reasons = condition_lines(list(_told_by_role(asked, places_of, is_fulfilled=said.startswith("holds"))))
         lines += [f"    {reason}" for reason in reasons if reason not in told]
         told.update(reasons)
     return lines
+
+
+def _told_by_role(
+    conditions: Iterable[SizeCondition], symbols: Mapping[str, str], *, is_fulfilled: bool
+) -> Iterator[SizeCondition]:
+    for condition in conditions:
+        told = by_role(condition, symbols)
+        if not _says_nothing(told.text):
+            yield told
+        elif not is_fulfilled:
+            yield condition
+
+
+def by_role(condition: SizeCondition, symbols: Mapping[str, str]) -> SizeCondition:
+    """A condition with symbols in place of the dims of tensors in objects, which many have alike.
+
+    Args:
+        condition: on sizes, e.g. ``past[0].key.shape[2] + x.shape[1] <= mask.shape[1]``.
+        symbols: by size, e.g. ``{"past[0].key.shape[2]": "past"}``.
+    """
+    known = [place for place in symbols if place in condition.text and symbols[place]]
+    if not any(re.search(r"[.\[]", place.rpartition(".shape")[0]) for place in known):
+        return condition
+    text = condition.text
+    for place in sorted(known, key=len, reverse=True):
+        text = text.replace(place, symbols[place])
+    return replace(condition, text=_with_plain_sides(text))
+
+
+_SUM = re.compile(r"-?\w+( [+-] \w+)*")
+_RELATION = re.compile(r" (<=|>=|<|>|==|always equals) ")
+
+
+def _with_plain_sides(text: str) -> str:
+    """``"-total + past + new <= 0"`` as ``"past + new <= total"``; what is no sum stays as it is."""
+    parts = _RELATION.split(text)
+    if len(parts) != 3 or not (_SUM.fullmatch(parts[0]) and _SUM.fullmatch(parts[2])):
+        return text
+    left, right = _terms(parts[0]), _terms(parts[2])
+    one = [*(term for sign, term in left if sign == "+"), *(term for sign, term in right if sign == "-")]
+    other = [*(term for sign, term in right if sign == "+"), *(term for sign, term in left if sign == "-")]
+    one, other = (sorted(term for term in side if term != "0") or ["0"] for side in (one, other))
+    return f"{' + '.join(one)} {parts[1]} {' + '.join(other)}"
+
+
+def _terms(side: str) -> list[tuple[str, str]]:
+    return [(sign or "+", term) for sign, term in re.findall(r"([+-]?) ?(\w+)", side)]
+
+
+def _says_nothing(text: str) -> bool:
+    """Whether both sides of a condition are the same: sizes of one symbol always agree."""
+    parts = _RELATION.split(text)
+    return len(parts) == 3 and parts[0] == parts[2] and parts[1] in ("==", "<=", ">=", "always equals")
 
 
 def condition_lines(conditions: Sequence[SizeCondition]) -> list[str]:
@@ -73,5 +130,6 @@ def dynamic_text(axes: Iterable[Axis]) -> str:
     places: dict[str, list[str]] = {}
     for axis in axes:
         places.setdefault(axis.symbol, []).append(f"{axis.path}.shape[{axis.dim}]")
-    texts = [f"{', '.join(counted_places(paths))} ({symbol})" for symbol, paths in places.items()]
+    every = [path for paths in places.values() for path in paths]
+    texts = [f"{', '.join(counted_places(paths, every))} ({symbol})" for symbol, paths in places.items()]
     return ("; " if any(len(paths) > 1 for paths in places.values()) else ", ").join(texts)

@@ -124,9 +124,16 @@ def _roles(axes: Sequence[Axis]) -> dict[Any, str]:
     for past in [key for key, role in roles.items() if role == "past" and key in varied]:
         for new in [key for key, role in roles.items() if role == "sequence" and key in varied]:
             total = tuple(a + b for a, b in zip(past, new, strict=True))
-            if roles.get(total) == "sequence":
-                roles[total] = "total"  # a mask over what is cached and what is new
+            for key, role in roles.items():
+                # a mask over what is cached and what is new, where a window may have dropped the oldest
+                if role == "sequence" and key in varied and key != new and _covers(key, total):
+                    roles[key] = "total"
     return roles
+
+
+def _covers(sizes: tuple[int, ...], total: tuple[int, ...]) -> bool:
+    """Whether sizes are a total, or more than it in some samples and it in others."""
+    return all(a >= b for a, b in zip(sizes, total, strict=True)) and any(map(int.__eq__, sizes, total))
 
 
 def _role(axis: Axis, dims: Sequence[Axis], has_twin: bool) -> str:
@@ -157,7 +164,11 @@ def pattern_of(path: str) -> str:
 
 
 def in_pattern(pattern: str, path: str) -> bool:
-    """Whether a path is the pattern itself, or has an index wherever that has ``[*]``."""
+    """Whether a path is the pattern itself, has an index wherever that has ``[*]``, or lies below one that ends in
+    ``.*``.
+    """
+    if pattern.endswith(".*"):
+        return any(in_pattern(pattern.removesuffix(".*"), above) for above in _above(path))
     return path == pattern or ("[*]" in pattern and _with_stars(path, pattern) == pattern)
 
 
@@ -166,11 +177,45 @@ def _with_stars(path: str, pattern: str) -> str:
     return re.sub(r"\[\d+\]", lambda match: "[*]" if next(stars, "") == "*" else match[0], path)
 
 
-def counted_places(paths: Iterable[str]) -> list[str]:
-    """Paths as patterns, each with how many it stands for, e.g. ``"past[*].key (6)"``."""
+def _above(path: str) -> list[str]:
+    """What holds the tensor at a path, e.g. ``["past", "past.layers", "past.layers[0]"]``; the outermost first."""
+    return [path[: match.start()] for match in re.finditer(r"[.\[]", path)]
+
+
+def counted_places(paths: Iterable[str], among: Iterable[str] = ()) -> list[str]:
+    """Paths as patterns, each with how many it stands for, e.g. ``"past[*].key (6)"``.
+
+    Args:
+        paths: of tensors, or of their dims (``"past[0].key.shape[2]"``).
+        among: all paths of the same form that there are; several patterns that are all of what one object holds are
+            one then, e.g. ``"past.* (12)"``.
+    """
     listed = list(dict.fromkeys(paths))
     counts: dict[str, int] = {}
+    first: dict[str, str] = {}
+    whole = _whole_objects(listed, among)
     for path in listed:
-        counts[pattern_of(path)] = counts.get(pattern_of(path), 0) + 1
-    first = {pattern_of(path): path for path in reversed(listed)}
+        pattern = whole.get(path) or pattern_of(path)
+        counts[pattern] = counts.get(pattern, 0) + 1
+        first.setdefault(pattern, path)
     return [f"{pattern} ({count})" if count > 1 else first[pattern] for pattern, count in counts.items()]
+
+
+_DIM = re.compile(r"\.shape\[\d+\]$")
+
+
+def _whole_objects(paths: Sequence[str], among: Iterable[str]) -> dict[str, str]:
+    """For paths of several patterns: the outermost object of which all tensors are among them, e.g. ``"past.*"``."""
+    below: dict[str, list[str]] = {}
+    for path in dict.fromkeys(among):
+        for above in _above(_DIM.sub("", path)):
+            below.setdefault(above, []).append(path)
+    listed, found = set(paths), {}
+    for path in paths:
+        tensor = _DIM.sub("", path)
+        for above in _above(tensor):
+            same = [other for other in below.get(above, ()) if path[len(tensor) :] == other[len(_DIM.sub("", other)) :]]
+            if listed.issuperset(same) and len({pattern_of(other) for other in same}) > 1:
+                found[path] = f"{above}.*{path[len(tensor) :]}"
+                break
+    return found

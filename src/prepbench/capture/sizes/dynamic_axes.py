@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from prepbench._display import view
-from prepbench.capture.sizes.axis import Axis, counted_places, in_pattern, pattern_of, with_symbols
+from prepbench.capture.sizes.axis import Axis, counted_places, in_pattern, with_symbols
 from prepbench.checks import (
     check_all_of,
     check_count,
@@ -85,7 +86,8 @@ class DynamicAxes:
         """The axes with one of them made dynamic or static; a negative ``dim`` counts from the last.
 
         Args:
-            path: the argument; ``[*]`` stands for every index, as in ``"past[*].key"``.
+            path: the argument; ``[*]`` stands for every index, as in ``"past[*].key"``, and ``"past.*"`` for every
+                tensor of ``past``.
             dim: the dim.
             dynamic: whether other sizes must work.
 
@@ -240,9 +242,14 @@ class DynamicAxes:
         ]
         return "\n".join(["import prepbench as pb", "", "axes = pb.DynamicAxes((", *lines, "))"])
 
-    def table(self) -> Any:
-        """The axes as a pandas ``DataFrame``."""
-        return view("views.tables", "axes_table", self)
+    def table(self, *, alike: bool = True) -> Any:
+        """The axes as a pandas ``DataFrame``.
+
+        Args:
+            alike: one row for tensors that agree, such as keys and values of all layers; False for one row for each.
+        """
+        check_switch("alike", alike)
+        return view("views.tables", "axes_table", self, alike=alike)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         return view("views.display", "axes_bundle", self)
@@ -254,8 +261,8 @@ class DynamicAxes:
             shapes.setdefault(axis.path, []).append(axis.symbol if axis.dynamic else str(axis.sizes[0]))
         alike: dict[tuple[str, ...], list[str]] = {}
         for path, sizes in shapes.items():
-            alike.setdefault((pattern_of(path), *sizes), []).append(path)
-        return [(", ".join(counted_places(paths)), shapes[paths[0]]) for paths in alike.values()]
+            alike.setdefault((re.split(r"[.\[]", path)[0], *sizes), []).append(path)
+        return [(", ".join(counted_places(paths, shapes)), shapes[paths[0]]) for paths in alike.values()]
 
     def __repr__(self) -> str:
         lines = [f"  {path}: ({', '.join(sizes)})" for path, sizes in self._shapes()]
