@@ -225,6 +225,21 @@ def test_a_side_that_must_not_run_is_left_to_the_graph(kind: Any) -> None:
             torch.testing.assert_close(fixed.model(x, other), model(x, other))
 
 
+class DividesAndKeeps(DividesIntegers):
+    def forward(self, x, steps):
+        left = x[:, :2].long()
+        if (steps != 0).all():
+            (self.before, left) = left, torch.stack([left[:, 0] // steps, left[:, 1] // steps], 1)
+        return left + self.fc(x)
+
+
+def test_a_side_that_keeps_something_on_the_module_is_no_side_of_a_cond() -> None:
+    samples = [(drawn(1, 3, 4) * 9, torch.tensor([1, 2, 3])), (drawn(2, 4, 4) * 9, torch.tensor([2, 0, 1, 1]))]
+    fixed = pb.fix(DividesAndKeeps(), samples)
+    assert not fixed.applied
+    assert "torch.cond" not in fixed.remaining[0].diff
+
+
 class LooksUp(nn.Module):
     """What is looked up lies outside of the table where the side is not taken, if the numbers are far from all seen."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dis
+import ast
 import functools
-import itertools
+import inspect
+import textwrap
 import threading
 import types
 from collections.abc import Callable
@@ -65,11 +66,11 @@ def _calls_owner(kind: type, function: Any) -> bool:
 
 
 def _calls_first_argument(code: types.CodeType) -> bool:
-    """Whether ``self(...)`` stands in a method: its name beside the mark that Python puts where a call begins."""
+    """Whether ``self(...)`` stands in a method; where there is no source to read, it may."""
     owner = code.co_varnames[:1]
-    steps = [
-        ("mark", None) if each.opname == "PUSH_NULL" else (each.opname[:9], each.argval)
-        for each in dis.get_instructions(code)
-    ]
-    pairs = itertools.pairwise(steps)
-    return any({"mark", "LOAD_FAST"} == {a[0], b[0]} and owner in ((a[1],), (b[1],)) for a, b in pairs)
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError):
+        return bool(owner)
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(isinstance(called, ast.Name) and called.id in owner for called in calls)

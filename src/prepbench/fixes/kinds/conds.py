@@ -94,9 +94,16 @@ def _checked(side: Sequence[Statement]) -> list[Any]:
             continue
         targets = [t.target for t in small.targets] if isinstance(small, cst.Assign) else [getattr(small, "target", 0)]
         plain = isinstance(small, cst.Assign | cst.AugAssign | cst.AnnAssign)
-        if not plain or not all(isinstance(target, cst.Name | cst.Tuple) for target in targets):
+        if not plain or not all(_is_of_names(target) for target in targets):
             raise CannotFix("a side of the branch does more than compute values, which torch.cond does not take")
     return found
+
+
+def _is_of_names(target: Any) -> bool:
+    """Whether an assignment's target is a name, or names in tuples and lists."""
+    if isinstance(target, cst.Tuple | cst.List):
+        return all(_is_of_names(each.value) for each in target.elements)
+    return isinstance(target, cst.Name)
 
 
 def _call(
