@@ -20,14 +20,18 @@ _PLAIN = (
 
 def expression(template: str, **parts: Expression | str) -> Expression:
     """An expression from a template such as ``"torch.where({condition}, {yes}, {no})"``."""
-    nodes: Any = {name: cst.parse_expression(part) if isinstance(part, str) else part for name, part in parts.items()}
-    return parse_template_expression(template, **nodes)
+    return parse_template_expression(template, **_nodes(template, parts))
 
 
 def statement(template: str, **parts: Expression | str) -> Any:
     """A statement from a template."""
-    nodes: Any = {name: cst.parse_expression(part) if isinstance(part, str) else part for name, part in parts.items()}
-    return parse_template_statement(template, **nodes)
+    return parse_template_statement(template, **_nodes(template, parts))
+
+
+def _nodes(template: str, parts: Mapping[str, Expression | str]) -> Any:
+    """The parts that a template names, as syntax."""
+    used = {name: part for name, part in parts.items() if f"{{{name}}}" in template}
+    return {name: cst.parse_expression(part) if isinstance(part, str) else part for name, part in used.items()}
 
 
 def atom(node: Expression) -> Expression:

@@ -219,12 +219,14 @@ class Cuts:
         self._moves.setdefault(place, []).append((move, moved))
         self._number += len(moved)
         found.block.statements[found.first : found.first] = moved
-        larger = found.closed()
-        cut = _Cut(larger or found, fqn, reason, before=before, moved=moved)
-        if larger is None:
-            cut.undo()
-            return None
-        return cut
+        cut, larger = _Cut(found, fqn, reason, before=before, moved=moved), found.closed()
+        if larger is not None and larger.start is found.start:
+            return replace(cut, found=larger)
+        # what was moved is inside of the larger range, or nothing is a range
+        first = found.first - len(moved)
+        cut.undo()
+        larger = StatementRange.of(found.block, first, first).closed()
+        return None if larger is None else _Cut(larger, fqn, reason)
 
     def _surroundings(self, code: types.CodeType, names: Mapping[str, Any]) -> Surroundings:
         owners = [module for module in self._given.modules() if _has_method(type(module), code)]
