@@ -218,9 +218,9 @@ _made: contextvars.ContextVar[list[Callable[[], object]] | None] = contextvars.C
 def nothing_left() -> Iterator[None]:
     """Where the block fails, temporary folders that it made are gone at once; also those that objects were to keep.
 
-    An exception holds the objects of the calls that it came through, and a notebook holds the last exception.
+    An exception holds the objects of the calls that it came through, and a notebook holds the last exception. A block
+    within this one that succeeded keeps its folders: a model that calls a compiled model may make and keep one.
     """
-    outer = _made.get()
     own: list[Callable[[], object]] = []
     token = _made.set(own)
     try:
@@ -232,8 +232,6 @@ def nothing_left() -> Iterator[None]:
         raise
     finally:
         _made.reset(token)
-    if outer is not None:
-        outer += own
 
 
 class KeptFolder:
