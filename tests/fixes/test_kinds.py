@@ -165,6 +165,18 @@ def test_what_numbers_refuse_and_tensors_do_not_is_told() -> None:
     assert "where the original raises ValueError (math domain error)" in fixed.applied[0].proof
 
 
+class RefusesInOneLine(nn.Module):
+    def forward(self, x):
+        if x.min() < -50: raise ValueError("too small")  # noqa: E701  # fmt: skip
+        return x * 2
+
+
+def test_an_error_raised_on_the_line_of_its_condition_is_the_users_own() -> None:
+    fixed = pb.fix(RefusesInOneLine(), [drawn(1, 2, 4), drawn(2, 3, 4)])
+    assert fixed.passed
+    assert "raise as the original does" in fixed.applied[0].proof
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
+import dis
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -40,6 +40,7 @@ this, which takes less time and does not depend on the machine."""
 MOST_SAMPLES = 4
 _MOST_APART = 4
 _MOST_COMPARED = 100_000
+_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 @dataclass
@@ -274,14 +275,13 @@ def _has_gradient(leaf: Any) -> bool:
 
 
 def _is_wanted(error: BaseException) -> bool:
-    """Whether the innermost line of an error is the user's own ``raise`` or ``assert``."""
+    """Whether the innermost instruction of an error is the user's own ``raise`` or ``assert``, wherever in its line."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None or not is_user_code(trace.tb_frame.f_code):
         return False
-    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-    return line.strip().startswith(("raise", "assert"))
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
 
 
 __all__ = [

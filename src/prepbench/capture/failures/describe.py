@@ -7,22 +7,19 @@ line, and says what to change.
 
 from __future__ import annotations
 
-import linecache
 import re
 from dataclasses import replace
 
 import torch
 
+from prepbench.capture.failures.branch_remedies import remedy_of_branch
 from prepbench.capture.failures.reasons import (
     BRANCH,
-    CHECK_REMEDY,
-    LOOP_REMEDY,
     REASONS,
     ROWS_REMEDY,
     SHAPE,
     SIZES_DECIDE_REMEDY,
     UNSUPPORTED,
-    VALUES_REMEDY,
     Reason,
     without_leaf_hint,
 )
@@ -59,7 +56,7 @@ def describe_failure(
     frame = code_frame(*place) if place else ""
     remedy = reason.remedy
     if place and reason.kind == BRANCH:
-        remedy = _remedy_of_branch(place, remedy)
+        remedy = remedy_of_branch(*place) or remedy
     elif source and reason.kind == SHAPE:
         remedy = _remedy_of_size(source.code, remedy)
     return Failure(fqn, module_type, reason.kind, type(error).__name__, message, source, remedy, frame)
@@ -68,18 +65,6 @@ def describe_failure(
 def as_leaf(failure: Failure) -> Failure:
     """The failure as the reason of a leaf, which need not be told to become one."""
     return replace(failure, remedy=without_leaf_hint(failure.remedy))
-
-
-def _remedy_of_branch(place: tuple[str, int], remedy: str) -> str:
-    """What to do about a condition on data: choosing between two results does not help a check or a loop."""
-    here, following = (linecache.getline(place[0], place[1] + more).strip() for more in (0, 1))
-    is_check = here.startswith("assert") or (here.startswith(("if ", "elif ")) and following.startswith("raise"))
-    if is_check:
-        return CHECK_REMEDY
-    ends_loop = following.startswith("break") or here.endswith(": break")
-    if here.startswith("while ") or (here.startswith(("if ", "elif ")) and ends_loop):
-        return LOOP_REMEDY
-    return VALUES_REMEDY if re.match(_LOOP, here) else remedy
 
 
 _LOOP = r"(async )?for |.*[(\[{].* for .+ in "
