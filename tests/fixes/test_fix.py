@@ -60,6 +60,23 @@ def test_the_diff_has_the_lines_of_the_file_and_keeps_comments() -> None:
     assert lines[start - 1] == fix.diff.splitlines()[3][1:]
 
 
+class ChecksWhatNeverHappens(nn.Module):
+    def forward(self, x):
+        if x.sigmoid().min() < -5:
+            raise ValueError("never")
+        y = x * 2
+        return y * int(x.sum())
+
+
+def test_a_fix_names_the_line_that_it_changes() -> None:
+    fixed = pb.fix(ChecksWhatNeverHappens(), SAMPLES)
+    (fix,), (draft,) = fixed.applied, fixed.remaining
+    lines = Path(__file__).read_text().splitlines()
+    assert lines[fix.line - 1].strip() == "return y * int(x.sum())"
+    assert draft.failure.source is not None
+    assert lines[draft.failure.source.line - 1].strip() == "if x.sigmoid().min() < -5:"
+
+
 def test_a_class_that_several_modules_share_is_fixed_once() -> None:
     fixed = pb.fix(SharedClass(), [torch.randn(2, 3, 8, 8), torch.randn(3, 3, 8, 8)])
     assert len(fixed.applied) == 1

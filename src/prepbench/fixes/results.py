@@ -29,7 +29,7 @@ class Fix:
         kind: what becomes what, e.g. ``"a branch on a tensor becomes torch.where"``.
         diff: the change as a unified diff of the user's file.
         file: that file, as Python names it.
-        line: the line of the failure there.
+        line: the line of the failure there, or the first that is changed, if the change stands elsewhere.
         right_if: what must hold for the change to be right.
         assumption: what was taken from the samples and is checked at run time; "" where nothing was.
         proof: how it was proven, in words.

@@ -189,7 +189,10 @@ class Search:
         return failure.source.code not in {line.strip() for line in before.text.splitlines()}
 
     def _as_fix(self, step: _Step) -> Fix:
-        line = step.before.original_line(step.failure.source.line) if step.failure.source else 1
+        # a kind may change other lines of the function than the one that failed
+        first, last = step.after.changed_lines(step.before.text)
+        failed = step.failure.source.line if step.failure.source else first
+        line = step.before.original_line(failed if first <= failed <= last else first)
         return Fix(
             step.failure.fqn, step.kind.name, step.after.diff(step.before.text), step.after.file, line,
             step.kind.right_if, step.proof.text, step.proposal.assumption, _outermost_change(step),

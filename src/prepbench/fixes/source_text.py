@@ -100,6 +100,13 @@ class SourceText:
         blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
         return not any(block.b <= line - 1 < block.b + block.size for block in blocks)
 
+    def changed_lines(self, since: str) -> tuple[int, int]:
+        """The first and the last line of an earlier text that are not in this one as they were; 1 and 1 if all are."""
+        before, after = since.splitlines(), self.text.splitlines()
+        changes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+        lines = [(a + 1, max(a + 1, b)) for kind, a, b, *_ in changes if kind != "equal"]
+        return (lines[0][0], lines[-1][1]) if lines else (1, 1)
+
     def diff(self, since: str | None = None) -> str:
         """The unified diff of the user's file, or of an earlier ``since``; line numbers are those of the file."""
         before, name = self.original if since is None else since, source_line(self.file, 1).file
