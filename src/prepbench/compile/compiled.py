@@ -20,11 +20,14 @@ from prepbench.compile.arguments import check_arguments
 from prepbench.compile.artifact import write_folder
 from prepbench.compile.attached import attached_forward, check_model
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.configuration import NO_CONFIGURATION, Configuration
+from prepbench.compile.configuration import SECTION as CONFIGURATION
 from prepbench.compile.generation_call import GenerationCalls
 from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensor_specs import checked_tensors
+from prepbench.compile.transformers_style import TRANSFORMERS, check_style, export_for_transformers
 from prepbench.document.model import GraphCollectionDocument
 from prepbench.errors import (
     ArtifactError,
@@ -45,7 +48,7 @@ from prepbench.settings import (
     QuantizationSettings,
 )
 from prepbench.storage import folder_bytes, temporary_folder, temporary_space
-from prepbench.targets import Lowering, Runtime
+from prepbench.targets import Lowering, Runtime, target_named
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class CompiledModel(nn.Module):
         document: GraphCollectionDocument | None = None,
         origin: Origin | None = None,
         leaves: ModelLeaves | None = None,
+        configuration: Configuration = NO_CONFIGURATION,
     ) -> None:
         super().__init__()
         self._runtime = runtime
@@ -95,6 +99,7 @@ class CompiledModel(nn.Module):
         self._document = document
         self._origin = origin
         self._leaves = leaves
+        self._configuration = configuration
         self.deployment_settings = deployment_settings
         self.report = report
         self.eval()
@@ -227,6 +232,7 @@ class CompiledModel(nn.Module):
             "deployment_settings": self.deployment_settings.to_dict(),
             "calls": self._call_spec.to_dict(),
             "report": self.report.to_dict(),
+            CONFIGURATION: dict(self._configuration),
         }
         if leaves is not None:
             manifest[SECTION] = dict(leaves.content)
@@ -306,15 +312,24 @@ class CompiledModel(nn.Module):
         self,
         path: str | Path,
         *,
+        style: str = "onnx",
         input_names: Sequence[str] | None = None,
         output_names: Sequence[str] | None = None,
         dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None,
         keep_outputs_at_idx: Sequence[int] | None = None,
     ) -> Path:
-        """Write the model as one ONNX file. The target that it was compiled for does not matter.
+        """Write the model as one ONNX file, or as a folder that tools for ``transformers`` read.
+
+        With ``style="transformers"`` the folder holds ``model.onnx`` (ONNX Runtime, with its weights beside it where
+        they are large) or ``openvino_model.xml`` and ``.bin`` (OpenVINO) as the model was compiled and quantized, and
+        ``config.json`` and ``generation_config.json``. Inputs and outputs have the names that ``ORTModelForCausalLM``
+        and ``OVModelForCausalLM`` of ``optimum`` expect: ``input_ids``, ``attention_mask``, ``position_ids``,
+        ``past_key_values.N.key``, ``logits``, ``present.N.key``. Files beside an earlier export, such as those of a
+        tokenizer, stay.
 
         Args:
-            path: of the file; an old one is replaced once the new one is whole.
+            path: of the file, or of the folder; an old one is replaced once the new one is whole.
+            style: ``"onnx"`` for one file, whatever target the model was compiled for, or ``"transformers"``.
             input_names: names for the tensors it takes; those of ``forward``'s parameters when omitted.
             output_names: names for its results; their keys when omitted.
             dynamic_axes: names for dynamic dims by tensor, ``{"ids": {0: "batch"}}``, as for ``torch.onnx.export``.
@@ -326,11 +341,20 @@ class CompiledModel(nn.Module):
 
         Raises:
             SettingsError: wrong names, dims that are not dynamic, or a model that was loaded for a target that does not
-                use ONNX.
-            TargetError: an operator has no ONNX equivalent.
-            ArtifactError: the model does not fit into one file (2 GB), or the disk is full.
+                use ONNX; with ``style="transformers"``, a model without a configuration, or with an input or output
+                that has no name there.
+            TargetError: an operator has no ONNX equivalent; with ``style="transformers"``, another target.
+            ArtifactError: the model does not fit into one file (2 GB), the folder holds something else, or the disk is
+                full.
+
+        Example:
+            >>> compiled.export("model.onnx", input_names=["image"])
+            >>> compiled.export("llama-int4", style="transformers")
         """
         check_path("path", path)
+        if check_style(style, input_names, output_names, dynamic_axes, keep_outputs_at_idx) == TRANSFORMERS:
+            parts = (self._runtime, self._call_spec, self._configuration, self.report.leaves)
+            return export_for_transformers(Path(path), target_named(self.target), *parts)
         wanted = ExportNames(input_names, output_names, dynamic_axes, keep_outputs_at_idx)
         source = self._origin.lowering if self._origin is not None else None
         return export_onnx_file(Path(path), wanted, source, self._runtime, self.target, self.report)

@@ -11,6 +11,8 @@ from prepbench.checks import check_function, check_path, check_switch
 from prepbench.compile.artifact import read_manifest
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.compiled import CompiledModel
+from prepbench.compile.configuration import SECTION as CONFIGURATION
+from prepbench.compile.configuration import check_configuration
 from prepbench.compile.leaves.loaded import check_model_given, check_section, load_leaves
 from prepbench.compile.leaves.model_leaves import SECTION
 from prepbench.compile.manifest_check import check_calls, check_report
@@ -76,6 +78,8 @@ def load_compiled(
         check_calls(manifest["calls"])
         check_report(manifest["report"])
         call_spec, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
+        configuration = manifest.get(CONFIGURATION, {})
+        check_configuration(configuration)
         content = manifest.get(SECTION)
         if content is not None:
             check_section(content)
@@ -99,4 +103,5 @@ def load_compiled(
             f"{folder}: {target.display_name} cannot read its files ({type(error).__name__}: {sentence(error)}) Copy "
             "the folder again, or compile and save the model again."
         ) from error
-    return CompiledModel(runtime, call_spec, settings, report, leaves=None if found is None else found.leaves)
+    leaves = None if found is None else found.leaves
+    return CompiledModel(runtime, call_spec, settings, report, leaves=leaves, configuration=configuration)

@@ -30,6 +30,7 @@ from prepbench.compile.capture_stage import Wanted, captured_or_reused
 from prepbench.compile.check_lowered import check_lowered
 from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.compiled import CompiledModel, Origin, measured_size
+from prepbench.compile.configuration import configuration_of
 from prepbench.compile.dry_run import planned
 from prepbench.compile.kept_stages import KeptCapture, KeptStages
 from prepbench.compile.leaves.model_leaves import ModelLeaves
@@ -243,6 +244,7 @@ def compile_model(
                 is_pretrained=is_model_pretrained,
                 fullgraph=fullgraph,
                 data_transform_fn=data_transform_fn,
+                configuration=configuration_of(as_module(module_or_func)),
             )
             with stage.checked([*wanted.samples, *calibration]):
                 result = planned(task, timer) if is_dry_run else _compile(task, timer, stage.kept)
@@ -330,7 +332,9 @@ def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
     quantize_later = functools.partial(_quantize_later, task) if quantized is None else None
     origin = Origin(lowering, quantize_later)
     out_spec = captured.program.call_spec.out_spec
-    return CompiledModel(runtime, call_spec, task.settings, report, out_spec, document, origin, leaves)
+    return CompiledModel(
+        runtime, call_spec, task.settings, report, out_spec, document, origin, leaves, task.configuration
+    )
 
 
 def _leaves(task: CompileTask) -> ModelLeaves | None:

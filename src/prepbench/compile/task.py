@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from prepbench._torch_compat.programs import flat_program, with_outputs, with_ow
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_float32
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.configuration import Configuration
 from prepbench.inputs import Sample
 from prepbench.settings import CompileOptions, DeploymentSettings, ExplainedLayer
 from prepbench.targets import Target
@@ -34,6 +35,7 @@ class CompileTask:
         is_pretrained: whether the weights are trained, so that measuring the noise of layers makes sense.
         fullgraph: whether the target must take the whole graph.
         data_transform_fn: applied to samples that are given later.
+        configuration: the model's own files that go with its weights.
     """
 
     target: Target
@@ -48,6 +50,7 @@ class CompileTask:
     is_pretrained: bool = True
     fullgraph: bool = True
     data_transform_fn: Callable[[Any], Any] | None = None
+    configuration: Configuration = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -58,6 +58,14 @@ class Lowering:
         return self.programs.derive(purpose, program.graph_module, tensors, make)[0]
 
 
+@dataclass(frozen=True)
+class EndNames:
+    """New names for the inputs of a lowered program by those in its :class:`Lowering`, and for its outputs in order."""
+
+    inputs: Mapping[str, str]
+    outputs: Sequence[str]
+
+
 class Runtime(ABC):
     """A lowered program that runs; like a flat program it takes and returns a flat sequence."""
 
@@ -82,6 +90,8 @@ class Target(ABC):
         runs_leaves: whether it can run leaves, which call back into this process's Python.
         placement: where it wants quantizers, and which bits it has.
         types_without_kernels: floating types that it computes in float32, because it has no kernels of them.
+        renamed_file: the main file that :meth:`rename_ends` writes, as tools for ``transformers`` call it; empty where
+            it writes none.
     """
 
     name: ClassVar[str]
@@ -92,6 +102,7 @@ class Target(ABC):
     runs_leaves: ClassVar[bool] = False
     placement: ClassVar[Placement] = Placement()
     types_without_kernels: ClassVar[frozenset[torch.dtype]] = frozenset()
+    renamed_file: ClassVar[str] = ""
 
     def check_available(self) -> None:
         """Raise ``MissingPackageError`` with the install command when something that the target needs is missing."""
@@ -121,6 +132,25 @@ class Target(ABC):
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         """The nodes whose operator the target has no kernel or translation for; none by default."""
         return ()
+
+    def check_renaming(self) -> None:
+        """Raise ``TargetError`` unless other tools can read its files under names of their own."""
+        if not self.renamed_file:
+            raise TargetError(
+                f"{self.display_name} has no files that other tools read under names of their own. Compile with "
+                "OnnxRuntimeDeployment() or OpenVinoDeployment(), whose files they do read."
+            )
+
+    def rename_ends(self, folder: Path, names: EndNames) -> None:
+        """Turn what :meth:`Runtime.save` wrote into files with other names of inputs and outputs, in place.
+
+        Types that NumPy lacks become float32 at these ends.
+
+        Raises:
+            TargetError: see :meth:`check_renaming`.
+        """
+        self.check_renaming()
+        raise NotImplementedError
 
     @abstractmethod
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -164,7 +165,9 @@ def _name_dimensions(model: Any, names: dict[str, str]) -> None:
     for value in [*model.graph.inputs, *model.graph.outputs]:
         if value.shape is not None:
             dims = [
-                names.get(str(dim.value), dim.value) if isinstance(dim, onnx_ir.SymbolicDim) else dim
+                re.sub(r"\w+", lambda found: names.get(found[0], found[0]), str(dim.value))
+                if isinstance(dim, onnx_ir.SymbolicDim) and dim.value is not None
+                else dim
                 for dim in value.shape
             ]
             value.shape = onnx_ir.Shape(dims)

@@ -16,8 +16,9 @@ from prepbench.errors import TargetError
 from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.storage import KeptFolder
-from prepbench.targets.base import NO_LEAVES, Lowering, Runtime
+from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.onnx.export import FILE, export_onnx
+from prepbench.targets.onnx.renamed import rename_ends
 from prepbench.targets.onnx.saved import check_saved
 from prepbench.targets.onnx.target import OnnxTarget
 
@@ -118,6 +119,7 @@ class OnnxRuntimeTarget(OnnxTarget):
     display_name = "ONNX Runtime"
     settings_type = OnnxRuntimeDeployment
     packages = ("onnxruntime", *OnnxTarget.packages)
+    renamed_file = FILE
     placement = Placement(
         conv_outputs=True,
         conv_additions=True,
@@ -132,6 +134,9 @@ class OnnxRuntimeTarget(OnnxTarget):
         keep = KeptFolder("onnx")
         file = export_onnx(lowering, keep.path, self.changes)
         return OnnxRuntime(file, settings, keep)
+
+    def rename_ends(self, folder: Path, names: EndNames) -> None:
+        rename_ends(folder / FILE, names.inputs, names.outputs)
 
     def load(
         self,

@@ -16,13 +16,14 @@ from prepbench.errors import TargetError
 from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
 from prepbench.storage import KeptFolder, temporary_folder
-from prepbench.targets.base import NO_LEAVES, Lowering, Runtime
+from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.requirements import unsupported_nodes
 from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.openvino.indices import keep_indices_inside
 from prepbench.targets.openvino.integers import is_all_integer
 from prepbench.targets.openvino.quantizers import add_biases, hoist_quantizers, multiply_rows, use_signed_integers
+from prepbench.targets.openvino.renamed import rename_ends
 from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
 from prepbench.targets.openvino.unsupported import check_right, wrong_nodes
 
@@ -103,6 +104,7 @@ class OpenVinoTarget(OnnxTarget):
     settings_type = OpenVinoDeployment
     packages = ("openvino", *OnnxTarget.packages)
     extra = "openvino"
+    renamed_file = "openvino_model.xml"
     placement = Placement(
         conv_additions=True,
         middle_zero_points=True,
@@ -123,6 +125,11 @@ class OpenVinoTarget(OnnxTarget):
         keep = KeptFolder("openvino")
         _write_ir(lowering, keep.path)
         return OpenVino(keep.path, settings, keep)
+
+    def rename_ends(self, folder: Path, names: EndNames) -> None:
+        rename_ends(folder / FILES[0], folder / self.renamed_file, names.inputs, names.outputs)
+        for name in FILES:
+            (folder / name).unlink()
 
     def load(
         self,

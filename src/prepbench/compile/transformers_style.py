@@ -1,0 +1,152 @@
+"""A compiled model as a folder with the names and files that ``optimum`` and others read for ``transformers``."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from prepbench.checks import described
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.configuration import CONFIG, GENERATION, Configuration, with_cache
+from prepbench.errors import ArtifactError, SettingsError, TargetError
+from prepbench.running.tracing import tracing
+from prepbench.storage import temporary_space, write_file, write_folder
+from prepbench.targets import EndNames, Runtime, Target
+from prepbench.targets.partitioned_runtime import is_partitioned
+
+TRANSFORMERS = "transformers"
+STYLES = ("onnx", TRANSFORMERS)
+
+_PAST = re.compile(r"past_key_values(?:\.layers)?\[(\d+)\](?:\.(key|value)s|\[([01])\])")
+_RESULTS = ("logits", "last_hidden_state")
+# with what the names of files begin that tools take for a model
+_MODELS = ("model.onnx", "openvino_model.", CONFIG, GENERATION)
+
+
+def check_style(style: object, *names: object) -> str:
+    """Check which files are to be written; only one ONNX file can have names of the user's choice."""
+    if not isinstance(style, str) or style not in STYLES:
+        raise SettingsError(
+            f"style must be one of {', '.join(map(repr, STYLES))}, got {described(style)}. Leave it out for one ONNX "
+            "file."
+        )
+    if style == TRANSFORMERS and any(name is not None for name in names):
+        raise SettingsError(
+            "style='transformers' has names of its own: leave out input_names, output_names, dynamic_axes and "
+            "keep_outputs_at_idx, or the style."
+        )
+    return style
+
+
+def export_for_transformers(
+    folder: Path, target: Target, runtime: Runtime, spec: CallSpec, configuration: Configuration, leaves: Sequence[str]
+) -> Path:
+    """Write the folder whole or not at all; further files beside an earlier export stay.
+
+    Raises:
+        TargetError: the target has no such files, or parts of the model run in PyTorch.
+        SettingsError: the model has no configuration, or takes or gives what has no name there.
+        ArtifactError: the folder holds something else.
+    """
+    if leaves:
+        raise TargetError(
+            "A model with leaves cannot be exported, because they call back into Python: "
+            f"{', '.join(leaf or 'the model itself' for leaf in leaves)}."
+        )
+    target.check_renaming()
+    if not configuration:
+        raise SettingsError(
+            f"style='transformers' writes {CONFIG} beside the graph, and the model that was compiled has no "
+            "configuration of transformers: its attribute `config`. Compile the model of transformers itself, or a "
+            "module that has its config."
+        )
+    names = transformers_names(spec)
+    _check_place(folder, target)
+
+    def fill(place: Path) -> None:
+        runtime.save(place)
+        if is_partitioned(place):
+            raise TargetError(
+                "Parts of this model run in PyTorch, so no other tool can run it. The report's fallbacks name the "
+                "operators: rewrite them, then compile with fullgraph=True."
+            )
+        target.rename_ends(place, names)
+        for name, text in with_cache(configuration, has_cache=has_cache(spec)).items():
+            write_file(place / name, text)
+        _keep_others(folder, place)
+
+    with tracing(), temporary_space():
+        write_folder(folder, fill)
+    return folder
+
+
+def has_cache(spec: CallSpec) -> bool:
+    """Whether keys and values go in and come out."""
+    return any(map(_PAST.fullmatch, spec.paths))
+
+
+def transformers_names(spec: CallSpec) -> EndNames:
+    """The name of each input and output, by the one that it has in a target's files.
+
+    Raises:
+        SettingsError: one of them has no name there; the message says which.
+    """
+    inputs = {
+        name: _input_name(path)
+        for i, (path, name) in enumerate(zip(spec.paths, spec.input_names, strict=True))
+        if i not in spec.input_constants
+    }
+    outputs = [_output_name(name, inputs) for name in spec.output_names]
+    if not any(name in outputs for name in _RESULTS):
+        raise SettingsError(
+            f"{', '.join(outputs)}: style='transformers' needs {' or '.join(_RESULTS)} among the results. Compile a "
+            "model that returns what models of transformers return, with return_dict=True."
+        )
+    return EndNames(inputs, outputs)
+
+
+def _input_name(path: str) -> str:
+    if (found := _PAST.fullmatch(path)) is not None:
+        return f"past_key_values.{int(found[1])}.{_kind(found)}"
+    if path.isidentifier() and not path.startswith(("encoder_outputs", "decoder_")):
+        return path
+    raise SettingsError(
+        f"{path}: style='transformers' has no name for this input. It writes one graph of a model that takes tensors "
+        "such as input_ids and attention_mask, and a cache of keys and values, past_key_values.layers[N].keys and "
+        ".values; encoders with decoders are several graphs there. Compile without it, or write export(path) without a "
+        "style."
+    )
+
+
+def _kind(found: re.Match[str]) -> str:
+    return found[2] or ("key", "value")[int(found[3])]
+
+
+def _output_name(name: str, inputs: dict[str, str]) -> str:
+    """A cache comes out under the name that it goes in with."""
+    given = inputs.get(name, "")
+    return given.replace("past_key_values", "present", 1) if given.startswith("past_key_values.") else name
+
+
+def _check_place(folder: Path, target: Target) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    earlier = folder.is_dir() and (folder / CONFIG).is_file() and (folder / target.renamed_file).is_file()
+    if not earlier or any(not path.is_file() for path in folder.iterdir()):
+        raise ArtifactError(
+            f"{folder} exists and holds something other than an earlier export, so it is left alone. Choose another "
+            "folder; a tokenizer can be saved into it afterwards."
+        )
+
+
+def _keep_others(old: Path, new: Path) -> None:
+    """Files beside an earlier export, such as those of a tokenizer."""
+    for path in old.iterdir() if old.is_dir() else ():
+        if not (new / path.name).exists() and not path.name.startswith(_MODELS):
+            try:
+                os.link(path, new / path.name)
+            except OSError:  # a file system without hard links
+                shutil.copy2(path, new / path.name)
