@@ -19,7 +19,7 @@ def rename_ends(file: Path, inputs: Mapping[str, str], outputs: Sequence[str]) -
     """
     import onnx_ir
 
-    model = onnx_ir.load(file)
+    model: Any = onnx_ir.load(file)
     for value in list(model.graph.inputs):
         name = inputs.get(value.name, value.name)
         value.name = f"{name} inside"  # outputs may have the name for now
