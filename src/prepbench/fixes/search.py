@@ -155,7 +155,8 @@ class Search:
         for _ in range(_MOST_STEPS):
             found = self._attempt(current)
             if isinstance(found, Draft):
-                reason = replace(reason, reason=found.reason, kind=found.kind, diff=found.diff)
+                if not steps or found.diff:
+                    reason = replace(reason, reason=found.reason, kind=found.kind, diff=found.diff)
                 break
             steps.append(found)
             start_text = steps[0].before.text

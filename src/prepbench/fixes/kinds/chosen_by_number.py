@@ -18,7 +18,7 @@ from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced,
 
 def propose(site: Site) -> Iterator[Proposal]:
     """Every call of a chosen module, and every chosen number or tensor."""
-    choices = _Choices(site)
+    choices = Choices(site)
     found: dict[cst.CSTNode, cst.CSTNode] = {}
     inside: set[cst.CSTNode] = set()
     for node in site.expressions(cst.Call | cst.Subscript):
@@ -51,7 +51,7 @@ class _Choice:
     counts_from_end: bool = False
 
 
-class _Choices:
+class Choices:
     """Finds what is chosen by a number that comes from data."""
 
     def __init__(self, site: Site) -> None:

@@ -10,6 +10,7 @@ import libcst as cst
 
 from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.branches import Branches, with_body
+from prepbench.fixes.kinds.clamped_reads import Clamped, counted_reads
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.numbers import Numbers
@@ -48,11 +49,17 @@ def propose(site: Site) -> Iterator[Proposal]:
     loops = [node for node in site.expressions(cst.For | cst.While) if _needs_bound(site, node)]
     around = [node for node in loops if site.place(node)[0] <= site.line <= site.place(node)[2]]
     for node in [*around[::-1], *(node for node in loops if node not in around)][:1]:
-        masked = _Masked(site, node)
-        new = masked.statements()
-        replacements = {node: cst.FlattenSentinel(new), **masked.stacks}
-        function = masked.after(new) if masked.returns else replaced(site.function, replacements)
-        yield Proposal(function, tuple(masked.conditions), masked.assumption, masked.is_telling)
+        for is_clamped in (False, True) if _counted_reads(site, node) else (False,):
+            masked = _Masked(site, node, is_clamped)
+            new = masked.statements()
+            replacements = {node: cst.FlattenSentinel(new), **masked.stacks}
+            function = masked.after(new) if masked.returns else replaced(site.function, replacements)
+            yield Proposal(function, tuple(masked.conditions), masked.assumption, masked.is_telling)
+
+
+def _counted_reads(site: Site, node: Loop) -> dict[cst.Subscript, int]:
+    """The reads of ``x[:, i]`` in a loop whose count ``i`` data bounds."""
+    return counted_reads(site, node) if isinstance(node, cst.For) and _counts(site, node) is not None else {}
 
 
 def _needs_bound(site: Site, node: Loop) -> bool:
@@ -86,6 +93,7 @@ class _Masked:
     """One loop with a mask.
 
     Attributes:
+        is_clamped: whether a step that is not active reads the last row of tensors that have no other.
         conditions: the conditions that the loop ends by.
         assumption: the bound, in words.
         stacks: what stands for the stacks of lists that the loop appends to.
@@ -93,6 +101,7 @@ class _Masked:
 
     site: Site
     node: Loop
+    is_clamped: bool = False
     conditions: list[Any] = field(default_factory=list)
     assumption: str = ""
     stacks: dict[cst.CSTNode, Any] = field(default_factory=dict)
@@ -153,11 +162,17 @@ class _Masked:
             target = cst.Name(self._branches.fresh("step"))
         active = expression("{i} < {count}", i=cst.ensure_type(target, cst.Name), count=count)
         body = [assignment(self._active, active), *self._predicated(body_of(self.node.body))]
+        checks = [self._check(expression(f"{{count}} <= {self._bound}", count=count))]
+        if self.is_clamped:
+            reads = _counted_reads(self.site, self.node)
+            body = [each.visit(Clamped(self.site, text_of(target), reads)) for each in body]
+            sizes = dict.fromkeys(f"{text_of(part.value)}.shape[{at}]" for part, at in reads.items())
+            checks += [self._within(count, size) for size in sizes]
         loop = self._loop(target, body)
         first = [made[0].with_changes(leading_lines=self.node.leading_lines)] if made else []
         if made:
             loop = loop.with_changes(leading_lines=())
-        return [*first, loop, self._check(expression(f"{{count}} <= {self._bound}", count=count))]
+        return [*first, loop, *checks]
 
     def _breaking(self) -> list[Statement]:
         """A loop over something known that data may leave early."""
@@ -200,6 +215,13 @@ class _Masked:
         line: Statement = statement(
             "{torch}._assert_async({holds}, {text})", torch=self.site.torch, holds=holds,
             text=quoted(f"more than {self._bound} iterations, {ASSUMED}"),
+        )  # fmt: skip
+        return line
+
+    def _within(self, count: Expression, size: str) -> Statement:
+        line: Statement = statement(
+            f"{{torch}}._assert_async({{count}} <= {size}, {{text}})", torch=self.site.torch, count=count,
+            text=quoted(f"the loop goes beyond {size}"),
         )  # fmt: skip
         return line
 
