@@ -150,7 +150,8 @@ class Search:
     def _fix(self, failure: Failure) -> None:
         """Apply kinds until the failure is gone and nothing new fails; otherwise put the text back."""
         start, failures, program = dict(self.sources), self.failures, self.program
-        wanted, steps, current = self.key(failure), [], failure
+        steps: list[_Step] = []
+        wanted, current = self.key(failure), failure
         reason = Draft(self.in_users_file(failure), "")
         for _ in range(_MOST_STEPS):
             found = self._attempt(current)

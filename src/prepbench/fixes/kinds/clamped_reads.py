@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import libcst as cst
 
 from prepbench.fixes.site import Site
-from prepbench.fixes.syntax import expression, text_of, walk_here
+from prepbench.fixes.syntax import Statement, expression, text_of, walk_here
 
 
 def counted_reads(site: Site, node: cst.For) -> dict[cst.Subscript, int]:
@@ -33,6 +34,11 @@ class Clamped(cst.CSTTransformer):
         super().__init__()
         self._site, self._name = site, name
         self._reads = {text_of(part): at for part, at in reads.items()}
+
+    def block(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Statements with such reads."""
+        made: Any = [each.visit(self) for each in statements]
+        return list(made)
 
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.Subscript:
         at = self._reads.get(text_of(original_node))

@@ -165,7 +165,7 @@ class _Masked:
         checks = [self._check(expression(f"{{count}} <= {self._bound}", count=count))]
         if self.is_clamped:
             reads = _counted_reads(self.site, self.node)
-            body = [each.visit(Clamped(self.site, text_of(target), reads)) for each in body]
+            body = Clamped(self.site, text_of(target), reads).block(body)
             sizes = dict.fromkeys(f"{text_of(part.value)}.shape[{at}]" for part, at in reads.items())
             checks += [self._within(count, size) for size in sizes]
         loop = self._loop(target, body)

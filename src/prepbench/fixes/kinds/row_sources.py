@@ -136,7 +136,7 @@ def _first_size(site: Site, name: str) -> Expression | None:
         target = node.targets[0].target
         if not isinstance(target, cst.Tuple) or text_of(target.elements[0].value) != name:
             continue
-        shape = node.value.func if isinstance(node.value, cst.Call) and not node.value.args else node.value
+        shape: Any = node.value.func if isinstance(node.value, cst.Call) and not node.value.args else node.value
         is_shape = isinstance(shape, cst.Attribute) and shape.attr.value in ("shape", "size")
         if is_shape and len(_stores(site, name)) == 1 and has_rows(site, shape.value):
             return cst.ensure_type(shape, cst.Attribute).value

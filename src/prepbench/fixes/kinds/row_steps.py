@@ -155,7 +155,7 @@ class Steps:
             return None
         dims, at = self._dims(node), 0
         for index, element in enumerate(node.slice):
-            inner = element.slice
+            inner: Any = element.slice
             if isinstance(inner, cst.Slice) and (self._is_data(inner.lower) or self._is_data(inner.upper)):
                 if inner.step is not None or len(dims) != 1:
                     return None
@@ -223,7 +223,13 @@ class Steps:
         if part is not None or not isinstance(node, cst.Call):
             return part
         method = isinstance(node.func, cst.Attribute) and not node.args
-        inner = node.func.value if method else node.args[0].value if len(node.args) == 1 else None
+        inner: Any = (
+            cst.ensure_type(node.func, cst.Attribute).value
+            if method
+            else node.args[0].value
+            if len(node.args) == 1
+            else None
+        )
         if inner is None or not (self._is_pointwise(node) or self._is_pointwise_layer(node.func)):
             return None
         dims = self.site.fact(node).dims
@@ -291,7 +297,8 @@ class Steps:
             raise CannotFix("a part whose size depends on data gets other values than one number")
         parts = {"torch": self.site.torch, "m": part.fitted, "v": bare(new), "x": part.whole}
         chosen = expression("{torch}.where({m}, {v}, {x})", **parts)
-        return cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(part.whole)], chosen)])
+        target_of_whole: Any = part.whole
+        return cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(target_of_whole)], chosen)])
 
 
 def _without_comma(elements: Sequence[cst.SubscriptElement]) -> list[cst.SubscriptElement]:

@@ -166,7 +166,8 @@ class _Loop:
         for call in self.site.expressions(cst.Call):
             parts = _joined(self.site, call)
             if isinstance(parts, cst.Name) and parts.value == name and len(reads) == 3:
-                return call  # its list, the call that appends, and this one
+                found: cst.Call = call
+                return found  # its list, the call that appends, and this one
         raise CannotFix(f"{name!r} is more than the rows of a tensor")
 
     def _added(self, small: Any, others: Sequence[Statement]) -> tuple[str, Expression] | None:
@@ -225,7 +226,7 @@ class _Loop:
         before = [each for each in body[:at] if each not in gone]
         is_alone = len(results) == 1 and bool(self.lists)
         after = [] if is_alone else [self._assigned(results, mapped), *self._used()]
-        joins = {
+        joins: dict[cst.CSTNode, Any] = {
             join: _as_joined(self.site, join, mapped if is_alone else cst.Name(name))
             for name, (_, join) in self.lists.items()
         }
@@ -376,7 +377,7 @@ def _is_empty_list(each: Statement, name: str) -> bool:
     small = small_of(each)
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return False
-    pairs = [(small.targets[0].target, small.value)]
+    pairs: list[tuple[Any, Any]] = [(small.targets[0].target, small.value)]
     if isinstance(small.value, cst.Tuple) and isinstance(pairs[0][0], cst.Tuple):
         both = zip(pairs[0][0].elements, small.value.elements, strict=False)
         pairs = [(one.value, other.value) for one, other in both]
