@@ -75,9 +75,12 @@ def _run(own: Callable[..., Any], sample: Sample) -> None:
 def itself_raises(function: Callable[..., Any], sample: Sample, error: Exception) -> CaptureError:
     """The error for a model that does not run on its own."""
     name = type(function).__name__ if isinstance(function, torch.nn.Module) else getattr(function, "__name__", "it")
+    remedy = "Check that model(*inputs) runs on its own."
+    if "does not require grad" in str(error):
+        remedy = "It runs under torch.no_grad() here: put what needs a gradient under `with torch.enable_grad():`."
     return CaptureError(
-        f"{name} itself raises on inputs[{sample.index}], before any capturing: {type(error).__name__}: {error}. Check "
-        f"that model(*inputs) runs on its own.{about_batches(sample.args, sample.kwargs)}"
+        f"{name} itself raises on inputs[{sample.index}], before any capturing: {type(error).__name__}: {error}. "
+        f"{remedy}{about_batches(sample.args, sample.kwargs)}"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind
 
+from prepbench._torch_compat.derivatives import derivatives_traced
 from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
 from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds
 from prepbench._torch_compat.sizes import exact_zero_one, watched_sizes, watched_specialisation
@@ -71,6 +72,7 @@ def export_program(
         if not strict:
             # under dynamo an exception would be taken for one of the user's
             stack.enter_context(watched_specialisation(_refuse))
+            stack.enter_context(derivatives_traced())
             stack.enter_context(RecurrentLayers().entered())
             stack.enter_context(ClampedSlices(SampleSizes(model, axes.samples)))
             question = sizes.refuse_contradiction if sizes is not None else None

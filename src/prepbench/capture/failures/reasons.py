@@ -138,8 +138,8 @@ _ERROR_REMEDY = (
     f"tracing cannot follow this line: rewrite it with plain torch operations, {_LEAF_HINT}."
 )
 _LOST_REMEDY = (
-    "Tracing lost where a tensor comes from, as it does with .data, copy.deepcopy and derivatives in forward: use "
-    ".detach() and torch.func.functional_call in place of the first two, write a derivative out as torch operations, "
+    "Tracing lost where a tensor comes from, as it does with .data, copy.deepcopy and torch.func.grad: use .detach(), "
+    "torch.func.functional_call, and torch.autograd.grad under torch.enable_grad() in their place, "
     f"{_LEAF_HINT}."
 )
 _DIFFERS_REMEDY = (

@@ -1,0 +1,152 @@
+"""``torch.autograd.grad`` while a model is exported: the operators of the derivative become part of the graph."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import patched_here
+
+with needed_for("derivatives in forward"):
+    from torch.fx.experimental.proxy_tensor import (
+        disable_proxy_modes_tracing,
+        get_proxy_mode,
+        get_proxy_slot,
+        make_fx,
+    )
+
+_MODES = (torch._C._set_grad_enabled,)
+
+
+@contextmanager
+def derivatives_traced() -> Iterator[None]:
+    """Inside, ``torch.autograd.grad`` and ``backward`` of what is being exported are operators of the graph.
+
+    An export records what the model calls, and not what autograd computes below of that. So what was recorded between
+    inputs and outputs is traced again, together with its derivative, one level lower, and that is called. Gradients
+    that ``backward`` leaves on parameters are no part of the graph.
+    """
+    grad = _traced(torch.autograd.grad)
+    with patched_here(torch.autograd, "grad", grad):
+        with patched_here(torch.Tensor, "backward", _traced_backward(torch.Tensor.backward, grad)):
+            yield
+
+
+def _traced(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        mode: Any = get_proxy_mode()
+        many = tuple(_several(part) for part in (outputs, inputs, grad_outputs))
+        known = [get_proxy_slot(each, mode.tracer, None) for each in (*many[0], *many[1])] if mode is not None else []
+        is_other = len(args) > 2 or kwargs.get("is_grads_batched")
+        if mode is None or is_other or any(each is None for each in known):
+            return original(outputs, inputs, grad_outputs, *args, **kwargs)
+        again = bool(kwargs.pop("create_graph", args[1] if len(args) > 1 else False))
+        kwargs.pop("retain_graph", None)
+        return _in_graph(mode.tracer, functools.partial(original, **kwargs), again, *many)
+
+    return grad
+
+
+def _traced_backward(original: Callable[..., Any], grad: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def backward(
+        self: torch.Tensor,
+        gradient: Any = None,
+        retain_graph: Any = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        mode: Any = get_proxy_mode()
+        if mode is None:
+            return original(self, gradient, retain_graph, create_graph, inputs)
+        tracked = list(mode.tracer.tensor_tracker) if inputs is None else _several(inputs)
+        leaves = [each for each in tracked if each.requires_grad and each.is_leaf]
+        leaves = [each for each in leaves if not isinstance(each, torch.nn.Parameter)]
+        if not leaves:
+            return original(self, gradient, retain_graph, create_graph, inputs)
+        found = grad(self, leaves, gradient, create_graph=create_graph, allow_unused=True)
+        for leaf, each in zip(leaves, found, strict=True):
+            if each is not None:
+                leaf.grad = each if leaf.grad is None else leaf.grad + each
+        return None
+
+    return backward
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return (value,) if value is None or isinstance(value, torch.Tensor) else tuple(value)
+
+
+def _in_graph(
+    tracer: Any,
+    grad: Callable[..., Any],
+    again: bool,
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    grad_outputs: Sequence[torch.Tensor | None],
+) -> tuple[torch.Tensor | None, ...]:
+    held = {slot.proxy.node: tensor for tensor, slot in list(tracer.tensor_tracker.items())}
+    starts, ends = ([get_proxy_slot(t, tracer).proxy.node for t in tensors] for tensors in (inputs, outputs))
+    function, others = _recorded(tracer, starts, ends, held)
+    if again and any(node.target is torch.ops.aten.detach.default for node in function.graph.nodes):
+        raise NotImplementedError("a derivative that is derived again goes through detach()")
+    tensors = [*inputs, *(held[node] for node in others)]
+    given = [each for each in grad_outputs if each is not None]
+
+    def derivative(*values: torch.Tensor) -> list[torch.Tensor | None]:
+        own = [each if each.requires_grad else each.detach().requires_grad_() for each in values[: len(starts)]]
+        rest, wanted = values[len(starts) : len(tensors)], iter(values[len(tensors) :])
+        results = torch.fx.Interpreter(function).run(*own, *rest)
+        return list(grad(results, own, [None if each is None else next(wanted) for each in grad_outputs]))
+
+    # a mode for functions would write down that gradients are switched on
+    with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction(), torch.enable_grad():
+        lowered = make_fx(derivative, tracing_mode="real")(*tensors, *given)
+    if again:
+        _keep_connected(lowered)
+    return tuple(torch.fx.Interpreter(lowered).run(*tensors, *given))
+
+
+def _keep_connected(lowered: torch.fx.GraphModule) -> None:
+    """Take out ``detach`` of what autograd has kept, so that there is a derivative of the derivative."""
+    for node in list(lowered.graph.nodes):
+        if node.op == "call_function" and node.target is torch.ops.aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            lowered.graph.erase_node(node)
+    lowered.recompile()
+
+
+def _recorded(
+    tracer: Any, starts: Sequence[torch.fx.Node], ends: Sequence[torch.fx.Node], held: dict[torch.fx.Node, torch.Tensor]
+) -> tuple[torch.fx.GraphModule, list[torch.fx.Node]]:
+    """What was recorded between some nodes, and the other nodes whose values it takes."""
+    nodes = list(tracer.graph.nodes)
+    after = set(starts)
+    for node in nodes:
+        if any(each in after for each in node.all_input_nodes):
+            after.add(node)
+    needed, waiting = set(), list(ends)
+    while waiting:
+        node = waiting.pop()
+        if node in needed or node in starts:
+            continue
+        needed.add(node)
+        if node in after or node not in held:
+            waiting += node.all_input_nodes
+    first = min(nodes.index(node) for node in needed)
+    others = [node for node in nodes if node in needed and node not in after and node in held]
+    graph, made = torch.fx.Graph(), {}
+    for node in (*starts, *others):
+        made[node] = graph.placeholder(node.name)
+    for index, node in enumerate(nodes):
+        is_mode = node.op == "call_function" and node.target in _MODES and index > first
+        if node not in made and (node in needed or is_mode):
+            made[node] = graph.node_copy(node, made.__getitem__)
+    graph.output([made[node] for node in ends])
+    return torch.fx.GraphModule(tracer.root, graph), others
