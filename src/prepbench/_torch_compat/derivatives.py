@@ -64,17 +64,19 @@ def _traced_backward(original: Callable[..., Any], grad: Callable[..., Any]) -> 
     ) -> None:
         mode: Any = get_proxy_mode()
         if mode is None:
-            return original(self, gradient, retain_graph, create_graph, inputs)
+            original(self, gradient, retain_graph, create_graph, inputs)
+            return
         tracked = list(mode.tracer.tensor_tracker) if inputs is None else _several(inputs)
         leaves = [each for each in tracked if each.requires_grad and each.is_leaf]
         leaves = [each for each in leaves if not isinstance(each, torch.nn.Parameter)]
         if not leaves:
-            return original(self, gradient, retain_graph, create_graph, inputs)
+            original(self, gradient, retain_graph, create_graph, inputs)
+            return
         found = grad(self, leaves, gradient, create_graph=create_graph, allow_unused=True)
         for leaf, each in zip(leaves, found, strict=True):
             if each is not None:
                 leaf.grad = each if leaf.grad is None else leaf.grad + each
-        return None
+
 
     return backward
 
