@@ -77,7 +77,6 @@ def _traced_backward(original: Callable[..., Any], grad: Callable[..., Any]) -> 
             if each is not None:
                 leaf.grad = each if leaf.grad is None else leaf.grad + each
 
-
     return backward
 
 

@@ -98,9 +98,9 @@ class Choices:
     def _stacked(self, chosen: _Choice, made: Callable[[str], Expression]) -> Expression:
         each = self._site.fresh("each")
         # an index out of range must raise, and only lists count from the end
-        taken = "[{index}.reshape(1)]" if chosen.counts_from_end else ".index_select(0, {index}.reshape(1))"
+        taken = "{index}" if chosen.counts_from_end else "{torch}.where({index} < 0, len({all}), {index})"
         return expression(
-            f"{{torch}}.stack([{{one}} for {each} in {{all}}]){taken}.squeeze(0)",
+            f"{{torch}}.stack([{{one}} for {each} in {{all}}])[{taken}.reshape(1)].squeeze(0)",
             torch=self._site.torch, one=made(each), all=bare(chosen.all), index=atom(chosen.index),
         )  # fmt: skip
 
@@ -126,6 +126,8 @@ class Choices:
                 expression("range(len({t}))", t=table), self._tensor(number),
             )  # fmt: skip
         if number is None and self._is_data(index):
+            if _has_labels(self._site.fact(table).values):
+                return _Choice(cst.Name, expression("{t}.values()", t=atom(table)), self._place(table, index), True)
             possible = self._possibilities(table)
             is_list = possible is table
             return _Choice(cst.Name, possible, self._tensor(index), is_list) if possible is not None else None
@@ -159,7 +161,17 @@ class Choices:
             return parts[0] if len(parts) == 1 and self._is_data(parts[0]) else None
         return None
 
+    def _place(self, table: Expression, label: Expression) -> Expression:
+        """Where a label stands among the keys of a dict; their number where it is none of them."""
+        tensor = self._tensor(label)
+        return expression(
+            "({torch}.tensor(list({t}), device={k}.device) != {k}).long().cumprod(0).sum(0)",
+            torch=self._site.torch, t=bare(table), k=atom(tensor),
+        )  # fmt: skip
+
     def _is_data(self, node: Expression) -> bool:
+        if self._site.fact(node).kinds & {"str"}:
+            return False  # chosen by data, too
         return self._site.fact(node).is_tensor or self._numbers.is_number(node)
 
     def _tensor(self, node: Expression) -> Expression:
@@ -176,6 +188,16 @@ class Choices:
         if values and all(isinstance(value, dict) and list(value) == list(range(len(value))) for value in values):
             return expression("{t}.values()", t=atom(table))
         return None
+
+
+def _has_labels(tables: list[Any]) -> bool:
+    """Whether the keys of dicts are numbers, other than those from 0 on."""
+    return bool(tables) and all(
+        isinstance(table, dict)
+        and all(isinstance(key, int) for key in table)
+        and list(table) != list(range(len(table)))
+        for table in tables
+    )
 
 
 def _names_numbers(tables: list[Any]) -> bool:

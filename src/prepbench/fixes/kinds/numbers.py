@@ -108,7 +108,10 @@ class Numbers:
         if name in simple and not any(arg.keyword for arg in call.args):
             return simple[name](name, values)
         is_made = name == f"{text_of(self._site.torch)}.tensor" or name == f"{text_of(self._site.torch)}.as_tensor"
-        return self._made(call, values[0]) if is_made and not self._site.fact(values[0]).is_tensor else None
+        if is_made and self._site.fact(values[0]).is_tensor:
+            is_same = self._site.fact(call).dtypes == self._site.fact(values[0]).dtypes and len(call.args) == 1
+            return expression("{x}.detach().clone()", x=atom(values[0])) if is_same else None
+        return self._made(call, values[0]) if is_made else None
 
     def _of_tensor(self, value: Expression) -> Expression:
         fact = self._site.fact(value)
