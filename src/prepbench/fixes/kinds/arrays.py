@@ -33,6 +33,7 @@ _REDUCED = {
     "any": "any", "all": "all", "flip": "flip", "roll": "roll", "std": "std", "var": "var",
 }  # fmt: skip
 _WITHOUT = ("detach", "cpu", "numpy", "clone")
+_COMPUTES = (cst.Call, cst.BinaryOperation, cst.Subscript)
 _FROM = ("from_numpy", "as_tensor", "tensor")
 
 
@@ -45,7 +46,7 @@ def propose(site: Site) -> Iterator[Proposal]:
     found: dict[cst.CSTNode, cst.CSTNode] = {}
     inside: set[cst.CSTNode] = set()
     for node in site.expressions(cst.BaseExpression):
-        if node in inside or not isinstance(node, cst.Call | cst.BinaryOperation):
+        if node in inside or not isinstance(node, _COMPUTES):
             continue
         new = arrays.changed(node)
         if new is not None:
@@ -84,7 +85,8 @@ class _Arrays:
     def _function(self, call: cst.Call) -> str:
         """The name of a function of NumPy; "" for others."""
         name = text_of(call.func)
-        return name.removeprefix(f"{self._numpy}.") if name.startswith(f"{self._numpy}.") else ""
+        is_plain = name.startswith(f"{self._numpy}.") and name.replace(".", "_").isidentifier()
+        return name.removeprefix(f"{self._numpy}.") if is_plain else ""
 
     def is_data(self, node: cst.CSTNode) -> bool:
         """Whether an expression is an array, or a number of one, that comes from a tensor."""
@@ -101,11 +103,11 @@ class _Arrays:
         fact = self._site.fact(node)
         if fact.is_array and not self.is_data(node):
             return expression("{torch}.as_tensor({x})", torch=self._site.torch, x=bare(node))
-        new = self.changed(node) if isinstance(node, cst.Call | cst.BinaryOperation) else None
+        new = self.changed(node) if isinstance(node, _COMPUTES) else None
         if new is not None:
             return new
         parts = [
-            part for part in walk_here(node) if isinstance(part, cst.Call | cst.BinaryOperation) and part is not node
+            part for part in walk_here(node) if isinstance(part, _COMPUTES) and part is not node
         ]
         found: dict[cst.CSTNode, cst.CSTNode] = {}
         inside: set[cst.CSTNode] = set()
@@ -126,6 +128,8 @@ class _Arrays:
                 atom(self.tensor(side)) if _is_array(self._site, side) or self.is_data(side) else side for side in sides
             )
             return node.with_changes(left=left, right=right)
+        if isinstance(node, cst.Subscript):
+            return self._looked_up(node)
         assert isinstance(node, cst.Call)
         if self._is_array_of(node):
             return self._of_tensor(node)
@@ -137,6 +141,17 @@ class _Arrays:
                 else None
             )
         return self._made(node) or self._method(node)
+
+    def _looked_up(self, node: cst.Subscript) -> Expression | None:
+        """``table[index]`` of an array that does not come from a tensor, by one that does."""
+        index = node.slice[0].slice
+        is_table = _is_array(self._site, node.value) and not self.is_data(node.value) and len(node.slice) == 1
+        if not is_table or not isinstance(index, cst.Index) or not self.is_data(index.value):
+            return None
+        whole = expression("{torch}.as_tensor({x})", torch=self._site.torch, x=bare(node.value))
+        return node.with_changes(
+            value=whole, slice=[node.slice[0].with_changes(slice=cst.Index(self.tensor(index.value)))]
+        )
 
     def _of_tensor(self, call: cst.Call) -> Expression:
         """``x.detach().cpu().numpy()`` as ``x.detach()``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import libcst as cst
 from torch import nn
@@ -15,6 +16,7 @@ from prepbench.fixes.syntax import (
     Statement,
     assignment,
     atom,
+    bare,
     block_of,
     body_of,
     expression,
@@ -32,11 +34,38 @@ def propose(site: Site) -> Iterator[Proposal]:
     if isinstance(site.function, cst.Lambda):
         return
     written: dict[str, str] = {}
-    body = _block(site, body_of(site.function.body), written)
+    try:
+        body = _block(site, body_of(site.function.body), written)
+    except CannotFix:
+        yield from _copied(site)
+        raise
     reads = [node for node in site.expressions(cst.Attribute) if node.attr.value == "data" and _is_tensor(site, node)]
+    if not written:
+        yield from _copied(site)
     if not written and not reads:
         return
     yield Proposal(with_body(site.function, _with_values(site, body, written)), is_compiling=bool(written))
+
+
+def _copied(site: Site) -> Iterator[Proposal]:
+    """Every ``tensor.data = value`` as a copy into the tensor, which the graph does, too."""
+    found: dict[cst.CSTNode, cst.CSTNode] = {}
+    for line in site.expressions(cst.SimpleStatementLine):
+        small = small_of(line)
+        target = small.targets[0].target if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
+        if not isinstance(target, cst.Attribute) or target.attr.value != "data" or not site.fact(target.value).is_tensor:
+            continue
+        copied = expression("{x}.detach().copy_({v})", x=atom(target.value), v=bare(_without_data(site, small.value)))
+        found[line] = cst.SimpleStatementLine([cst.Expr(copied)], leading_lines=line.leading_lines)
+    if found:
+        yield Proposal(_without_data(site, replaced(site.function, found)))
+
+
+def _without_data(site: Site, node: cst.CSTNode) -> Any:
+    """The same with every ``x.data`` that is read as ``x.detach()``."""
+    reads = [each for each in walk_here(node) if isinstance(each, cst.Attribute) and each.attr.value == "data"]
+    known = [each for each in reads if site.has_place(each) and _is_tensor(site, each)]
+    return replaced(node, {each: expression("{x}.detach()", x=atom(each.value)) for each in known})
 
 
 def _is_tensor(site: Site, node: cst.Attribute) -> bool:
