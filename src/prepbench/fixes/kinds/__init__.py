@@ -8,6 +8,7 @@ from prepbench.fixes.kinds.assigned_data import ASSIGNED_DATA
 from prepbench.fixes.kinds.branches import BRANCHES
 from prepbench.fixes.kinds.checks import CHECKS
 from prepbench.fixes.kinds.chosen_by_number import CHOSEN_BY_NUMBER
+from prepbench.fixes.kinds.chosen_texts import CHOSEN_TEXTS
 from prepbench.fixes.kinds.conds import CONDS
 from prepbench.fixes.kinds.copies import COPIES
 from prepbench.fixes.kinds.effects import EFFECTS
@@ -25,6 +26,7 @@ KINDS: tuple[Kind, ...] = (
     CHECKS,
     EFFECTS,
     FLAGS,
+    CHOSEN_TEXTS,
     BRANCHES,
     LOOPS,
     ARRAYS,

@@ -106,9 +106,7 @@ class _Arrays:
         new = self.changed(node) if isinstance(node, _COMPUTES) else None
         if new is not None:
             return new
-        parts = [
-            part for part in walk_here(node) if isinstance(part, _COMPUTES) and part is not node
-        ]
+        parts = [part for part in walk_here(node) if isinstance(part, _COMPUTES) and part is not node]
         found: dict[cst.CSTNode, cst.CSTNode] = {}
         inside: set[cst.CSTNode] = set()
         for part in parts:

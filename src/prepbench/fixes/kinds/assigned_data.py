@@ -53,7 +53,11 @@ def _copied(site: Site) -> Iterator[Proposal]:
     for line in site.expressions(cst.SimpleStatementLine):
         small = small_of(line)
         target = small.targets[0].target if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
-        if not isinstance(target, cst.Attribute) or target.attr.value != "data" or not site.fact(target.value).is_tensor:
+        if (
+            not isinstance(target, cst.Attribute)
+            or target.attr.value != "data"
+            or not site.fact(target.value).is_tensor
+        ):
             continue
         copied = expression("{x}.detach().copy_({v})", x=atom(target.value), v=bare(_without_data(site, small.value)))
         found[line] = cst.SimpleStatementLine([cst.Expr(copied)], leading_lines=line.leading_lines)

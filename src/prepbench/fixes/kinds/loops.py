@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.branches import Branches, with_body
 from prepbench.fixes.kinds.clamped_reads import Clamped, counted_reads
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
+from prepbench.fixes.kinds.continues import without_continue
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.numbers import Numbers
 from prepbench.fixes.kinds.sides import side_of
@@ -26,7 +28,6 @@ from prepbench.fixes.syntax import (
     body_of,
     expression,
     has_exit,
-    orelse_of,
     quoted,
     read_names,
     replaced,
@@ -49,12 +50,26 @@ def propose(site: Site) -> Iterator[Proposal]:
     loops = [node for node in site.expressions(cst.For | cst.While) if _needs_bound(site, node)]
     around = [node for node in loops if site.place(node)[0] <= site.line <= site.place(node)[2]]
     for node in [*around[::-1], *(node for node in loops if node not in around)][:1]:
-        for is_clamped in (False, True) if _counted_reads(site, node) else (False,):
+        numbers = _numbers_after(site, node)
+        for is_clamped, back in itertools.product(
+            (False, True) if _counted_reads(site, node) else (False,), ([], numbers) if numbers else ([],)
+        ):
             masked = _Masked(site, node, is_clamped)
-            new = masked.statements()
+            new = [*masked.statements(), *back]
             replacements = {node: cst.FlattenSentinel(new), **masked.stacks}
             function = masked.after(new) if masked.returns else replaced(site.function, replacements)
             yield Proposal(function, tuple(masked.conditions), masked.assumption, masked.is_telling)
+
+
+def _numbers_after(site: Site, node: Loop) -> list[Statement]:
+    """What makes numbers again of those that a loop counts, and that are read after it."""
+    last = site.place(node)[2]
+    reads = [n for n in site.expressions(cst.Name) if site.has_place(n) and site.place(n)[0] > last]
+    kinds = {
+        name: {k for n in reads if n.value == name for k in site.fact(n).kinds} for name in stored_names(node.body)
+    }
+    made = [(name, next(iter(found))) for name, found in kinds.items() if found in ({"int"}, {"float"})]
+    return [assignment(name, expression(f"{kind}({name})")) for name, kind in made]
 
 
 def _counted_reads(site: Site, node: Loop) -> dict[cst.Subscript, int]:
@@ -230,7 +245,7 @@ class _Masked:
     def _predicated(self, statements: Sequence[Statement]) -> list[Statement]:
         """The body, with an effect only while the loop is active."""
         made: list[Statement] = []
-        statements = _without_continue(self.site, statements)
+        statements = without_continue(statements)
         segment: list[Statement] = []
         for each in statements:
             if isinstance(each, cst.If) and has_exit(each, *_LEAVING):
@@ -372,25 +387,6 @@ class _Masked:
         small = small_of(each)
         is_step = isinstance(small, cst.AugAssign) and isinstance(small.value, cst.Integer)
         return is_step and isinstance(small.target, cst.Name) and not self._is_read_after(small.target.value)
-
-
-def _without_continue(site: Site, statements: Sequence[Statement]) -> list[Statement]:
-    """``if c: ...; continue`` and the rest as ``if c: ... else: rest``."""
-    for index, each in enumerate(statements):
-        if not (isinstance(each, cst.If) and has_exit(each, cst.Continue)):
-            continue
-        body, rest = body_of(each.body), list(statements[index + 1 :])
-        if not isinstance(small_of(body[-1]), cst.Continue) or has_exit([*body[:-1], *orelse_of(each)], cst.Continue):
-            raise CannotFix("the loop goes on in more than one way at once")
-        if has_exit(rest, cst.Break):
-            raise CannotFix("the loop goes on and is left")
-        other = _without_continue(site, [*orelse_of(each), *rest])
-        orelse = cst.Else(block_of(other)) if other else None
-        # changed in place, because it is known by what it is
-        object.__setattr__(each, "body", block_of(body[:-1]))
-        object.__setattr__(each, "orelse", orelse)
-        return [*statements[:index], each]
-    return list(statements)
 
 
 LOOPS = Kind(

@@ -8,6 +8,7 @@ from typing import Any
 import libcst as cst
 
 from prepbench.fixes.cannot_fix import CannotFix
+from prepbench.fixes.kinds.effects import is_effect
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
 from prepbench.fixes.syntax import (
@@ -58,23 +59,43 @@ def _form(site: Site, call: cst.CSTNode) -> Expression | None:
     return None
 
 
+def _told(site: Site, handler: cst.ExceptHandler, call: cst.Call, info: str) -> tuple[list[Statement], list[Statement]]:
+    """What a handler tells of its error, in Python, where the operator is asked for it again; and the rest."""
+    name = text_of(handler.name.name) if handler.name is not None else ""
+    body = body_of(handler.body)
+    told = [each for each in body if name in read_names(each) and is_effect(site, each)] if name else []
+    if not told:
+        return [], body
+    made: cst.If = statement(
+        f"if not {{torch}}.compiler.is_compiling() and ({info} != 0).any():\n    try:\n        {{call}}\n"
+        "    except {kind} as {name}:\n        pass",
+        torch=site.torch, call=call, kind=handler.type or "Exception", name=name,
+    )  # fmt: skip
+    asked = cst.ensure_type(body_of(made.body)[0], cst.Try)
+    handlers = [asked.handlers[0].with_changes(body=block_of(told))]
+    made = made.with_changes(body=block_of([asked.with_changes(handlers=handlers)]))
+    return [made], [each for each in body if each not in told]
+
+
 def _branch(site: Site, node: cst.Try, call: cst.Call) -> Sequence[Statement]:
     handler = node.handlers[0]
-    if handler.name is not None and text_of(handler.name.name) in read_names(handler.body):
+    info = site.fresh("info")
+    told, rest_of_handler = _told(site, handler, call, info)
+    if handler.name is not None and text_of(handler.name.name) in read_names(rest_of_handler):
         raise CannotFix("what is done about the error reads the error itself")
     body = body_of(node.body)
     at = next(i for i, each in enumerate(body) if any(part is call for part in walk_here(each)))
     if has_exit(body[:at], cst.Return, cst.Break, cst.Continue):
         raise CannotFix("the block of try is left before the operator that may fail")
-    telling, info = _form(site, call) or call, site.fresh("info")
+    telling = _form(site, call) or call
     first = statement(f"{info} = {{call}}.info", call=telling)
     first = first.with_changes(leading_lines=node.leading_lines)
     # called twice, so that its operands can be replaced where its result is not chosen
     rest = [replaced(body[at], {call: expression("{call}[0]", call=telling)}), *body[at + 1 :]]
     rest += body_of(node.orelse.body) if node.orelse is not None else []
     made: cst.If = statement(f"if ({info} != 0).any():\n    pass\nelse:\n    pass")
-    made = made.with_changes(body=block_of(body_of(handler.body)), orelse=cst.Else(block_of(rest)))
-    return [*body[:at], first, made]
+    made = made.with_changes(body=block_of(rest_of_handler), orelse=cst.Else(block_of(rest)))
+    return [*body[:at], first, *told, made]
 
 
 TRIES = Kind(
