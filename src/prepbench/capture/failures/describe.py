@@ -23,16 +23,28 @@ from prepbench.capture.failures.reasons import (
     Reason,
     without_leaf_hint,
 )
-from prepbench.document.model import Failure
+from prepbench.document.model import Failure, SourceLine
 from prepbench.errors import printable
-from prepbench.running.source_lines import code_frame, forward_place, place_in_stack_trace, source_line, user_place
+from prepbench.running.source_lines import (
+    code_frame,
+    file_of,
+    forward_place,
+    place_in_stack_trace,
+    source_line,
+    user_place,
+)
 
 MESSAGE_LINES = 3
 MESSAGE_LENGTH = 400
 
 
 def describe_failure(
-    error: BaseException, *, fqn: str, module_type: str, module: torch.nn.Module | None = None
+    error: BaseException,
+    *,
+    fqn: str,
+    module_type: str,
+    module: torch.nn.Module | None = None,
+    source: SourceLine | None = None,
 ) -> Failure:
     """Explain why capturing the module ``fqn`` raised ``error``.
 
@@ -41,6 +53,7 @@ def describe_failure(
         fqn: fully qualified name of the module that failed ("" is the model itself).
         module_type: its class name.
         module: the module, whose ``forward`` gives a line when the traceback has no line of the user's.
+        source: the user's line, where it is known otherwise than from the traceback.
 
     Example:
         >>> try:
@@ -49,7 +62,8 @@ def describe_failure(
         ...     describe_failure(error, fqn="gate", module_type="Gate").kind
         'data-dependent branch'
     """
-    place = user_place(error) or (forward_place(module) if module is not None else None)
+    place = (file_of(source), source.line) if source is not None else user_place(error)
+    place = place or (forward_place(module) if module is not None else None)
     source = source_line(*place) if place else None
     message = normalize_message(error)
     reason = _reason_of(error, message, source.code if source else "")
@@ -137,7 +151,10 @@ def _reason_of(error: BaseException, message: str, code: str) -> Reason:
     for link in chain if _wraps_another(error) else chain[:1]:
         names = frozenset(kind.__name__ for kind in type(link).__mro__)
         text = message if link is error else _without_noise(str(link))
+        # around a loop, and in a function that is called, the kind is that of the way there, not of what broke
         gb_type = str(getattr(link, "gb_type", "") or "")
+        if gb_type:
+            gb_type += "\n" + text.partition("\n")[0]
         for reason in REASONS[:-1]:
             if reason.matches(names, text, code, gb_type):
                 return reason

@@ -27,7 +27,7 @@ class Reason:
             type_names: the names of its class and of the classes above.
             message: its message without addresses and paths.
             code: the user's line that raised it.
-            gb_type: dynamo's kind of graph break; "" for other exceptions.
+            gb_type: dynamo's kind of graph break, and what it says first; "" for other exceptions.
         """
         if self.types and not type_names.intersection(self.types):
             return False
@@ -121,6 +121,10 @@ _DATA_SHAPE_REMEDY = (
     "The size of this result depends on tensor values: use torch.where or a mask of fixed size in place of nonzero, "
     f"unique and boolean masks, torch.linalg.pinv in place of lstsq; {_LEAF_HINT}."
 )
+_RECURRENT_REMEDY = (
+    "capture, prepare_model and compile_model take a recurrent layer as one operator; nothing is to be done for them. "
+    "torch.compile takes it with torch._dynamo.config.allow_rnn = True."
+)
 _NO_FAKE_REMEDY = f"Register a fake implementation with torch.library.register_fake for this operator, {_LEAF_HINT}."
 _MUTATION_REMEDY = (
     "Return a new value instead of assigning in place or to an attribute in forward; use register_buffer for state "
@@ -172,6 +176,7 @@ REASONS = (
     Reason(BRANCH, _BRANCH_REMEDY, gb_type=r"[Dd]ata[- ]dependent (branching|jump|assert)"),
     Reason(NUMBER, _NUMBER_REMEDY, gb_type=r"Tensor\.(item|tolist)|as_python_constant|scalar"),
     Reason(DATA_SHAPE, _DATA_SHAPE_REMEDY, gb_type=r"[Dd]ynamic (shape|slicing|output)|data[- ]dependent operator"),
+    Reason(GRAPH_BREAK, _RECURRENT_REMEDY, gb_type="wrap RNN, GRU"),
     Reason(
         BRANCH, _INPUTS_HINT + _BRANCH_REMEDY, message=r"used as inputs to control flow|bool of|bool value of Tensor"
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
@@ -74,9 +74,7 @@ def contradiction(trace: TraceResult, prefix: str, type_name: Callable[[str], st
         text = disagreement(found.expression, size_names(trace.sizes), values, "sizes")
         if text is None:  # false for all samples: none of them is like the one that was traced
             text = f"The graph was traced for {_line(found, trace.sizes)}, which no sample has."
-        failure = describe_failure(SizesDecide(text), fqn=prefix, module_type=type_name(prefix))
-        frame = frame_of(found.source) if found.source else ""
-        return replace(failure, source=found.source, frame=frame)
+        return describe_failure(SizesDecide(text), fqn=prefix, module_type=type_name(prefix), source=found.source)
     return None
 
 
