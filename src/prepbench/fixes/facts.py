@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from prepbench.fixes.source_text import SourceText
-from prepbench.running.code_objects import CodePath, nested_codes
+from prepbench.running.code_objects import CodePath, file_codes
+from prepbench.running.source_lines import cell_flags
 
 Place = tuple[int, int, int, int]
 """First line and column, last line and column of an expression; columns count characters from 0."""
@@ -164,8 +165,7 @@ def instrumented_codes(source: SourceText, line: int) -> dict[CodePath, types.Co
     if not is_lambda:
         start = ast.parse(f"{PARAMETERS}({{**locals()}})").body[0]
         chosen.body.insert(1 if ast.get_docstring(chosen) is not None else 0, start)
-    code = compile(ast.fix_missing_locations(tree), source.name, "exec", dont_inherit=True)
-    return dict(nested_codes(code))
+    return file_codes(ast.fix_missing_locations(tree), source.name, cell_flags(source.file))
 
 
 def outermost_function(tree: ast.AST, line: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import linecache
@@ -11,8 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from prepbench.fixes.cannot_fix import CannotFix
-from prepbench.running.code_objects import CodePath, nested_codes
-from prepbench.running.source_lines import source_line
+from prepbench.running.code_objects import CodePath, file_codes
+from prepbench.running.source_lines import cell_flags, source_line
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class SourceText:
         if not text:
             raise CannotFix(f"the source of {file} is not available")
         try:
-            compile(text, file, "exec", dont_inherit=True)
+            _codes(text, file, cell_flags(file))
         except SyntaxError as error:
             raise CannotFix(f"{file} is not Python: {error.msg}") from error
         return cls(file, text, text)
@@ -71,11 +72,11 @@ class SourceText:
 
     def codes(self) -> dict[CodePath, types.CodeType]:
         """The changed text as code objects."""
-        return _codes(self.text, self.name)
+        return _codes(self.text, self.name, cell_flags(self.file))
 
     def original_codes(self) -> dict[CodePath, types.CodeType]:
         """The user's text as code objects."""
-        return _codes(self.original, self.file)
+        return _codes(self.original, self.file, cell_flags(self.file))
 
     def changes(self, within: Collection[CodePath] | None = None) -> dict[types.CodeType, types.CodeType]:
         """The changed code by the code that it stands for; all of it, or what is inside of some functions."""
@@ -124,8 +125,8 @@ def _renumbered(header: str, earlier: SourceText) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _codes(text: str, name: str) -> dict[CodePath, types.CodeType]:
-    return dict(nested_codes(compile(text, name, "exec", dont_inherit=True)))
+def _codes(text: str, name: str, flags: int | None) -> dict[CodePath, types.CodeType]:
+    return file_codes(ast.parse(text), name, flags)
 
 
 def does_the_same(one: types.CodeType, other: types.CodeType | None) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 CodePath = tuple[tuple[str, int], ...]
 """Where a code object stands in its file: names from outside in, each with its number among equal names."""
@@ -11,8 +13,33 @@ CodePath = tuple[tuple[str, int], ...]
 
 def nested_codes(code: types.CodeType, path: CodePath = ()) -> Iterator[tuple[CodePath, types.CodeType]]:
     """All code objects inside of one, with their paths."""
+    yield from _numbered(code.co_consts, path)
+
+
+def file_codes(tree: ast.Module, name: str, flags: int | None) -> dict[CodePath, types.CodeType]:
+    """All code objects of a file, compiled as they were when it was imported or its cell was run.
+
+    A notebook compiles each statement of a cell by itself, and Python compiles calls of what the same text imports
+    in another way than calls of other names. So the same cell as a whole would give other code.
+
+    Args:
+        tree: the syntax of the file or cell, perhaps changed.
+        name: the name that Python knows it by.
+        flags: what :func:`cell_flags` gives for the file or cell that it is, or is a changed copy of.
+
+    Raises:
+        SyntaxError: Python does not take it.
+    """
+    if flags is None:
+        return dict(nested_codes(compile(tree, name, "exec", dont_inherit=True)))
+    statements = [ast.Module([statement], []) for statement in tree.body]
+    modules = [compile(each, name, "exec", flags, dont_inherit=True) for each in statements]
+    return dict(_numbered([const for module in modules for const in module.co_consts], ()))
+
+
+def _numbered(constants: Iterable[Any], path: CodePath) -> Iterator[tuple[CodePath, types.CodeType]]:
     counts: dict[str, int] = {}
-    for inner in code.co_consts:
+    for inner in constants:
         if isinstance(inner, types.CodeType):
             number = counts.get(inner.co_name, 0)
             counts[inner.co_name] = number + 1

@@ -1,9 +1,12 @@
 """Lines of the user's source: which line an error or an operation came from, and the text around it."""
 
 from __future__ import annotations
+import __future__
 
+import ast
 import functools
 import linecache
+import operator
 import re
 import sys
 import sysconfig
@@ -143,15 +146,29 @@ def code_frame(file: str, line: int) -> str:
 
 
 NOTEBOOK_CELL = "notebook cell"
+_FUTURES = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 
 
 def _readable(file: str) -> str:
     """The file as people know it; a notebook cell's file carries a process id, its number changes with each run."""
+    # installed packages lie elsewhere on each machine; below site-packages the path is the same everywhere
+    is_cell = _cell_compiler(file) is not None
+    return NOTEBOOK_CELL if is_cell else re.sub(r"^.*/(?:site|dist)-packages/", "", file)
+
+
+def cell_flags(file: str) -> int | None:
+    """The flags that a notebook compiles its cells with, such as those of ``__future__``; None for other files."""
+    compiler = _cell_compiler(file)
+    return compiler.flags & _FUTURES | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if compiler is not None else None
+
+
+def _cell_compiler(file: str) -> Any:
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     compiler: Any = getattr(shell, "compile", None)
     is_cell = hasattr(compiler, "format_code_name") and compiler.format_code_name(file) is not None
-    # installed packages lie elsewhere on each machine; below site-packages the path is the same everywhere
-    return NOTEBOOK_CELL if is_cell else re.sub(r"^.*/(?:site|dist)-packages/", "", file)
+    return compiler if is_cell else None
 
 
 def forward_place(module: torch.nn.Module) -> tuple[str, int] | None:

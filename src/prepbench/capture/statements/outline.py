@@ -33,7 +33,8 @@ from prepbench.capture.statements.live_names import (
     walk_here,
 )
 from prepbench.capture.statements.ranges import SourceFile, StatementRange
-from prepbench.running.code_objects import CodePath, nested_codes
+from prepbench.running.code_objects import CodePath, file_codes
+from prepbench.running.source_lines import cell_flags
 
 UNBOUND = ...
 """Stands for a variable without a value."""
@@ -82,7 +83,7 @@ def outlined(
         for found in sorted(ranges, key=lambda each: each.lines, reverse=True):
             made[found] = _outlined(file.codes[path], path, before, found, live[found.statements[-1]])
             _cut_out(after, found, made[found])
-    return dict(nested_codes(compile(ast.fix_missing_locations(tree), file.name, "exec", dont_inherit=True))), made
+    return file_codes(ast.fix_missing_locations(tree), file.name, cell_flags(file.name)), made
 
 
 def _outlined(

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from prepbench.capture.statements.live_names import Function, walk_here
-from prepbench.running.code_objects import CodePath, nested_codes
+from prepbench.running.code_objects import CodePath, file_codes
+from prepbench.running.source_lines import cell_flags
 
 _ENDS_LOOP = (ast.Break, ast.Continue)
 _LOOPS = (ast.For, ast.While)
@@ -254,14 +255,13 @@ def _first_line(node: ast.FunctionDef) -> int:
 def source_file(name: str) -> SourceFile | None:
     """The file that Python knows by a name; None if there is no text, or it is not Python."""
     linecache.checkcache(name)
-    return _source_file(name, "".join(linecache.getlines(name)))
+    return _source_file(name, "".join(linecache.getlines(name)), cell_flags(name))
 
 
 @functools.lru_cache(maxsize=64)
-def _source_file(name: str, text: str) -> SourceFile | None:
+def _source_file(name: str, text: str, flags: int | None) -> SourceFile | None:
     try:
         tree = ast.parse(text, name)
     except (SyntaxError, ValueError):
         return None
-    code = compile(text, name, "exec", dont_inherit=True)
-    return SourceFile(name, tree, dict(nested_codes(code)), text)
+    return SourceFile(name, tree, file_codes(tree, name, flags), text)

@@ -1,0 +1,69 @@
+"""Fixes and leaves for models that stand in the same cell as their imports, as they mostly do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+import prepbench as pb
+
+CELL = """
+import asyncio
+import torch
+from torch import nn
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.linear(x))
+        if x.sum() > 3:
+            x = torch.tanh(x)
+        return torch.abs(x)
+
+await asyncio.sleep(0)
+torch.manual_seed(0)
+net = Gate().eval()
+samples = [torch.randn(2, 4), torch.randn(3, 4)]
+"""
+UNKNOWN = CELL.replace(
+    "        if x.sum() > 3:\n            x = torch.tanh(x)\n", "        x = x + len(str(float(x.sum())))\n"
+)
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = InteractiveShell()
+    monkeypatch.setattr("IPython.get_ipython", lambda: made)
+    return made
+
+
+def values(shell: Any, *cells: str) -> dict[str, Any]:
+    for cell in cells:
+        shell.run_cell(cell).raise_error()
+    found: dict[str, Any] = shell.user_ns
+    return found
+
+
+@pytest.mark.parametrize("before", ["", "from __future__ import annotations"])
+def test_a_model_beside_its_imports_is_fixed(shell: Any, before: str) -> None:
+    found = values(shell, before, CELL)
+    fixed = pb.fix(found["net"], found["samples"])
+    assert fixed.passed, fixed
+    assert "+        x = torch.where(x.sum() > 3, torch.tanh(x), x)" in fixed.applied[0].diff
+    assert [line for line in fixed.applied[0].diff.splitlines() if line.startswith("@@")] == ["@@ -10,6 +10,5 @@"]
+    again = values(shell, fixed.code().replace("model", "net"))
+    assert pb.capture(again["net"], found["samples"]).leaves == ()
+
+
+def test_only_the_failing_line_of_a_cell_is_a_leaf(shell: Any) -> None:
+    found = values(shell, UNKNOWN)
+    captured = pb.capture(found["net"], found["samples"], fullgraph=False)
+    (leaf,) = captured.leaves
+    assert leaf.lines == (12, 12)
+    x = found["samples"][1]
+    assert found["torch"].equal(captured.program.module()(x), found["net"](x))
