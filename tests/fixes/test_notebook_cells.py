@@ -67,3 +67,10 @@ def test_only_the_failing_line_of_a_cell_is_a_leaf(shell: Any) -> None:
     assert leaf.lines == (12, 12)
     x = found["samples"][1]
     assert found["torch"].equal(captured.program.module()(x), found["net"](x))
+
+
+def test_the_cell_defines_only_what_it_uses(shell: Any) -> None:
+    found = values(shell, CELL.replace("torch.abs(x)", "torch.zeros_like(x) + x"))
+    code = pb.fix(found["net"], found["samples"]).code()
+    assert "zeros_like(" in code
+    assert "def like(" not in code

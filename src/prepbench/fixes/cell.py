@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -55,7 +56,7 @@ class _Cell:
     def text(self) -> str:
         """Imports, definitions, and the lines that swap them in."""
         body = [*self._plain_functions(), *self._classes(), *self._held()]
-        if any("like(" in part for part in body):
+        if any(re.search(r"\blike\(", part) for part in body):
             body.insert(0, _LIKE)
             self._names.library("types")
         return "\n".join([*self._names.imports(), "", *body]) + "\n"

@@ -81,7 +81,9 @@ def save_candidate(
         return Artifact(None, _state_bytes(candidate), PARAMETERS, target, reason)
     size, target, needs = folder_bytes(folder), _target_name(compiled.target), getattr(compiled, "needs_model", ())
     if needs:  # the timing process has no model to hand in
-        return Artifact(None, size, SAVED, target, f"timed in this process, because {needs[0]} runs in Python")
+        return Artifact(
+            None, size, SAVED, target, f"timed in this process, because these parts run in Python: {'; '.join(needs)}"
+        )
     return Artifact(folder, size, SAVED, target)
 
 
