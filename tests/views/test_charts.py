@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -111,6 +112,17 @@ def test_without_latency_the_metric_is_drawn_against_the_size():
     )
     assert [(t.x[0], t.y[0]) for t in figure.data] == [(40.0, 0.9)]
     assert "MB" in figure.layout.xaxis.title.text
+
+
+def test_a_longer_title_takes_nothing_from_the_plot(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    plain = comparison(row("float", 0.9, 2.0, 2.2), row("int8", 0.88, 1.0, 1.2), unit="dB")
+    busy = dataclasses.replace(plain, busy_cores=1.5)
+    short, long = (charts.comparison_figure(each).layout for each in (plain, busy))
+    assert "other programs kept 1.5 of 2 cores busy" in long.title.text
+    assert long.title.text.count("<br>") == short.title.text.count("<br>") + 1
+    assert long.margin.t > short.margin.t
+    assert long.height - long.margin.t == short.height - short.margin.t
 
 
 def test_nothing_but_the_data_has_a_background_and_grey_text_reads_on_both_themes():

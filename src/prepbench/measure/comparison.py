@@ -11,6 +11,7 @@ from prepbench.checks import described
 from prepbench.errors import UnknownNameError
 from prepbench.measure.artifacts import PARAMETERS
 from prepbench.measure.generation import GenerationResult
+from prepbench.measure.other_programs import crowded
 
 _GENERATED = ("first token ms", "tokens per second", "peak MB")
 
@@ -72,6 +73,8 @@ class Comparison:
         rounds: number of interleaved rounds.
         threads: number of threads of PyTorch and OpenMP in each timing process; a target may set its own.
         workload: what a generation did; empty where single calls were measured.
+        busy_cores: how many cores other programs used while latency was measured, on average; the caption says so
+            where they left too few.
 
     Example:
         >>> row = CandidateResult("fp32", 0.9, 0.0, 2.0, 2.5, 1.0, 4_000_000, "saved artifact", "eager", "own process")
@@ -88,6 +91,7 @@ class Comparison:
     rounds: int
     threads: int
     workload: str = ""
+    busy_cores: float = 0.0
 
     def __getitem__(self, name: str) -> CandidateResult:
         """The result of the candidate called ``name``."""
@@ -115,10 +119,11 @@ class Comparison:
                 f"{scored} against {self.rows[0].name}; {self.workload}, ms per token, batch of {self.batch_size}, "
                 f"{_count(self.threads, 'PyTorch thread')}, {_count(self.rounds, 'interleaved round')}."
             )
-        calls = len(self.rows[0].times_ms)
+        calls, crowded_by = len(self.rows[0].times_ms), crowded(self.busy_cores, self.threads)
         return (
             f"{scored}; ms per call on a batch of {self.batch_size}, {_count(self.threads, 'PyTorch thread')}, "
-            f"{calls} calls in {_count(self.rounds, 'interleaved round')}."
+            f"{calls} calls in {_count(self.rounds, 'interleaved round')}"
+            f"{'; ' * bool(crowded_by)}{crowded_by}."
         )
 
     @property

@@ -21,6 +21,7 @@ from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.artifacts import Artifact
+from prepbench.measure.other_programs import OtherPrograms
 from prepbench.measure.process import WorkerProcess, worker_command
 from prepbench.measure.transfer import save_sample
 from prepbench.measure.worker import timed_calls
@@ -45,11 +46,16 @@ class Timer(Protocol):
 
 @dataclass(frozen=True)
 class Latency:
-    """The milliseconds of every timed call of one candidate, in order, and where it was timed."""
+    """The milliseconds of every timed call of one candidate, in order, and where it was timed.
+
+    Attributes:
+        busy_cores: how many cores other programs used meanwhile, on average.
+    """
 
     times_ms: tuple[float, ...]
     timed_in: str
     note: str = ""
+    busy_cores: float = 0.0
 
 
 class Steps:
@@ -107,9 +113,12 @@ def measure_latency(
             name: workers.get(name) or LocalTimer(functools.partial(own.call, candidate))
             for name, candidate in candidates.items()
         }
-        times = interleaved(timers, rounds, steps)
+        with OtherPrograms() as others:
+            times = interleaved(timers, rounds, steps)
     return {
-        name: Latency(tuple(t / 1e6 for t in values), OWN_PROCESS if name in workers else THIS_PROCESS, note)
+        name: Latency(
+            tuple(t / 1e6 for t in values), OWN_PROCESS if name in workers else THIS_PROCESS, note, others.cores
+        )
         for name, values in times.items()
     }
 

@@ -108,6 +108,7 @@ def compare(
         batch_size=first.size,
         rounds=rounds,
         threads=torch.get_num_threads(),
+        busy_cores=max((latency.busy_cores for latency in latencies.values()), default=0.0),
     )
 
 

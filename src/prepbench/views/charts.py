@@ -24,6 +24,7 @@ BETTER = "rgba(63,134,189,0.09)"
 
 _HEIGHT = 450
 _MARGIN = {"l": 76, "r": 28, "t": 108, "b": 58}
+_LINES, _LINE = 3, 18
 # labels are placed for a narrow output cell; on a wider one the points only move apart
 _AREA = Box(0.0, 0.0, 520.0, float(_HEIGHT - _MARGIN["t"] - _MARGIN["b"]))
 _LARGEST_MARKER = 30.0
@@ -121,15 +122,17 @@ def comparison_bundle(comparison: Comparison) -> dict[str, Any]:
 
 
 def _layout(comparison: Comparison, timed: bool, sized: bool) -> dict[str, Any]:
+    title = _title(comparison, timed, sized)
+    more = _LINE * max(title.count("<br>") - _LINES, 0)  # what a longer title takes is not the plot's
     return {
         "template": "none",
-        "height": _HEIGHT,
-        "margin": _MARGIN,
+        "height": _HEIGHT + more,
+        "margin": _MARGIN | {"t": _MARGIN["t"] + more},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
         "title": {
-            "text": _title(comparison, timed, sized),
+            "text": title,
             "font": {"size": 16, "color": TEXT},
             "x": 0,
             "xref": "paper",

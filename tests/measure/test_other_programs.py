@@ -1,0 +1,63 @@
+"""Latencies measured beside other programs say so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import prepbench as pb
+from prepbench.measure import other_programs
+from prepbench.measure.comparison import CandidateResult
+from prepbench.measure.other_programs import OtherPrograms, crowded
+
+BURN = "import time\nend = time.time() + 2\nwhile time.time() < end: pass"
+
+
+def test_a_busy_program_is_noted() -> None:
+    # one whose parent has ended, so that it is nobody's child
+    subprocess.run(["sh", "-c", '"$0" -c "$1" &', sys.executable, BURN], check=True, stdout=subprocess.DEVNULL)
+    time.sleep(0.2)
+    with OtherPrograms() as others:
+        time.sleep(0.8)
+    assert others.cores >= 0.5
+
+
+def test_own_work_and_short_blocks_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 50.0, 101.0, 51.0])  # busy and own before, busy and own after
+    monkeypatch.setattr(other_programs, "_busy_seconds", lambda: next(times))
+    monkeypatch.setattr(other_programs, "_own_seconds", lambda: next(times))
+    with OtherPrograms() as others:
+        time.sleep(0.15)
+    assert others.cores == 0
+    times = iter([100.0, 50.0, 200.0, 51.0])
+    with OtherPrograms() as others:
+        pass
+    assert others.cores == 0
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_programs.os, "cpu_count", lambda: 4)
+
+
+@pytest.mark.usefixtures("four_cores")
+@pytest.mark.parametrize(
+    ("cores", "threads", "told"),
+    [(0.0, 4, ""), (1.5, 2, ""), (1.5, 4, "1.5 of 4"), (2.6, 2, "2.6 of 4"), (9.0, 1, "4.0 of 4")],
+)
+def test_it_is_told_where_too_few_cores_are_left(cores: float, threads: int, told: str) -> None:
+    text = crowded(cores, threads)
+    assert told in text
+    assert bool(text) == bool(told)
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_the_caption_tells_it() -> None:
+    row = CandidateResult("fp32", 0.9, 0.0, 2.0, 2.5, 1.0, 4_000_000, "saved artifact", "eager", "own process")
+    facts = {"samples": 64, "batch_size": 8, "rounds": 10, "threads": 4}
+    assert "busy" not in pb.Comparison((row,), "accuracy", "", True, **facts).caption
+    caption = pb.Comparison((row,), "accuracy", "", True, **facts, busy_cores=1.25).caption
+    assert caption.endswith("rounds; other programs kept 1.2 of 4 cores busy meanwhile.")
