@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.fixes import proof
 from prepbench.fixes.kinds import KINDS
 from prepbench.fixes.syntax import with_import
+from prepbench.inputs import normalize_samples
+from prepbench.running.check_inputs import find_writes
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:
@@ -250,6 +253,32 @@ def test_a_side_that_keeps_something_on_the_module_is_no_side_of_a_cond() -> Non
     fixed = pb.fix(DividesAndKeeps(), samples)
     assert not fixed.applied
     assert "torch.cond" not in fixed.remaining[0].diff
+
+
+class WritesParameter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.scale.mul_(2)
+        return x * 1
+
+
+class LeavesParameter(WritesParameter):
+    def forward(self, x):
+        return x * 1
+
+
+def test_what_is_written_into_a_parameter_is_part_of_a_proof() -> None:
+    models = [WritesParameter(), WritesParameter(), LeavesParameter()]
+    samples = normalize_samples(models[0], [drawn(1, 2, 4)])
+    for model in models:
+        find_writes(model, samples[0])
+    observed = proof.observe(models[0], samples)
+    assert not proof.prove(models[1], observed).problem
+    assert "parameter" in proof.prove(models[2], observed).problem
 
 
 class LooksUp(nn.Module):

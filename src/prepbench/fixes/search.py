@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from prepbench.capture.failures.describe import describe_failure
 from prepbench.capture.failures.reproduce import received_inputs
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, sentence
+from prepbench.fixes.called_methods import lines_of_called
 from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.data_tests import tests_on_data
 from prepbench.fixes.facts import PARAMETERS, PROBE, Facts, Place, instrumented_codes
@@ -214,16 +216,15 @@ class Search:
         """The first kind with a proven change, or a draft with the reason why there is none."""
         drafts: list[Draft] = []
         try:
-            sites = list(self._sites(failure))
+            for site in itertools.chain(self._sites(failure), self._called_sites(failure, drafts)):
+                for kind in KINDS:
+                    found = self._tried(kind, site, failure)
+                    if isinstance(found, _Step):
+                        return found
+                    if found is not None:
+                        drafts.append(found)
         except CannotFix as error:
-            return Draft(failure, sentence(error))
-        for site in sites:
-            for kind in KINDS:
-                found = self._tried(kind, site, failure)
-                if isinstance(found, _Step):
-                    return found
-                if found is not None:
-                    drafts.append(found)
+            drafts.append(Draft(failure, sentence(error)))
         # what was tried says more than why something was not
         drafts.sort(key=lambda draft: not draft.diff)
         return drafts[0] if drafts else Draft(failure, "no kind of change is known for this line")
@@ -242,6 +243,15 @@ class Search:
         facts, names = self._facts(failure.fqn, source, line), self._names(failure.fqn, source)
         for function in part.functions(line):
             yield Site(source, part, function, line, facts, names, self.bounds)
+
+    def _called_sites(self, failure: Failure, drafts: Sequence[Draft]) -> Iterable[Site]:
+        """The methods that the failing line calls, where nothing is known for the line itself."""
+        source = self._source_of(failure)
+        if drafts or source is None or failure.source is None:
+            return
+        for line in lines_of_called(self._module(failure.fqn), source, failure.source.line):
+            called = replace(failure, source=source_line(source.name, line))
+            yield from self._sites(called)
 
     def _check_unchanged(self, fqn: str, source: SourceText) -> None:
         """Refuse a file that is not the one which was imported."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.tensors import version_of
 from prepbench.fixes.counted_calls import CountedCalls
 from prepbench.fixes.other_values import (
     Change,
@@ -49,7 +50,7 @@ class Answer:
 
     Attributes:
         outcome: output, the caller's tensors and buffers afterwards; None where it raised.
-        written: parameters that were assigned anew, and all tensors of a model with other values of these.
+        written: parameters that were assigned anew or written into; all tensors of a model that has others.
         error: what it raised.
         is_wanted: whether the user's own ``raise`` or ``assert`` raised it.
     """
@@ -214,11 +215,11 @@ def _called(model: torch.nn.Module, state: Change | None, written: dict[str, tor
     """The model, or a call of it with other values of its tensors; what it writes to these is noted."""
     parameters = dict(model.named_parameters())
     if state is None:
-        before = {name: parameter.data_ptr() for name, parameter in parameters.items()}
+        before = {name: _mark(parameter) for name, parameter in parameters.items()}
 
         def own(*args: Any, **kwargs: Any) -> Any:
             output = model(*args, **kwargs)
-            assigned = {name: p for name, p in model.named_parameters() if p.data_ptr() != before.get(name)}
+            assigned = {name: p for name, p in model.named_parameters() if _mark(p) != before.get(name)}
             written.update({name: parameter.detach().clone() for name, parameter in assigned.items()})
             return output
 
@@ -232,6 +233,11 @@ def _called(model: torch.nn.Module, state: Change | None, written: dict[str, tor
         return output
 
     return other
+
+
+def _mark(parameter: torch.Tensor) -> tuple[int, int]:
+    """What changes when a parameter gets other data, or is written into."""
+    return parameter.data_ptr(), version_of(parameter)
 
 
 def gradients(model: torch.nn.Module, trial: Trial) -> list[torch.Tensor | None]:

@@ -100,3 +100,15 @@ class MaximumInNumpy(nn.Module):
         low = np.maximum(x.numpy(), 0)
         scaled = np.log1p(low) + np.exp(-low)
         return torch.from_numpy(scaled)
+
+
+@case(lambda: [torch.rand(2, 8), torch.rand(3, 8)])
+class LooksUpInTables(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.at, self.curve = np.array([0, 0.25, 0.75, 1.0]), np.array([0, 0.1, 0.9, 1.0])
+
+    def forward(self, x):
+        toned = np.interp(x.numpy(), self.at, self.curve).astype("float32")
+        bins = np.eye(5, dtype=np.float32)[np.digitize(x.numpy(), self.at)]
+        return torch.as_tensor(toned), torch.from_numpy(bins.mean(axis=1))

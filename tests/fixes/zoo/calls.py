@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import random
 
 import torch
@@ -141,3 +142,51 @@ class EnergyGradient(nn.Module):
             energy = self.net(x).sum()
             (force,) = torch.autograd.grad(energy, x)
         return -force
+
+
+@case(rows(4))
+class FollowsSlowly(nn.Module):
+    """A method writes the parameters of a copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.fast, self.slow = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    @torch.no_grad()
+    def follow(self):
+        for fast, slow in zip(self.fast.parameters(), self.slow.parameters(), strict=True):
+            slow.data = slow.data * 0.9 + fast.data * 0.1
+
+    def forward(self, x):
+        self.follow()
+        return self.fast(x) - self.slow(x)
+
+
+@case(lambda: [torch.randn(2, 3, 3), torch.zeros(2, 3, 3)])
+class TellsOfSingular(nn.Module):
+    def forward(self, x):
+        try:
+            y = torch.linalg.inv(x)
+        except RuntimeError as error:
+            logging.getLogger(__name__).debug("singular: %s", error)
+            y = x * 2
+        return y
+
+
+@case(rows(4))
+class CountsLayers(nn.Module):
+    """How many layers ran is a number of the result."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x):
+        used = 0
+        for layer in self.layers:
+            y = torch.relu(layer(x))
+            used += 1
+            if (y - x).abs().max() < 1:
+                break
+            x = y
+        return x, used

@@ -108,3 +108,53 @@ class WithDataclass(nn.Module):
         if torch.isnan(logits).any():
             return Out(logits=torch.zeros_like(logits), loss=None)
         return Out(logits=logits, loss=None)
+
+
+@case(lambda: [(torch.randn(3, 5), torch.tensor([10, 30, 20])), (torch.randn(4, 5), torch.tensor([20, 20, 10, 30]))])
+class ScalesByLabel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = {10: 1.0, 20: 2.5, 30: 0.3}
+
+    def forward(self, x, labels):
+        scales = torch.tensor([self.table[label.item()] for label in labels])
+        return x * scales.unsqueeze(1)
+
+
+@case(lambda: [(torch.randn(2, 5), torch.tensor(0)), (torch.randn(3, 5), torch.tensor(1))])
+class ByNameOfDomain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.names = {0: "news", 1: "web"}
+        self.heads = nn.ModuleDict({name: nn.Linear(5, 2) for name in self.names.values()})
+
+    def forward(self, x, domain):
+        name = self.names[int(domain)]
+        return self.heads[name](x)
+
+
+@case(lambda: [torch.randn(2, 5), torch.randn(3, 5)])
+class ByText(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.activations = {"relu": F.relu, "tanh": torch.tanh}
+
+    def forward(self, x):
+        if x.abs().max() > 1.5:
+            mode = "large"
+        else:
+            mode = "small"
+        y = self.activations["relu" if x.mean() > 0 else "tanh"](x)
+        return y / 2 if mode == "large" else y
+
+
+@case(lambda: [(torch.randn(2, 4), torch.tensor([1.0])), (torch.randn(3, 4), torch.tensor([0.0]))])
+class RefusesOtherFlags(nn.Module):
+    def forward(self, x, flag):
+        if flag.item() == 1.0:
+            y = x * 2
+        elif flag.item() == 0.0:
+            y = x.tanh()
+        else:
+            raise NotImplementedError(f"flag {flag}")
+        return y
