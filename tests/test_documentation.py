@@ -25,7 +25,7 @@ class SmallNet(nn.Module):
         return self.classifier(torch.relu(self.hidden(self.features(image).flatten(1))))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tour.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tour.md", "docs/generation.md"])
 def test_python_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     assert blocks

@@ -56,6 +56,28 @@ def test_inputs_are_those_before_the_call() -> None:
     assert torch.equal(recorded.samples[0].args[0], torch.ones(1, 3))
 
 
+class Memory:
+    """Holds nothing until something is written."""
+
+    def __init__(self) -> None:
+        self.layers: list[torch.Tensor] = []
+
+
+class Writer(nn.Module):
+    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
+        memory.layers.append(x)
+        return torch.cat(memory.layers)
+
+
+def test_an_empty_cache_is_recorded_empty() -> None:
+    writer, memory = Writer(), Memory()
+    with pb.record_inputs(writer) as recorded:
+        writer(torch.ones(1, 2), memory)
+        writer(torch.ones(1, 2), memory)
+    assert [len(sample.args[1].layers) for sample in recorded] == [0, 1]
+    assert len(memory.layers) == 2
+
+
 def test_calls_through_the_module_and_through_forward_are_seen() -> None:
     layer = nn.Linear(4, 3)
     with pb.record_inputs(layer, max_samples=2) as recorded:

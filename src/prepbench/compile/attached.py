@@ -52,6 +52,15 @@ def attached_forward(model: nn.Module, forward: Forward) -> Iterator[None]:
             yield
 
 
+def own_forward(model: nn.Module) -> Forward:
+    """The model's forward as it is outside of all blocks."""
+    now = model.forward
+    if not hasattr(now, _BEFORE):
+        return now
+    before = getattr(now, _BEFORE)
+    return before if before is not None else functools.partial(type(model).forward, model)
+
+
 def check_model(model: Any, parameters: tuple[str, ...]) -> None:
     """Raise ``InputError`` if ``model`` is not called like the model that was compiled."""
     if not isinstance(model, nn.Module):

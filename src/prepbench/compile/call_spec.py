@@ -22,7 +22,7 @@ from prepbench.inputs import Sample, forward_of, named_leaves
 from prepbench.running.check_inputs import about_batches
 from prepbench.running.counted_numbers import CountedNumber, part_at
 from prepbench.running.empty_caches import is_nothing
-from prepbench.running.object_nodes import fixed_numbers, register_nodes
+from prepbench.running.object_nodes import fixed_numbers, is_mark, register_nodes
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ class CallSpec:
             found = fixed_numbers(self.parameters, *arranged)
             for path, expected in self.object_numbers.items():
                 # what holds nothing yet has other flags, and is not known as an object that holds tensors
-                if filled is None or type(found.get(path)) is type(expected) is not bool:
+                is_flag = type(expected) is bool and not is_mark(path, expected)
+                if filled is None or (type(found.get(path)) is type(expected) and not is_flag):
                     _check_constant(path, expected, found.get(path))
         self._check_counted(arranged)
         return leaves

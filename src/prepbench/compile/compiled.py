@@ -183,7 +183,9 @@ class CompiledModel(nn.Module):
         Generation of ``transformers`` goes on as it does in PyTorch: greedy, sampling, beams, streamers. Each step
         runs here, and new keys and values are written into the cache that it hands in. Compile with the cache that
         generation uses (``DynamicCache``), empty in some samples and filled in others. What generation computes
-        without the model's own forward, such as the states of an encoder, stays in PyTorch.
+        without the model's own forward, such as the states of an encoder, stays in PyTorch. So does the first step of
+        models that compute other things in it: those with an encoder, with states instead of keys and values, or with
+        images. Compile these with samples of later steps, ``with pb.record_inputs(model): model.generate(...)``.
 
         Afterwards, also after an error or Ctrl-C, the model is as it was. Threads that begin inside the block, such
         as those that generate for a ``TextIteratorStreamer``, run compiled too. Threads that ran before go on with

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from prepbench.compile.attached import own_forward
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.output_tree import Tree
 from prepbench.compile.result_classes import class_named, filled
 from prepbench.errors import InputError
-from prepbench.running.nested_values import attributes
+from prepbench.running.nested_values import attributes, collect
+from prepbench.running.object_nodes import fixed_numbers, is_mark
 
 _TOKENS = ("input_ids", "decoder_input_ids", "inputs_embeds", "decoder_inputs_embeds")
 _MASKS = ("attention_mask", "decoder_attention_mask")
@@ -31,9 +33,10 @@ class GenerationCalls:
     """
 
     def __init__(self, run: Callable[..., Any], spec: CallSpec, model: nn.Module) -> None:
-        self._run, self._spec = run, spec
+        self._run, self._spec, self._own = run, spec, own_forward(model)
         self._names = (*spec.parameters[: spec.positional], *spec.keywords)
         self._caches = _caches(spec, self._names)
+        self._marks = {path: value for path, value in spec.object_numbers.items() if is_mark(path, value)}
         self._config = getattr(model, "config", None)
         values = {spec.paths[index]: value for index, value in spec.input_constants.items()}
         self._constants = {name: value for name, value in values.items() if name in self._names}
@@ -46,6 +49,8 @@ class GenerationCalls:
         """
         given = {**dict(zip(self._spec.parameters, args, strict=False)), **kwargs}
         self._check_caches(given)
+        if self._fills_cache(given):
+            return self._own(*args, **kwargs)
         past, new = _past(given, self._caches), _tokens(given)
         if new is not None:
             self._complete(given, new, past)
@@ -58,6 +63,16 @@ class GenerationCalls:
         if keep:
             _set_part(result, "logits", _part(result, "logits")[:, -keep:])
         return result
+
+    def _fills_cache(self, given: dict[str, Any]) -> bool:
+        """Whether a first step fills a cache in a way that the graph, made for later ones, does not have."""
+        caches = {name: value for name, value in given.items() if name in self._caches}
+        if self._marks:
+            found = fixed_numbers((), (), caches)
+            return any(found.get(path) is not value for path, value in self._marks.items())
+        # such as an image, whose states are in the cache afterwards
+        further = {name for name in given if name not in self._names} - {*_MASKS, *_POSITIONS, *_TOKENS}
+        return _past(given, caches) == 0 and any(collect(given[name]) for name in further)
 
     def _check_caches(self, given: dict[str, Any]) -> None:
         missing = [name for name in self._caches if given.get(name) is None]
@@ -81,6 +96,8 @@ class GenerationCalls:
         counted = past + torch.arange(count).expand(batch, count)
         for name, positions in zip(_MASKS, _POSITIONS, strict=True):
             mask = given.get(name)
+            if mask is None and self._constants.get(name, mask) is None and name in self._constants:
+                continue  # the graph is one without a mask
             if positions in self._names and given.get(positions) is None:
                 given[positions] = counted if mask is None else _positions(mask)[:, -count:]
             elif positions not in self._names and given.get(positions) is not None:
@@ -146,8 +163,14 @@ def _is_cache(value: Any) -> bool:
     return callable(getattr(value, "get_seq_length", None))
 
 
-def _past(given: Mapping[str, Any], caches: Mapping[str, Tree]) -> int:
-    return next((int(given[name].get_seq_length()) for name in caches if _is_cache(given[name])), 0)
+def _past(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
+    for name in caches:
+        if _is_cache(given[name]):
+            try:
+                return int(given[name].get_seq_length())
+            except ValueError:  # it holds states, and no keys that could be counted
+                return 0
+    return 0
 
 
 def _tokens(given: Mapping[str, Any]) -> torch.Tensor | None:

@@ -10,7 +10,7 @@ import torch
 from prepbench.checks import described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, positional_names
-from prepbench.running.object_nodes import fixed_numbers
+from prepbench.running.object_nodes import fixed_numbers, is_mark
 
 Shapes = dict[str, list[tuple[int, ...]]]
 
@@ -28,6 +28,7 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample], *, wi
     """
     named = [dict(named_leaves(function, sample)) for sample in samples]
     for sample, leaves in zip(samples[1:], named[1:], strict=True):
+        _check_marks(function, samples[0], sample)
         _check_structure(samples[0], named[0], sample, leaves)
         for path, leaf in named[0].items():
             _check_leaf(path, samples[0].index, leaf, sample.index, leaves[path])
@@ -39,12 +40,27 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample], *, wi
     }
 
 
+def _check_marks(function: Callable[..., Any], first: Sample, other: Sample) -> None:
+    """What a cache marks as done, such as the states of an encoder, decides what is computed."""
+    one, two = _numbers(function, first), _numbers(function, other)
+    for path in sorted(one.keys() & two.keys()):
+        if is_mark(path, one[path]) and one[path] != two[path]:
+            begun, new = (first, other) if one[path] is True else (other, first)
+            raise InputError(
+                f"{path!r} is False in sample {new.index} and True in sample {begun.index}: this cache marks what was "
+                "computed once and is then read, and the model computes other things before and after. Give the samples "
+                "in which it is True. Generation with compiled.attached(model) then runs its first step, which fills "
+                "the cache, in PyTorch, and all others compiled."
+            )
+
+
+def _numbers(function: Callable[..., Any], sample: Sample) -> dict[str, Any]:
+    return fixed_numbers(positional_names(function, len(sample.args)), sample.args, sample.kwargs)
+
+
 def _check_numbers(function: Callable[..., Any], first: Sample, other: Sample, counted: set[str]) -> None:
     """What caches and other objects count is in no leaf of theirs, and fixed in a graph like every Python value."""
-    one, two = (
-        fixed_numbers(positional_names(function, len(sample.args)), sample.args, sample.kwargs)
-        for sample in (first, other)
-    )
+    one, two = _numbers(function, first), _numbers(function, other)
     for path in sorted((one.keys() & two.keys()) - counted):
         _check_leaf(path, first.index, one[path], other.index, two[path])
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from prepbench.running.nested_values import attributes, collect, has_no_parts, is_value, map_values
-from prepbench.running.object_nodes import register_nodes
+from prepbench.running.object_nodes import marks_in, register_nodes
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Make = Callable[[torch.Tensor], torch.Tensor]
@@ -122,8 +122,11 @@ def _filled_object(value: Any, template: Any, make: Make) -> Any:
     if not changes:
         return value
     for name, part in theirs.items():
-        if isinstance(part, dict) and not collect(part) and part.keys() != mine.get(name, part).keys():
+        before = mine.get(name, part)
+        if isinstance(part, dict) and not collect(part) and part.keys() != before.keys():
             raise _Unknown  # it counts or marks what is there
+        if marks_in(part) != marks_in(before):
+            raise _Unknown
     clone = copy.copy(value)
     for name, part in changes.items():
         object.__setattr__(clone, name, part)

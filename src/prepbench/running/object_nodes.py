@@ -154,9 +154,23 @@ def _open(part: Any) -> Any:
         return part
     parts = attributes(part)
     # sorted, because an object that was made anew has its attributes in another order
-    names = tuple(sorted(name for name, inner in parts.items() if type(inner) in _NUMBERS or _holds_values(inner)))
+    names = tuple(sorted(name for name, inner in parts.items() if _is_part(inner)))
     fixed = {name: inner for name, inner in parts.items() if name not in names}
     return Opened([opened(parts[name]) for name in names], Layout(type(part), names, fixed))
+
+
+def _is_part(value: Any) -> bool:
+    return type(value) in _NUMBERS or bool(marks_in(value)) or _holds_values(value)
+
+
+def marks_in(value: Any) -> dict[Any, bool]:
+    """The dict itself where an object marks by its keys what was done, as caches do with layers; else an empty one."""
+    return value if type(value) is dict and all(type(part) is bool for part in value.values()) else {}
+
+
+def is_mark(path: str, value: Any) -> bool:
+    """Whether a part that :func:`fixed_numbers` found is one of :func:`marks_in`."""
+    return type(value) is bool and path.endswith("]")
 
 
 def fixed_numbers(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from prepbench._torch_compat import pytree
 from prepbench.checks import check_count, check_switch, described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
+from prepbench.running.nested_values import collect, has_no_parts
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.unchanged import detached_copy
 
@@ -22,7 +24,7 @@ _MISSING = object()
 class record_inputs:
     """Records the inputs of a module, or of a bound method, while the block runs.
 
-    Tensors are copied before each call, so that what the call writes into them does not show. The recording can be used
+    Tensors and empty caches are copied before each call, so that what the call writes into them does not show. The recording can be used
     wherever sample inputs are taken: it iterates over its samples.
 
     Args:
@@ -95,7 +97,7 @@ class record_inputs:
             if full or (self._distinct and shapes in self._shapes):
                 return
             self._shapes.add(shapes)
-            copied = detached_copy((args, kwargs))
+            copied = pytree.tree_map(_without_what_follows, detached_copy((args, kwargs)))
             self._samples.append(Sample(copied[0], copied[1], len(self._samples)))
 
     @property
@@ -126,6 +128,16 @@ class record_inputs:
         if len(self._samples) > 8:
             lines.append(f"  … {len(self._samples) - 8} more")
         return "\n".join(lines)
+
+
+def _without_what_follows(leaf: Any) -> Any:
+    """A copy of an object that holds no tensors yet, such as an empty cache, which the call may fill."""
+    if isinstance(leaf, torch.Tensor) or has_no_parts(leaf) or collect(leaf):
+        return leaf
+    try:
+        return copy.deepcopy(leaf)
+    except Exception:  # it holds a lock, a file or the like, and is no cache
+        return leaf
 
 
 def _shape(leaf: Any) -> Any:
