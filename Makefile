@@ -103,7 +103,18 @@ $(BENCH)/.installed: pyproject.toml constraints.txt
 	$(BENCH)/bin/pip install --quiet --no-deps aimet-torch==2.42.0
 	touch $@
 
-bench: system $(BENCH)/.installed
+# optimum, to read what we export: its two packages need different versions of transformers, both older than ours
+RUNTIMES := torch==2.13.0 numpy==2.4.6 onnx==1.23.2 onnxruntime==1.31.1 openvino==2026.4.1
+
+.bench-%-venv/.installed: Makefile
+	$(PYTHON) -m venv .bench-$*-venv
+	.bench-$*-venv/bin/pip install --quiet torch==2.13.0
+	.bench-$*-venv/bin/pip install --quiet $(RUNTIMES) $(if $(filter onnx,$*),optimum-onnx==0.1.0,optimum-intel==2.2.0 nncf==3.4.0)
+	# it is one for another build of torch, and not needed for text
+	.bench-$*-venv/bin/pip uninstall --quiet --yes torchvision
+	touch $@
+
+bench: system $(BENCH)/.installed .bench-onnx-venv/.installed .bench-openvino-venv/.installed
 	$(BENCH)/bin/python -m tests.benchmarks
 
 # what the working tree costs beside an earlier revision: make bench-revision REVISION=main
@@ -111,4 +122,4 @@ bench-revision: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks.revisions $(REVISION)
 
 clean:
-	rm -rf $(VENV) $(BENCH) build dist demo-output extension/node_modules extension/lib
+	rm -rf $(VENV) $(BENCH) .bench-onnx-venv .bench-openvino-venv build dist demo-output extension/node_modules extension/lib

@@ -28,7 +28,9 @@ def test_the_first_step_runs_in_pytorch_and_the_others_compiled(name: str, t5: F
 def test_samples_of_both_kinds_are_refused_by_the_mark_that_differs(t5: Family) -> None:
     with pb.record_inputs(t5.model) as recorded:
         t5.generate(2, 5, 3)
-    with pytest.raises(InputError, match=r"'past_key_values.is_updated\[0\]' is False in sample 0 and True in sample 1"):
+    with pytest.raises(
+        InputError, match=r"'past_key_values.is_updated\[0\]' is False in sample 0 and True in sample 1"
+    ):
         pb.capture(t5.model, recorded)
 
 
