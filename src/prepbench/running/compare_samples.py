@@ -49,8 +49,8 @@ def _check_marks(function: Callable[..., Any], first: Sample, other: Sample) -> 
             raise InputError(
                 f"{path!r} is False in sample {new.index} and True in sample {begun.index}: this cache marks what was "
                 "computed once and is then read, and the model computes other things before and after. Give the "
-                "samples in which it is True. Generation with compiled.attached(model) then runs its first step, which fills "
-                "the cache, in PyTorch, and all others compiled."
+                "samples in which it is True. Generation with compiled.attached(model) then runs its first step, which "
+                "fills the cache, in PyTorch, and all others compiled."
             )
 
 
