@@ -20,6 +20,7 @@ from prepbench.interrupts import interruptible
 from prepbench.running.alike_samples import alike_samples
 from prepbench.running.compare_samples import tensor_shapes
 from prepbench.running.object_nodes import register_nodes
+from prepbench.running.odd_sizes import odd_sizes
 from prepbench.running.outcomes import without_output
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
@@ -55,7 +56,7 @@ def check_runs(function: Callable[..., Any], samples: Sequence[Sample]) -> None:
         except InputError:
             raise
         except Exception as error:
-            raise itself_raises(function, sample, error) from error
+            raise itself_raises(function, sample, error, samples) from error
 
 
 def find_writes(function: Callable[..., Any], sample: Sample) -> None:
@@ -72,15 +73,18 @@ def _run(own: Callable[..., Any], sample: Sample) -> None:
         register_nodes(own_copy(sample).call(own))
 
 
-def itself_raises(function: Callable[..., Any], sample: Sample, error: Exception) -> CaptureError:
-    """The error for a model that does not run on its own."""
+def itself_raises(
+    function: Callable[..., Any], sample: Sample, error: Exception, samples: Sequence[Sample] = ()
+) -> CaptureError:
+    """The error for a model that does not run on its own; other samples tell which sizes do not fit each other."""
+    odd = odd_sizes(function, samples, sample)
     name = type(function).__name__ if isinstance(function, torch.nn.Module) else getattr(function, "__name__", "it")
     remedy = "Check that model(*inputs) runs on its own."
     if "does not require grad" in str(error):
         remedy = "It runs under torch.no_grad() here: put what needs a gradient under `with torch.enable_grad():`."
     return CaptureError(
         f"{name} itself raises on inputs[{sample.index}], before any capturing: {type(error).__name__}: {error}. "
-        f"{remedy}{about_batches(sample.args, sample.kwargs)}"
+        f"{f'There {odd} ' if odd else ''}{remedy}{about_batches(sample.args, sample.kwargs)}"
     )
 
 

@@ -108,11 +108,11 @@ def _captured(
     find_writes(model, samples[0])
     twin = Twin(model)
     noted = NotedState(twin.model)
-    expected = [_expected(twin.model, sample, noted) for sample in samples]
+    expected = [_expected(twin.model, sample, noted, samples) for sample in samples]
     before = dict(twin.model.named_buffers())
     if any(built_buffers(before, found.buffers) for found in expected) and fill_caches_(twin.model, samples):
         noted = NotedState(twin.model)
-        expected = [_expected(twin.model, sample, noted) for sample in samples]
+        expected = [_expected(twin.model, sample, noted, samples) for sample in samples]
     attempts = Attempts(twin.model, samples, axes, expected, chosen)
     program = attempts.full_graph(noted, strict) if not chosen else None
     leaves: list[Failure] = []
@@ -137,12 +137,12 @@ def _message(model: torch.nn.Module, failures: Sequence[Failure]) -> str:
     return "\n".join(lines)
 
 
-def _expected(model: torch.nn.Module, sample: Sample, noted: NotedState) -> Outcome:
+def _expected(model: torch.nn.Module, sample: Sample, noted: NotedState, samples: Sequence[Sample]) -> Outcome:
     try:
         found = outcome(model, sample, model, noted)
     except InputError:
         raise
     except Exception as error:
-        raise itself_raises(model, sample, error) from error
+        raise itself_raises(model, sample, error, samples) from error
     register_nodes(found.output)
     return found

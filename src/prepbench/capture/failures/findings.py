@@ -12,6 +12,7 @@ import torch
 
 from prepbench._torch_compat.operators import schema_of
 from prepbench.capture.failures.caught_errors import findings_of_tries
+from prepbench.capture.failures.padding import findings_of_padding
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
 from prepbench.running.first_calls import built_buffers
@@ -32,7 +33,7 @@ Program = torch.export.ExportedProgram
 
 
 def findings_of_program(model: torch.nn.Module, program: Program, samples: Sequence[Sample]) -> tuple[Finding, ...]:
-    """Everything that an exported program assumes, in a fixed order. Runs the model once."""
+    """Everything that an exported program assumes, in a fixed order. Runs the model once, and on a padded row twice."""
     return tuple(
         dict.fromkeys(
             (
@@ -43,6 +44,7 @@ def findings_of_program(model: torch.nn.Module, program: Program, samples: Seque
                 *_random_operators(program),
                 *_changed_attributes(model, samples),
                 *findings_of_tries(program),
+                *findings_of_padding(model, samples),
             )
         )
     )
