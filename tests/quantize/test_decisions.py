@@ -63,9 +63,12 @@ def test_a_threshold_keeps_the_layers_above_it_in_float() -> None:
 
 def test_candidates_are_chosen_by_sensitivity() -> None:
     model, each = mlp(), pb.CompileOptions(model_sqnr_floor=0)
-    loose = {"weights_num_bits": [8, 4], "quantization_sensitivity_threshold": 0.05}
+    loose = {
+        "weights_num_bits": [8, 4], "quantization_sensitivity_threshold": 0.05, "weights_algorithm": "nearest"
+    }  # fmt: skip
     assert bits(compile_(model, options=each, **loose)) == [4, 4, 4]
-    assert bits(compile_(model, weights_num_bits=[8, 4], quantization_sensitivity_threshold=1e-3)) == [8, 8, 8]
+    strict = {**loose, "quantization_sensitivity_threshold": 1e-3}
+    assert bits(compile_(model, **strict)) == [8, 8, 8]
     model[2].weight.data[:, 5] *= 20  # few bits are not enough for one scale to a row
     mixed = compile_(model, options=each, **loose)
     assert bits(mixed) == [4, 8, 4]
@@ -103,6 +106,15 @@ def test_a_weight_that_cannot_be_cut_into_blocks_says_so() -> None:
     )
     assert [row.block_size for row in compiled.report.layers] == [0, 32]
     assert "cannot be cut into blocks of 32" in compiled.report.layers[0].note
+
+
+def test_blocks_that_do_not_divide_the_inputs_become_the_next_smaller_ones_that_do() -> None:
+    model = nn.Sequential(nn.Linear(48, 8)).eval()
+    compiled = compile_(
+        model, shape=(48,), prefer_weights_only_quantization=True, weights_only_quantization_block_size=32
+    )
+    assert compiled.report.layers[0].block_size == 16
+    assert compiled.report.layers[0].note == "blocks of 16, because its weight (8, 48) cannot be cut into blocks of 32"
 
 
 def test_a_block_size_that_no_layer_heeds_is_an_error() -> None:

@@ -16,6 +16,7 @@ from prepbench.errors import CalibrationError, sentence
 from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.quantize.biases import fit_biases
+from prepbench.quantize.input_moments import round_by_inputs
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import all_observers, observed_value, observer_of, set_mode
 from prepbench.quantize.statistics import Statistics, range_keys
@@ -61,6 +62,7 @@ def calibrate(
         progress(Progress("calibrate", len(samples), len(samples)))
         observed = replace(observed, reused=(*observed.reused, "calibrate"))
     _read_weights(graph)
+    round_by_inputs(graph, observed.plan, samples, progress)
     fit_biases(graph)
     return observed
 
@@ -76,10 +78,13 @@ def _learn(graph: fx.GraphModule, learning: Sequence[Any], samples: Sequence[Sam
 
 def _read_weights(graph: fx.GraphModule) -> None:
     """Let the observers of weights read them, which they do by themselves only where a sample passes."""
+    found: dict[str, Any] = {}
     for node in graph.graph.nodes:
         observer = observer_of(graph, node)
         if observer is not None and not hasattr(observer, "forget"):
-            observer(operator.attrgetter(str(observed_value(graph, node).target))(graph))
+            name = str(observed_value(graph, node).target)
+            observer.found = found.setdefault(name, type(observer.found)())
+            observer(operator.attrgetter(name)(graph))
 
 
 def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -> None:

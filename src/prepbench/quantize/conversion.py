@@ -12,16 +12,18 @@ from prepbench.patching import patched_here
 from prepbench.quantize._torchao import pt2e
 from prepbench.quantize.blocks import OPERATOR
 from prepbench.quantize.observed import Observed
-from prepbench.quantize.observed_graph import all_observers
-from prepbench.quantize.weights import integers, rows_of
+from prepbench.quantize.observed_graph import all_observers, observer_of
+from prepbench.quantize.rounding import NEEDS_MOMENTS
 from prepbench.quantize.written_state import put_back_buffers
 
 
 def convert(observed: Observed) -> fx.GraphModule:
     """Replace observers by quantize and dequantize operators with the learned scales; weights become int8 constants."""
+    blocks: dict[Any, dict[str, str]] = {}
     for observer in all_observers(observed.graph):
         if getattr(observer, "scheme", None) is not None and observer.scheme.block_size:
-            observer.convert = functools.partial(_convert_blocks, observer)
+            observer.convert = functools.partial(_convert_blocks, observer, blocks)
+    _take_rounded(observed.graph)
     # It looks for batch norms of quantization-aware training, which are never here, by exporting patterns for seconds.
     drawn = functools.partial(torch.randn, generator=torch.Generator())  # examples for these patterns, drawn even so
     with (
@@ -57,20 +59,47 @@ def _without_gradients(graph: fx.GraphModule) -> None:
                 module._parameters[name] = made[id(value)]
 
 
-def _convert_blocks(observer: Any, graph: fx.GraphModule, node: fx.Node) -> None:
+def _take_rounded(graph: fx.GraphModule) -> None:
+    """Put the rounded weight in the place of one whose integers are not the nearest, in place.
+
+    What rounds it to nearest then gives these integers.
+    """
+    made: dict[Any, str] = {}
+    for node in list(graph.graph.nodes):
+        observer = observer_of(graph, node)
+        scheme = getattr(observer, "scheme", None)
+        if scheme is None or scheme.block_size or scheme.algorithm not in NEEDS_MOMENTS:
+            continue
+        key = (id(observer.found), observer.axis, scheme)
+        if key not in made:
+            made[key] = f"{node.target}_rounded".replace(".", "_")
+            value = observer.rows().floats(observer.weight, observer.axis).to(observer.weight.dtype)
+            graph.register_parameter(made[key], nn.Parameter(value, requires_grad=False))
+        with graph.graph.inserting_before(node):
+            new = graph.graph.get_attr(made[key])
+        new.meta = dict(node.args[0].meta)
+        node.update_arg(0, new)
+
+
+def _convert_blocks(observer: Any, made: dict[Any, dict[str, str]], graph: fx.GraphModule, node: fx.Node) -> None:
     """Replace the observer of a weight by its integers, the scales of its blocks and the operator that multiplies them.
 
     Args:
         observer: of class ``WeightObserver``, with a block size in its scheme.
+        made: the attributes of weights that were replaced before; several layers may have one.
         graph: where ``node`` stands; changed in place.
         node: the call of ``observer`` on a weight.
     """
     nodes: dict[str, fx.Node | None] = {"zero_point": None}
     scheme = observer.scheme
     with graph.graph.inserting_before(node):
-        for name, value in _block_constants(observer).items():
-            attribute = f"{node.target}_{name}".replace(".", "_")
-            graph.register_buffer(attribute, value.contiguous())
+        key = (id(observer.found), observer.axis, scheme)
+        if key not in made:
+            made[key] = {}
+            for name, value in _block_constants(observer).items():
+                made[key][name] = f"{node.target}_{name}".replace(".", "_")
+                graph.register_buffer(made[key][name], value.contiguous())
+        for name, attribute in made[key].items():
             nodes[name] = graph.graph.get_attr(attribute)
         arguments = (nodes["q"], nodes["scale"], nodes["zero_point"], scheme.block_size, scheme.bits)
         call = graph.graph.call_function(OPERATOR, arguments)
@@ -86,10 +115,8 @@ def _convert_blocks(observer: Any, graph: fx.GraphModule, node: fx.Node) -> None
 
 def _block_constants(observer: Any) -> dict[str, torch.Tensor]:
     """What the operator multiplies: integers, scales and, of asymmetric weights, zero points."""
-    weight, scheme = observer.weight, observer.scheme
-    scale, zero_point = observer.calculate_qparams()
-    rows = integers(rows_of(weight.detach().float(), observer.axis, scheme), scale, zero_point, scheme)
-    parts = {"q": rows.reshape(weight.shape), "scale": scale.reshape(weight.shape[0], -1)}
+    weight, scheme, rows = observer.weight, observer.scheme, observer.rows()
+    parts = {"q": rows.integers.reshape(weight.shape), "scale": rows.scale.reshape(weight.shape[0], -1)}
     if not scheme.symmetric:
-        parts["zero_point"] = zero_point.reshape(weight.shape[0], -1).to(torch.int8)
+        parts["zero_point"] = rows.zero_point.reshape(weight.shape[0], -1).to(torch.int8)
     return parts

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
+from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.floor_search import FloorSearch
 from prepbench.quantize.floors import Floors, Score
 from prepbench.quantize.layer_noise import bounded_decibels, chosen_samples, measure_layers
@@ -64,7 +65,11 @@ def decide(
         statistics: what was measured before, see :func:`measure_layers`.
     """
     chosen, decisions = chosen_samples(samples), Decisions()
-    candidates = {fqn: _fitting_schemes(plan, fqn, decisions) for fqn in plan.nodes}
+    candidates: dict[str, list[WeightScheme]] = {}
+    for fqn in plan.nodes:
+        candidates[fqn], note = fitting_schemes(plan, fqn)
+        if note:
+            decisions.notes[fqn] = note
     set_mode(graph, "pass")
     measured = measure_layers(graph, plan, candidates, chosen, progress, statistics)
     if known := len(candidates) - measured.measured:
@@ -83,21 +88,6 @@ def decide(
         _reach_floor(search, decisions, {fqn: _best(noise[fqn]) for fqn in left.nodes}, floors)
     _without_left_in_float(graph, left, decisions)
     return decisions
-
-
-def _fitting_schemes(plan: Plan, fqn: str, decisions: Decisions) -> list[WeightScheme]:
-    """The candidates for a layer that fit its weight."""
-    layer = plan.nodes[fqn][0]
-    weight = layer.weight.meta["val"]
-    wanted = [WeightScheme.of(candidate, spare_bit=plan.spare_bit) for candidate in plan.settings[fqn].candidates()]
-    fitting = [scheme for scheme in wanted if scheme.fits(weight, layer.axis)]
-    if not fitting:
-        size = wanted[0].block_size
-        decisions.notes[fqn] = (
-            f"one scale for each channel, because its weight {tuple(weight.shape)} cannot be cut into blocks of {size}"
-        )
-        fitting = [replace(scheme, block_size=0) for scheme in wanted]
-    return list(dict.fromkeys(fitting))
 
 
 def _choose(

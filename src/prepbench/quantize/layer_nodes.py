@@ -26,8 +26,12 @@ WEIGHTED = {
     aten.mm.default: (0, 1, 1),
     aten.matmul.default: (0, 1, 1),
 }
+# the same for operators that only look up
+LOOKUPS = {aten.embedding.default: (1, 0, 0)}
 # operator -> (index of the input, of the weight, of the bias)
 BIASES = {**dict.fromkeys([*CONVOLUTIONS, *TRANSPOSED, aten.linear.default], (0, 1, 2)), aten.addmm.default: (1, 2, 0)}
+
+_OPERANDS = {**WEIGHTED, **LOOKUPS}
 
 ACTIVATIONS = frozenset(
     getattr(aten, name).default for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_")
@@ -64,6 +68,10 @@ class LayerNode:
         return self.node.target in TRANSPOSED
 
     @property
+    def is_lookup(self) -> bool:
+        return self.node.target in LOOKUPS
+
+    @property
     def groups(self) -> int:
         """Of a convolution; 1 for other layers."""
         groups = self.node.args[6] if len(self.node.args) > 6 else self.node.kwargs.get("groups", 1)
@@ -73,12 +81,12 @@ class LayerNode:
     @property
     def input_index(self) -> int:
         """Which argument of the node the input is."""
-        return WEIGHTED[self.node.target][0]
+        return _OPERANDS[self.node.target][0]
 
     @property
     def weight_index(self) -> int:
         """Which argument of the node the weight is."""
-        return WEIGHTED[self.node.target][1]
+        return _OPERANDS[self.node.target][1]
 
     @property
     def bias_index(self) -> int | None:
@@ -96,13 +104,20 @@ class LayerNode:
         return users[0] if len(users) == 1 and users[0].target in fused else self.node
 
 
-def layer_nodes(graph: fx.Graph, layers: Mapping[str, object]) -> list[LayerNode]:
-    """The nodes of ``layers`` in ``graph``, in execution order; other multiplications with parameters are left out."""
+def layer_nodes(graph: fx.Graph, layers: Mapping[str, object], *, lookups: bool = False) -> list[LayerNode]:
+    """The nodes of ``layers`` in ``graph``, in execution order; other multiplications with parameters are left out.
+
+    Args:
+        graph: of ATen operators.
+        layers: by FQN.
+        lookups: also the nodes of embeddings.
+    """
     found = []
+    operands = _OPERANDS if lookups else WEIGHTED
     for node in graph.nodes:
-        if node.op != "call_function" or node.target not in WEIGHTED:
+        if node.op != "call_function" or node.target not in operands:
             continue
-        input_index, weight_index, axis = WEIGHTED[node.target]
+        input_index, weight_index, axis = operands[node.target]
         operand, weight = node.args[input_index], node.args[weight_index]
         if is_weight(weight, node) and isinstance(operand, fx.Node) and operand.op != "get_attr":
             fqn = _owner(node, weight, layers)

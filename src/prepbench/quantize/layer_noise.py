@@ -15,7 +15,7 @@ from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.observed_graph import observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.statistics import Statistics, noise_key
-from prepbench.quantize.weights import WeightScheme, rounded, weight_qparams
+from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers, powers
 
 # rows (first dims) of samples that are measured; more hardly change a mean over all their positions
@@ -178,7 +178,6 @@ class _Runner(fx.Interpreter):
         super().__init__(graph)
         self._candidates = candidates
         self._result = result
-        self._weights: dict[tuple[str, WeightScheme], torch.Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         output = super().run_node(n)
@@ -196,19 +195,14 @@ class _Runner(fx.Interpreter):
                 operands[index] = observer.simulate(operands[index])
         weight = operands[layer.weight_index]
         places = operands[layer.input_index] if layer.is_transposed else right
-        work = places.numel() // max(1, places.shape[layer.channels]) * weight.numel()
+        work = 0 if layer.is_lookup else places.numel() // max(1, places.shape[layer.channels]) * weight.numel()
         self._result.multiplications[node.name] = self._result.multiplications.get(node.name, 0) + work
         noise = self._result.noise.setdefault(node.name, {})
         assert callable(node.target)
+        rows = observer_of(self.module, node.args[layer.weight_index]).found
         for scheme in schemes:
-            operands[layer.weight_index] = self._rounded(layer, weight, scheme)
+            operands[layer.weight_index] = rows.rows(layer.axis, scheme).floats(weight, layer.axis)
             noise.setdefault(scheme, LayerNoise()).add(right, node.target(*operands, **kwargs), layer.channels)
-
-    def _rounded(self, layer: LayerNode, weight: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:
-        key = (layer.node.name, scheme)
-        if key not in self._weights:
-            self._weights[key] = rounded(weight, layer.axis, scheme, weight_qparams(weight, layer.axis, scheme))
-        return self._weights[key]
 
 
 def as_tuple(outputs: Any) -> tuple[Any, ...]:

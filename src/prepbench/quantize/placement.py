@@ -42,6 +42,7 @@ class Placement:
         weights_only_bits: bits of weights that it has with activations in float.
         activations_bits: bits of activations that it has.
         block_sizes: whether weights-only layers may have a scale for each block of inputs.
+        tables: whether tables of embeddings are looked up in integers.
         spare_bit: why 8-bit weights must leave one bit unused where activations have 8 bits; empty where they need not.
     """
 
@@ -62,4 +63,5 @@ class Placement:
     weights_only_bits: tuple[int, ...] = (4, 8)
     activations_bits: tuple[int, ...] = (8, 16)
     block_sizes: bool = True
+    tables: bool = False
     spare_bit: str = ""

@@ -83,7 +83,7 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
         placement: what the target wants quantized around the layers.
     """
     plan = Plan(spare_bit=bool(placement.spare_bit))
-    nodes = {layer.node: layer for layer in layer_nodes(graph.graph, settings)}
+    nodes = {layer.node: layer for layer in layer_nodes(graph.graph, settings, lookups=True)}
     settings = _for_kernels(settings, nodes.values())
     ends: dict[fx.Node, LayerNode] = {}  # by the last node of each group whose activations are quantized
     for node in graph.graph.nodes:
@@ -186,6 +186,8 @@ def _refusal(
     dtype = operator.attrgetter(str(layer.weight.target))(graph).dtype
     if dtype != torch.float32:
         return f"its weight is {str(dtype).removeprefix('torch.')}; only float32 is quantized (model.float())"
+    if layer.is_lookup and not placement.tables:
+        return "this target looks embeddings up in float"
     if layer.is_transposed and not placement.transposed_convs:
         return "no int8 form of transposed convolutions for this target"
     if settings[layer.fqn].prefer_weights_only_quantization or not layer.is_convolution:

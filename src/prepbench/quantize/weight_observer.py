@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from prepbench.quantize._torchao import pt2e
-from prepbench.quantize.weights import WeightScheme, rounded, weight_qparams
+from prepbench.quantize.found_rows import FoundRows
+from prepbench.quantize.rows import QuantizedRows
+from prepbench.quantize.weights import WeightScheme, integers, rows_of
 
 
 class WeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
@@ -20,39 +22,49 @@ class WeightObserver(pt2e().ObserverBase):  # type: ignore[misc]
         self.mode = "observe"
         self.axis = ch_axis or 0
         self.scheme = scheme if scheme is not None else WeightScheme()
-        self.weight: torch.Tensor | None = None
-        self._qparams: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._rounded: torch.Tensor | None = None
+        self.found = FoundRows()
         self._least_scale: torch.Tensor | None = None
 
+    @property
+    def weight(self) -> torch.Tensor | None:
+        """What it has read."""
+        return self.found.weight
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.weight is None:
-            self.weight = x.detach()
+        if self.found.weight is None:
+            self.found.weight = x.detach()
         return self.simulate(x) if self.mode == "simulate" else x
 
     def take(self, scheme: WeightScheme) -> None:
         """Use another scheme from now on."""
-        self.scheme, self._qparams, self._rounded = scheme, None, None
+        self.scheme, self._least_scale = scheme, None
 
     def widen(self, least_scale: torch.Tensor) -> None:
         """Raise scales that are smaller than these, which are one for each channel."""
-        scale, zero_point = self.calculate_qparams()
-        least = least_scale if len(scale) == len(least_scale) else least_scale.max().expand_as(scale)
-        self._qparams, self._rounded = (torch.maximum(scale, least), zero_point), None
+        self._least_scale = least_scale
+
+    def rows(self) -> QuantizedRows:
+        """The weight in integers."""
+        found, least = self.found.rows(self.axis, self.scheme), self._least_scale
+        if least is None:
+            return found
+        least = least if len(found.scale) == len(least) else least.max().expand_as(found.scale)
+        if bool((least <= found.scale).all()):
+            return found
+        assert self.weight is not None
+        scale, rows = torch.maximum(found.scale, least), rows_of(self.weight.float(), self.axis, self.scheme)
+        return QuantizedRows(integers(rows, scale, found.zero_point, self.scheme), scale, found.zero_point)
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Scales and zero points, a vector of one for each row of :func:`rows_of`."""
-        assert self.weight is not None
-        if self._qparams is None:
-            self._qparams = weight_qparams(self.weight, self.axis, self.scheme)
-        return self._qparams
+        rows = self.rows()
+        return rows.scale, rows.zero_point
 
     def simulate(self, x: torch.Tensor) -> torch.Tensor:
         """The weight after quantizing and dequantizing."""
-        self.weight = x.detach() if self.weight is None else self.weight
-        if self._rounded is None:
-            self._rounded = rounded(self.weight, self.axis, self.scheme, self.calculate_qparams())
-        return self._rounded
+        if self.found.weight is None:
+            self.found.weight = x.detach()
+        return self.rows().floats(x, self.axis)
 
     @property
     def quant_min(self) -> int:

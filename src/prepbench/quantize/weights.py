@@ -11,6 +11,8 @@ from prepbench.settings import QuantizationSettings
 # A range of nothing but zeros still needs a scale above zero; a larger bound would round small weights away.
 EPSILON = 2.0**-40
 _CLIPS = 32
+# what "auto" stands for: with 8 bits, with fewer
+_BEST = ("nearest", "gptq")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class WeightScheme:
         block_size: inputs that share a scale; 0 is all of a channel. Needs a matrix with output channels first.
         least_error: take the range with the least squared error instead of the whole one.
         spare_bit: use 7 of 8 bits, so that sums of products fit into 16 bits.
+        algorithm: how integers are found, see :func:`prepbench.quantize.rounding.quantized_rows`.
     """
 
     bits: int = 8
@@ -34,6 +37,7 @@ class WeightScheme:
     block_size: int = 0
     least_error: bool = False
     spare_bit: bool = False
+    algorithm: str = "nearest"
 
     @classmethod
     def of(cls, settings: QuantizationSettings, *, spare_bit: bool = False) -> WeightScheme:
@@ -57,6 +61,7 @@ class WeightScheme:
             and bits == 8
             and settings.activations_num_bits == 8
             and not settings.prefer_weights_only_quantization,
+            _BEST[bits < 8] if settings.weights_algorithm == "auto" else settings.weights_algorithm,
         )
 
     @property
@@ -79,35 +84,32 @@ def rows_of(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> torch.Tens
 
 
 @torch.no_grad()
-def weight_qparams(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale and zero point of each row of :func:`rows_of`: two vectors, float32 and int64."""
+def weight_qparams(
+    weight: torch.Tensor, axis: int, scheme: WeightScheme, importance: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and zero point of each row of :func:`rows_of`: two vectors, float32 and int64.
+
+    Args:
+        weight: in its own shape.
+        axis: the axis of output channels.
+        scheme: bits, blocks, and whether the range of least error is taken; with an importance, it is.
+        importance: how much the squared error of each weight counts, in the shape of the weight; alike when left out.
+    """
     rows = rows_of(weight.detach().float(), axis, scheme)
+    counts = None if importance is None else rows_of(importance, axis, scheme)
     low, high = torch.aminmax(rows, dim=1)
     scale, zero_point = _from_range(low, high, scheme)
-    if not scheme.least_error:
+    if not scheme.least_error and counts is None:
         return scale, zero_point
-    best = _row_error(rows, scale, zero_point, scheme)
+    best = _row_error(rows, scale, zero_point, scheme, counts)
     for step in range(1, _CLIPS):
         clip = 1 - 0.6 * step / _CLIPS
         tried = _from_range(low * clip, high * clip, scheme)
-        error = _row_error(rows, *tried, scheme)
+        error = _row_error(rows, *tried, scheme, counts)
         better = error < best
         best = torch.where(better, error, best)
         scale, zero_point = torch.where(better, tried[0], scale), torch.where(better, tried[1], zero_point)
     return scale, zero_point
-
-
-@torch.no_grad()
-def rounded(
-    weight: torch.Tensor, axis: int, scheme: WeightScheme, qparams: tuple[torch.Tensor, torch.Tensor]
-) -> torch.Tensor:
-    """The weight after quantizing and dequantizing, in its own shape."""
-    rows = rows_of(weight.detach().float(), axis, scheme)
-    result = _fake(rows, *qparams, scheme)
-    if not scheme.per_channel and scheme.block_size == 0:
-        return result.reshape(weight.shape)
-    moved = weight.movedim(axis, 0).shape
-    return result.reshape(moved).movedim(0, axis).contiguous()
 
 
 def integers(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:
@@ -127,8 +129,11 @@ def _from_range(low: torch.Tensor, high: torch.Tensor, scheme: WeightScheme) -> 
     return scale, zero_point.to(torch.int64)
 
 
-def _row_error(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:
-    return (_fake(rows, scale, zero_point, scheme) - rows).square().sum(1)
+def _row_error(
+    rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme, counts: torch.Tensor | None
+) -> torch.Tensor:
+    squares = (_fake(rows, scale, zero_point, scheme) - rows).square()
+    return squares.sum(1) if counts is None else (squares * counts).sum(1)
 
 
 def _fake(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:

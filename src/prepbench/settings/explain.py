@@ -11,7 +11,7 @@ from torch import nn
 from prepbench._display import view
 from prepbench.checks import check_type, described
 from prepbench.errors import InputError, SettingsError
-from prepbench.settings.quantizable import quantizable_layers
+from prepbench.settings.quantizable import is_table, quantizable_layers
 from prepbench.settings.quantization import LayerQuantizationSettings, QuantizationSettings
 from prepbench.settings.rules import LayerNames, LayerRules, check_layer_rules, check_rule
 
@@ -107,7 +107,8 @@ def explain_settings(
         raise InputError(f"model must be a torch.nn.Module, got {described(model)}. Give the module to quantize.")
     check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().")
     check_layer_rules(layer_quantization_settings)
-    return explain_layers(LayerNames(model), quantizable_layers(model), settings, layer_quantization_settings or {})
+    layers = quantizable_layers(model, tables=True)
+    return explain_layers(LayerNames(model), layers, settings, layer_quantization_settings or {})
 
 
 def explain_layers(
@@ -119,10 +120,17 @@ def explain_layers(
         check_rule(key, value, names)
     applied = {key: _applied(key, rule, settings) for key, rule in rules.items()}
     patterns = names.patterns(rules)
-    rows = Explanation(_explained(fqn, names, rules, settings, applied, patterns) for fqn in layers)
+    explained = (_explained(fqn, names, rules, settings, applied, patterns) for fqn in layers)
+    rows = Explanation(row for row in explained if _is_meant(row, names, settings))
     _check_rules_matter(rows, rules)
     _check_use(rows, settings)
     return rows
+
+
+def _is_meant(row: ExplainedLayer, names: LayerNames, settings: QuantizationSettings) -> bool:
+    """Whether a layer is one under these settings: embeddings are where weights alone are quantized."""
+    here = settings if row.settings is None else row.settings
+    return here.prefer_weights_only_quantization or not is_table(names.modules[row.fqn])
 
 
 def _check_rules_matter(rows: Iterable[ExplainedLayer], rules: LayerRules) -> None:

@@ -11,14 +11,18 @@ _TABLES = (nn.Embedding, nn.EmbeddingBag)
 _FUNCTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear")
 
 
-def quantizable_layers(model: nn.Module) -> list[str]:
+def quantizable_layers(model: nn.Module, *, tables: bool = False) -> list[str]:
     """FQNs of the layers that can be quantized, in the order of ``named_modules()``; a shared layer once.
+
+    Args:
+        model: the model.
+        tables: also embeddings, which can be where weights alone are quantized.
 
     Example:
         >>> quantizable_layers(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
         ['0']
     """
-    return [fqn for fqn, module in model.named_modules() if is_quantizable(module)]
+    return [fqn for fqn, module in model.named_modules() if is_quantizable(module) or (tables and is_table(module))]
 
 
 def is_quantizable(module: nn.Module) -> bool:
@@ -34,3 +38,8 @@ def is_quantizable(module: nn.Module) -> bool:
         value is not None and value.ndim >= 2 and (name.startswith("weight") or name.endswith("_weight"))
         for name, value in module._parameters.items()
     )
+
+
+def is_table(module: nn.Module) -> bool:
+    """Whether it is an embedding whose weights can be quantized: one that does not write to them."""
+    return isinstance(module, nn.Embedding) and module.max_norm is None

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, EagerDeployment
 from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
 from prepbench.targets.programs import load_program, save_program, written_buffers
@@ -40,6 +41,7 @@ class EagerTarget(Target):
     display_name = "PyTorch eager"
     settings_type = EagerDeployment
     runs_leaves = True
+    placement = Placement(tables=True)
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         return EagerRuntime(lowering.program)

@@ -20,7 +20,7 @@ def pack_weights(model: Any) -> None:
         model: an ``onnx_ir.Model``.
     """
     for node in list(model.graph):
-        if node.op_type != "DequantizeLinear" or _constant(node.inputs[0]) is None:
+        if node.op_type != "DequantizeLinear" or constant_of(node.inputs[0]) is None:
             continue
         readers = _readers(node.outputs[0])
         if not readers or not all(_is_weights_only(reader, index) for reader, index in readers):
@@ -46,6 +46,11 @@ def add_initializer(model: Any, name: str, array: Any) -> Any:
     return value
 
 
+def constant_of(value: Any) -> Any:
+    """The array of a value that is constant; None for others."""
+    return None if value is None or value.const_value is None else value.const_value.numpy()
+
+
 def remove_unused_initializers(model: Any) -> None:
     """Remove the initializers that nothing reads, in place."""
     for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
@@ -65,6 +70,8 @@ def _readers(value: Any) -> list[tuple[Any, int]]:
 
 
 def _is_weights_only(reader: Any, index: int) -> bool:
+    if reader.op_type == "Gather" and index == 0:
+        return True
     return reader.op_type in _WEIGHTED and index == 1 and dequantized_from(reader.inputs[0]) is None
 
 
@@ -73,7 +80,7 @@ def _turn(model: Any, node: Any) -> bool:
     import onnx_ir
 
     uses = list(node.outputs[0].uses())
-    if _constant(node.inputs[0]).ndim != 2 or node.outputs[0].is_graph_output():
+    if constant_of(node.inputs[0]).ndim != 2 or node.outputs[0].is_graph_output():
         return False
     if not all(_transposes(user) for user, _ in uses):
         return False
@@ -100,7 +107,7 @@ def _replace_integers(model: Any, node: Any, turned: bool) -> None:
 
     if len(node.inputs) > 2 and _is_zero(node.inputs[2]):
         node.resize_inputs(2)
-    arrays = [_constant(value) for value in node.inputs]
+    arrays = [constant_of(value) for value in node.inputs]
     integers = [array for array in (arrays[0], *arrays[2:]) if array is not None]
     small = all(array.dtype == np.int8 and array.size and -8 <= array.min() <= array.max() <= 7 for array in integers)
     for index, array in enumerate(arrays):
@@ -113,12 +120,8 @@ def _replace_integers(model: Any, node: Any, turned: bool) -> None:
             node.replace_input_with(index, add_initializer(model, f"{node.inputs[index].name}_packed", result))
 
 
-def _constant(value: Any) -> Any:
-    return None if value is None or value.const_value is None else value.const_value.numpy()
-
-
 def _is_zero(value: Any) -> bool:
-    array = _constant(value)
+    array = constant_of(value)
     return array is not None and not array.any()
 
 

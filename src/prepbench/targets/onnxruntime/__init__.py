@@ -20,6 +20,7 @@ from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.renamed import rename_ends
 from prepbench.targets.onnx.saved import check_saved
+from prepbench.targets.onnx.tables import look_up_integers
 from prepbench.targets.onnx.target import OnnxTarget
 
 
@@ -125,8 +126,10 @@ class OnnxRuntimeTarget(OnnxTarget):
         conv_additions=True,
         lone_depthwise_convs=False,
         transposed_convs=True,
+        tables=True,
         spare_bit=spare_bit_here(),
     )
+    changes = (*OnnxTarget.changes, look_up_integers)
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)

@@ -110,6 +110,7 @@ class OpenVinoTarget(OnnxTarget):
         middle_zero_points=True,
         activations_bits=(8,),
         transposed_convs=True,
+        tables=True,
         spare_bit=spare_bit_here(),
     )
 

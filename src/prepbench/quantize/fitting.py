@@ -1,0 +1,46 @@
+"""Weight schemes that fit a layer: of the settings' candidates, or the next best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from prepbench.quantize.plan import Plan
+from prepbench.quantize.rounding import NEEDS_MOMENTS
+from prepbench.quantize.weights import WeightScheme
+from prepbench.settings.quantization import BLOCK_SIZES
+
+
+def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
+    """The schemes that a layer's settings allow, what takes the least memory first, and a remark on them or nothing.
+
+    Where no block size that the settings name divides the inputs, the next smaller one that does is taken, and a scale
+    for each channel where none does.
+
+    Args:
+        plan: with the layer's nodes and settings.
+        fqn: the layer.
+    """
+    layer = plan.nodes[fqn][0]
+    weight = layer.weight.meta["val"]
+    wanted = [WeightScheme.of(candidate, spare_bit=plan.spare_bit) for candidate in plan.settings[fqn].candidates()]
+    if layer.is_convolution or weight.ndim != 2:
+        wanted = [replace(one, algorithm=_without_moments(one.algorithm)) for one in wanted]
+    fitting = [scheme for scheme in wanted if scheme.fits(weight, layer.axis)]
+    if fitting:
+        return list(dict.fromkeys(fitting)), ""
+    size, smaller = wanted[0].block_size, _dividing(wanted[0], weight, layer.axis)
+    scales = f"blocks of {smaller}" if smaller else "one scale for each channel"
+    shape = tuple(weight.shape)
+    note = f"{scales}, because its weight {shape} cannot be cut into blocks of {size}"
+    return list(dict.fromkeys(replace(scheme, block_size=smaller) for scheme in wanted)), note
+
+
+def _without_moments(algorithm: str) -> str:
+    return "nearest" if algorithm in NEEDS_MOMENTS else algorithm
+
+
+def _dividing(scheme: WeightScheme, weight: torch.Tensor, axis: int) -> int:
+    smaller = (size for size in sorted(BLOCK_SIZES, reverse=True) if 0 < size < scheme.block_size)
+    return next((size for size in smaller if replace(scheme, block_size=size).fits(weight, axis)), 0)

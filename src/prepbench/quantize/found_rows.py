@@ -1,0 +1,35 @@
+"""The integers of a weight, found once for each scheme."""
+
+from __future__ import annotations
+
+import torch
+
+from prepbench.quantize.rounding import quantized_rows
+from prepbench.quantize.rows import InputMoments, QuantizedRows
+from prepbench.quantize.weights import WeightScheme
+
+
+class FoundRows:
+    """The integers of one weight for each scheme that was asked for, found once; all its observers share them.
+
+    Attributes:
+        weight: the weight, once it was read.
+        moments: of the inputs that it is multiplied by, while they are known.
+    """
+
+    def __init__(self) -> None:
+        self.weight: torch.Tensor | None = None
+        self.moments: InputMoments | None = None
+        self._rows: dict[tuple[int, WeightScheme], QuantizedRows] = {}
+
+    def rows(self, axis: int, scheme: WeightScheme) -> QuantizedRows:
+        """The weight in integers.
+
+        Args:
+            axis: the axis of output channels.
+            scheme: how it is quantized.
+        """
+        assert self.weight is not None
+        if (axis, scheme) not in self._rows:
+            self._rows[axis, scheme] = quantized_rows(self.weight, axis, scheme, self.moments)
+        return self._rows[axis, scheme]

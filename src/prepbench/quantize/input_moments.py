@@ -1,0 +1,127 @@
+"""Rounding weights by what their inputs are on samples: a few layers at a time, so that memory stays small."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.inputs import Sample
+from prepbench.jobs import Progress, ProgressCallback
+from prepbench.quantize.fitting import fitting_schemes
+from prepbench.quantize.observed_graph import observer_of
+from prepbench.quantize.plan import Plan
+from prepbench.quantize.rounding import NEEDS_MOMENTS
+from prepbench.quantize.rows import InputMoments
+from prepbench.quantize.weights import WeightScheme
+
+# bytes of products of inputs that are kept at a time; more weights are rounded in further passes over the samples
+_MEMORY = 2**29
+_STAGE = "round weights"
+
+
+def round_by_inputs(graph: fx.GraphModule, plan: Plan, samples: Sequence[Sample], progress: ProgressCallback) -> None:
+    """Find the integers of weights whose algorithm looks at their inputs, for all candidates of their layers.
+
+    Args:
+        graph: observed, its observers in the mode ``"pass"`` and with their weights read.
+        plan: its layers.
+        samples: calls of the graph, each run once for every :data:`_MEMORY` bytes of products.
+        progress: called after each pass and each weight; may raise to cancel.
+    """
+    wanted = _wanted(graph, plan)
+    passes = _passes(wanted)
+    done = 0
+    if wanted:
+        progress(Progress(_STAGE, 0, len(wanted)))
+    for part in passes:
+        collector = _Collector(graph, {source for weight in part for source in weight.sources})
+        with torch.no_grad():
+            for sample in samples:
+                collector.run(*sample.args)
+                progress(Progress(_STAGE, done, len(wanted)))
+        for weight in part:
+            weight.round(collector.found)
+            done += 1
+            progress(Progress(_STAGE, done, len(wanted)))
+
+
+class _Weight:
+    """A weight, the nodes that give what it is multiplied by, and the schemes to round it for."""
+
+    def __init__(self, rows: Any, axis: int) -> None:
+        self.rows = rows
+        self.axis = axis
+        self.sources: dict[str, None] = {}
+        self.schemes: dict[WeightScheme, None] = {}
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the products of its inputs."""
+        return int(self.rows.weight.shape[1 - self.axis]) ** 2 * 4
+
+    def round(self, found: Mapping[str, InputMoments]) -> None:
+        """Find the integers, and forget the inputs."""
+        moments = [found[source] for source in self.sources if source in found]
+        if not moments or not all(bool(one.products.isfinite().all()) for one in moments):
+            return
+        products = moments[0].products
+        for other in moments[1:]:
+            products = products + other.products
+        self.rows.moments = InputMoments(products, sum(one.count for one in moments))
+        for scheme in self.schemes:
+            self.rows.rows(self.axis, scheme)
+        self.rows.moments = None
+
+
+def _wanted(graph: fx.GraphModule, plan: Plan) -> list[_Weight]:
+    nodes = {node.name: node for node in graph.graph.nodes}
+    found: dict[tuple[int, int], _Weight] = {}
+    for fqn, layers in plan.nodes.items():
+        schemes = [scheme for scheme in fitting_schemes(plan, fqn)[0] if scheme.algorithm in NEEDS_MOMENTS]
+        # an embedding has no inputs to look at; where a layer shares its table, it gets the layer's integers
+        for layer in layers if schemes and not layers[0].is_lookup else ():
+            observer = observer_of(graph, nodes[layer.node.name].args[layer.weight_index])
+            weight = found.setdefault((id(observer.found), layer.axis), _Weight(observer.found, layer.axis))
+            weight.sources[layer.input.name] = None
+            weight.schemes.update(dict.fromkeys(schemes))
+    return list(found.values())
+
+
+def _passes(weights: Sequence[_Weight]) -> list[list[_Weight]]:
+    """The weights in groups whose products fit into memory; those that read the same inputs stay together."""
+    passes: list[list[_Weight]] = []
+    used, seen = _MEMORY, set[str]()
+    for weight in weights:
+        if not weight.sources.keys() <= seen:
+            needed = weight.memory * len(weight.sources.keys() - seen)
+            if used + needed > _MEMORY:
+                passes.append([])
+                used, seen, needed = 0, set(), weight.memory * len(weight.sources)
+            used += needed
+            seen |= weight.sources.keys()
+        passes[-1].append(weight)
+    return passes
+
+
+class _Collector(fx.Interpreter):
+    """Runs the graph, and adds up the products of what some nodes give."""
+
+    def __init__(self, graph: fx.GraphModule, names: set[str]) -> None:
+        super().__init__(graph)
+        self._names = names
+        self.found: dict[str, InputMoments] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        output = super().run_node(n)
+        if n.name in self._names and isinstance(output, torch.Tensor) and output.numel():
+            rows = output.detach().reshape(-1, output.shape[-1]).float()
+            before = self.found.get(n.name)
+            if before is None:
+                self.found[n.name] = InputMoments(rows.t() @ rows, len(rows))
+            else:
+                before.products.addmm_(rows.t(), rows)
+                self.found[n.name] = InputMoments(before.products, before.count + len(rows))
+        return output

@@ -1,0 +1,103 @@
+"""Algorithms that find the integers of weights: what they win, and inputs that say little."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from prepbench.quantize.rounding import quantized_rows
+from prepbench.quantize.rows import InputMoments, QuantizedRows
+from prepbench.quantize.weights import WeightScheme
+
+FOUR_BITS = WeightScheme(4, block_size=16, least_error=True)
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def inputs(count: int, size: int = 64, seed: int = 1) -> torch.Tensor:
+    """Positions whose inputs depend on each other and differ in size, as those of trained models do."""
+    return noise(count, size, seed=seed) @ (noise(size, size, seed=2) * torch.logspace(-2, 0, size))
+
+
+def moments(x: torch.Tensor) -> InputMoments:
+    return InputMoments(x.t() @ x, len(x))
+
+
+def lost(weight: torch.Tensor, found: QuantizedRows, x: torch.Tensor, axis: int = 0) -> float:
+    """The share of the output's power that rounding costs."""
+    difference = found.floats(weight, axis) - weight
+    return float(
+        (x @ difference.movedim(axis, 0).t()).square().sum() / (x @ weight.movedim(axis, 0).t()).square().sum()
+    )
+
+
+SCHEMES = [
+    WeightScheme(4, symmetric, block_size=block, least_error=True, algorithm=algorithm)
+    for symmetric, block, algorithm in itertools.product((True, False), (0, 16), ("gptq", "awq"))
+]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_what_looks_at_inputs_loses_less_than_the_nearest_integers_on_other_inputs(scheme: WeightScheme) -> None:
+    weight, unseen = noise(32, 64), inputs(256, seed=5)
+    nearest = WeightScheme(4, scheme.symmetric, block_size=scheme.block_size, least_error=True)
+    found = quantized_rows(weight, 0, scheme, moments(inputs(1024)))
+    most = 0.9 if scheme.algorithm == "gptq" else 1
+    assert lost(weight, found, unseen) < most * lost(weight, quantized_rows(weight, 0, nearest), unseen)
+    low, high = scheme.limits
+    assert low <= int(found.integers.min()) <= int(found.integers.max()) <= high
+
+
+def test_the_axis_of_output_channels_may_be_the_last() -> None:
+    weight, scheme = noise(64, 32), WeightScheme(4, least_error=True, algorithm="gptq")
+    one, other = (
+        quantized_rows(given, axis, scheme, moments(inputs(1024))).floats(given, axis)
+        for given, axis in ((weight, 1), (weight.t().contiguous(), 0))
+    )
+    assert torch.equal(one, other.t())
+
+
+def test_weights_of_inputs_that_were_always_zero_are_rounded_to_nearest() -> None:
+    weight, x = noise(32, 64), inputs(256)
+    x[:, 10:20] = 0
+    scheme = WeightScheme(4, least_error=True, algorithm="gptq")
+    found = quantized_rows(weight, 0, scheme, moments(x))
+    far = (found.floats(weight, 0) - weight)[:, 10:20].abs()
+    inside = weight[:, 10:20].abs() < found.scale[:, None] * 7
+    assert bool((far <= 0.5001 * found.scale[:, None])[inside].all())
+
+
+@pytest.mark.parametrize("count", [1, 8, 64])
+def test_few_positions_do_not_make_it_worse_than_the_nearest_integers(count: int) -> None:
+    weight, unseen = noise(32, 64), inputs(256, seed=5)
+    found = quantized_rows(weight, 0, WeightScheme(4, least_error=True, algorithm="gptq"), moments(inputs(count)))
+    nearest = quantized_rows(weight, 0, WeightScheme(4, least_error=True))
+    assert lost(weight, found, unseen) < 1.05 * lost(weight, nearest, unseen)
+
+
+@pytest.mark.parametrize("algorithm", ["gptq", "awq", "hqq"])
+def test_inputs_and_weights_of_zeros_stay_finite(algorithm: str) -> None:
+    scheme = WeightScheme(4, block_size=16, least_error=True, algorithm=algorithm)
+    weight = noise(8, 64)
+    weight[3] = 0
+    for given, x in ((weight, torch.zeros(4, 64)), (torch.zeros(8, 64), inputs(4)), (weight.bfloat16(), inputs(4))):
+        values = quantized_rows(given, 0, scheme, moments(x)).floats(given, 0)
+        assert bool(values.isfinite().all())
+        assert not values[given == 0].any()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_half_quadratic_leaves_small_errors_where_most_weights_are(symmetric: bool) -> None:
+    weight = noise(64, 64)
+    weight[:, ::16] *= 4
+    errors = [
+        float((quantized_rows(weight, 0, scheme).floats(weight, 0) - weight).abs().pow(0.7).sum())
+        for scheme in (
+            WeightScheme(4, symmetric, block_size=16, least_error=True, algorithm=name) for name in ("hqq", "nearest")
+        )
+    ]
+    assert errors[0] < 0.99 * errors[1]

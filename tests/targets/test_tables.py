@@ -1,0 +1,83 @@
+"""Embeddings in integers: what is looked up, and what the files hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.errors import SettingsError
+from prepbench.running.sqnr import sqnr
+
+ROWS, SIZE = 500, 64
+IDS = [(torch.arange(14).reshape(2, 7) * 31 % ROWS,), (torch.arange(36).reshape(3, 12) * 17 % ROWS,)]
+DEPLOYMENTS = {"onnxruntime": pb.OnnxRuntimeDeployment(), "openvino": pb.OpenVinoDeployment()}
+
+
+class Words(nn.Module):
+    """A table, a layer, and scores for each row of the table."""
+
+    def __init__(self, tied: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.middle, self.head = nn.Embedding(ROWS, SIZE), nn.Linear(SIZE, SIZE), nn.Linear(SIZE, ROWS)
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.middle(self.table(ids)).tanh())
+
+
+def compiled(model: nn.Module, deployment: Any, bits: int, block: int, symmetric: bool = True) -> Any:
+    return pb.compile_model(
+        model.eval(),
+        tracing_inputs=IDS,
+        calibration_inputs=IDS,
+        deployment_settings=deployment,
+        compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False, bias_correction=False),
+        quantization_settings=pb.QuantizationSettings(
+            weights_num_bits=bits,
+            prefer_weights_only_quantization=True,
+            weights_only_quantization_block_size=block,
+            weights_symmetric=symmetric,
+        ),
+    )
+
+
+@pytest.mark.parametrize("target", DEPLOYMENTS)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("bits", "block", "symmetric"), [(8, 0, True), (4, 0, True), (4, 32, True), (4, 32, False)])
+def test_tables_are_stored_in_the_bits_that_were_named(
+    target: str, tied: bool, bits: int, block: int, symmetric: bool
+) -> None:
+    model = Words(tied)
+    found = compiled(model, DEPLOYMENTS[target], bits, block, symmetric)
+    reference = compiled(model, pb.EagerDeployment(), bits, block, symmetric)
+    assert [row.weights_bits for row in found.report.layers] == [bits] * 3
+    # its 4-bit kernels round what they multiply to 8 bits
+    assert sqnr(reference(*IDS[1]), found(*IDS[1])) > (25 if target == "onnxruntime" else 60)
+    weights = ROWS * SIZE * (1 if tied else 2) + SIZE * SIZE
+    scales = (2 * ROWS + SIZE) * 5 * (SIZE // block if block else 1)
+    assert found.report.size_bytes < weights * bits // 8 + scales + 4 * (ROWS + SIZE) + 30_000
+
+
+@pytest.mark.parametrize(("bits", "block"), [(8, 0), (4, 0), (4, 32)])
+def test_a_product_reads_the_bytes_of_the_table(tmp_path: Path, bits: int, block: int) -> None:
+    import onnx
+
+    compiled(Words(tied=True), DEPLOYMENTS["onnxruntime"], bits, block).save(tmp_path / "saved")
+    (file,) = (tmp_path / "saved").rglob("model.onnx")
+    graph = onnx.load(file).graph
+    (product,) = [node for node in graph.node if node.op_type == "MatMulNBits"]
+    assert next(node.input[0] for node in graph.node if node.op_type == "Gather") == product.input[1]
+
+
+def test_tables_stay_in_float_with_integer_activations() -> None:
+    rows = pb.explain_settings(Words(), pb.QuantizationSettings())
+    assert [row.fqn for row in rows] == ["middle", "head"]
+    with pytest.raises(SettingsError, match="changes nothing"):
+        pb.explain_settings(Words(), pb.QuantizationSettings(), {"table": pb.LayerQuantizationSettings(observer="mse")})
