@@ -252,11 +252,27 @@ class KeptFolder:
                 made.append(self.remove)
 
 
+def check_temporary_space() -> None:
+    """Check that there is a place for temporary files.
+
+    Raises:
+        StorageError: there is none.
+    """
+    with _place_for_files():
+        tempfile.gettempdir()
+
+
 def _temporary(prefix: str) -> Path:
+    with _place_for_files():
+        return Path(tempfile.mkdtemp(prefix=prefix))
+
+
+@contextlib.contextmanager
+def _place_for_files() -> Iterator[None]:
     place = os.environ.get("TMPDIR", "")
     try:
         place = place or tempfile.gettempdir()
-        return Path(tempfile.mkdtemp(prefix=prefix))
+        yield
     except OSError as error:
         raise StorageError(
             f"There is no place for temporary files: {place or 'no folder'} cannot be written to "

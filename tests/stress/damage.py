@@ -252,16 +252,63 @@ def _special(folder: Path, marker: Path, generator: random.Random) -> None:
         kept.unlink()
 
 
+def _leaf(folder: Path, marker: Path, generator: random.Random) -> None:
+    """What a manifest says of leaves, and their programs; where there are none, its JSON as a whole."""
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_bytes())
+    content = manifest.get("leaves")
+    operators = content["operators"] if content else []
+    pieces = sorted(place for place in folder.iterdir() if place.is_dir())
+    if not operators or len(pieces) < 2:
+        _json(folder, marker, generator)
+        return
+    way, (one, other) = generator.randrange(8), generator.sample(operators, 2)
+    if way == 0:  # programs swapped
+        aside = folder / "aside"
+        for source, place in ((pieces[0], aside), (pieces[1], pieces[0]), (aside, pieces[1])):
+            source.rename(place)
+    elif way == 1:  # one program is another one's, by a link
+        place = generator.choice(pieces)
+        place.rename(marker.parent / f"{folder.name} {place.name}")
+        place.symlink_to(generator.choice([pieces[0], pieces[1], Path("/"), Path(".."), Path("/dev")]))
+    elif way == 2:
+        one["piece"] = generator.choice(["..", ".", "/", "/dev", "leaf_0/../..", str(marker), "", "leaf_9", "part_0"])
+    elif way == 3:
+        key = generator.choice(["piece", "class", "qualname", "module", "leaf", "operator", "results", "arguments"])
+        one[key], other[key] = other[key], one[key]
+    elif way == 4:
+        one[generator.choice(["class", "qualname", "operator"])] = generator.choice(_NAMES)
+    elif way == 5:
+        one[generator.choice(["module", "leaf"])] = generator.choice([*_NAMES, "", "first", "last", "two.layer"])
+    elif way == 6 and content["functions"]:
+        function = generator.choice(content["functions"])
+        if generator.random() < 0.5:
+            function["module"] = generator.choice(_NAMES)
+        else:
+            step = generator.choice(function["path"])
+            step[generator.randrange(len(step))] = generator.choice([*_NAMES, 1, 7, -1])
+    else:
+        tensor = content["state"][generator.choice(sorted(content["state"]))]
+        tensor["shape"] = generator.choice([[2**40, 2**40], [-1], [0], [2**63], [], [1] * 3000])
+    path.write_text(json.dumps(manifest))
+
+
+_NAMES = (
+    *("os.system", "subprocess.Popen", "builtins.exec", "torch.load", "torch.nn.Linear", "aten.from_file", "posix"),
+    *("tests.stress.damage.Payload", "tests.stress.saved.Other", "Half.__init__", "__class__", "_modules", "forward"),
+)
+
+
 ATTACKS: tuple[Callable[[Path, Path, random.Random], None], ...] = (
     *(_bytes, _bytes, _bytes, _numbers, _json, _json, _json),
-    *(_nested, _swapped, _payload, _added, _removed, _special),
+    *(_nested, _swapped, _payload, _added, _removed, _special, _leaf),
 )
 
 
 def attack(folder: Path, marker: Path, generator: random.Random) -> tuple[str, bool]:
     """Damage a folder; returns what was done, and whether the manifest was made to fit or is itself the place."""
     manifest = (folder / MANIFEST).read_bytes()
-    done = generator.choice(ATTACKS)
+    done = generator.choice((*ATTACKS, *[_leaf] * 6) if b'"leaves"' in manifest else ATTACKS)
     done(folder, marker, generator)
     sealed = generator.random() < 0.6
     if sealed:

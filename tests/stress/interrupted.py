@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,18 @@ def _problems(stage: Stage, model: nn.Module, before: Any, untouched: Any) -> li
     return problems
 
 
+def some(stages: Sequence[Stage], seed: int, count: int) -> list[Stage]:
+    """As many stages as there are interrupts, one behind the other; the next seed goes on behind them."""
+    return [stages[(seed * count + number) % len(stages)] for number in range(min(count, len(stages)))]
+
+
 def main(seed: int, count: int, place: Path) -> None:
     chance = random.Random(seed)
     model = Small(seed % 8).eval()
     stages = all_stages(place, model)
-    is_long = count >= 2 * len(stages)
-    known = {}
-    for stage in stages[: None if is_long else count]:
-        known[stage.name] = _reference(stage, model)
+    if count < 2 * len(stages):
+        stages = some(stages, seed, count)
+    known = {stage.name: _reference(stage, model) for stage in stages}
     before, untouched = fingerprint(model), replaceable()
     for number in range(count):
         stage = stages[number % len(stages)]

@@ -94,11 +94,12 @@ def _pump(stream: Any, put: Any) -> None:
     stream.close()
 
 
-def _read_folder(folder: str) -> Any:
+def _read_folder(kind: str, folder: str) -> Any:
     import prepbench as pb
     from tests.stress.models import samples
+    from tests.stress.saved import model_of
 
-    return pb.load_compiled(folder)(samples()[1])
+    return pb.load_compiled(folder, model=model_of(kind))(samples()[1])
 
 
 def _read_document(text: str) -> Any:
@@ -122,7 +123,8 @@ def _outcome(question: dict[str, str], results: dict[str, Any]) -> dict[str, Any
 
     started = time.monotonic()
     try:
-        found = _read_folder(question["folder"]) if "folder" in question else _read(question["kind"], question["file"])
+        kind = question["kind"]
+        found = _read_folder(kind, question["folder"]) if "folder" in question else _read(kind, question["file"])
         outcome = "equal" if same(found, results[question["kind"]]) else "other"
         said = ""
     except PrepbenchError as error:
@@ -152,10 +154,9 @@ def main() -> None:
     for line in sys.stdin:
         question = json.loads(line)
         if "intact" in question:
-            place = question["intact"]
+            place, kind = question["intact"], question["kind"]
             try:
-                is_folder = Path(place).is_dir()
-                results[question["kind"]] = _read_folder(place) if is_folder else _read(question["kind"], place)
+                results[kind] = _read_folder(kind, place) if Path(place).is_dir() else _read(kind, place)
                 answer: dict[str, Any] = {"outcome": "ready"}
             except PrepbenchError as error:  # machine code, which is not loaded
                 results[question["kind"]] = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -28,31 +30,71 @@ class Sums(nn.Module):
         return self.last(y.reshape(-1, x.shape[0] * 6).reshape(x.shape[0], 6))
 
 
-FAST = ("eager", "onnxruntime", "openvino", "parts")
+class Half(nn.Module):
+    """Can be exported by itself, so that its leaf is a program of its own."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(6, 6), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.layer(x))
+
+
+class Other(Half):
+    """Another class of the same form."""
+
+
+class Leaves(nn.Module):
+    """Leaves of both kinds: two modules, and statements that stay in Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.one, self.two = Half(torch.tanh), Other(torch.sigmoid)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.two(self.one(self.first(x)))
+        if y.sum() > 1000:
+            y = y * 2
+        return self.last(y)
+
+
+@functools.cache
+def model_of(kind: str) -> nn.Module | None:
+    """The model that loading takes."""
+    return Leaves().eval() if kind in ("leaves", "leaves in eager") else None
+
+
+FAST = ("eager", "onnxruntime", "openvino", "parts", "leaves")
 """Targets that load in a fraction of a second."""
 
-ALL = (*FAST, "int8", "inductor", "executorch")
+ALL = (*FAST, "leaves in eager", "int8", "inductor", "executorch")
 
 
 def save(kind: str, folder: Path) -> None:
     """Compile a small model for a target, and save it to ``folder``."""
     targets = {
         "eager": pb.EagerDeployment,
+        "leaves in eager": pb.EagerDeployment,
         "openvino": pb.OpenVinoDeployment,
         "inductor": pb.InductorDeployment,
         "executorch": pb.ExecuTorchDeployment,
     }
     settings = targets.get(kind, pb.OnnxRuntimeDeployment)()
-    model = Sums() if kind == "parts" else Small(1)
+    leaves = model_of(kind)
+    model = leaves if leaves is not None else Sums() if kind == "parts" else Small(1)
     calibrated = {"calibration_inputs": samples(), "quantization_settings": pb.QuantizationSettings()}
     compiled = pb.compile_model(
         model.eval(),
         tracing_inputs=samples(),
         deployment_settings=settings,
-        fullgraph=kind != "parts",
+        fullgraph=leaves is None and kind != "parts",
+        leaf_modules=() if leaves is None else ["one", "two"],
         **(calibrated if kind == "int8" else {}),
     )
-    assert bool(compiled.report.fallbacks) == (kind == "parts")
+    assert bool(compiled.report.fallbacks) == (kind in ("parts", "leaves"))
     compiled.save(folder)
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["report"]["seconds"] = {}  # so that the same seed does the same

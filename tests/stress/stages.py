@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -10,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
 
 import prepbench as pb
 from prepbench.jobs import ProgressCallback
+from prepbench.measure.run import compare
 from tests.compile.leaf_models import Branching
 from tests.stress.models import Small, capture, prepare, same, samples, trace
 
@@ -129,6 +132,13 @@ class Benches:
         self._bench.report(self._place / "net.html")
         self._names = sorted(os.listdir(self._place))
 
+    def several_targets(self, model: nn.Module, progress: ProgressCallback) -> Any:
+        bench = pb.Bench(Small(1).eval(), calibration_inputs=samples())
+        bench.set_targets([pb.OnnxRuntimeDeployment(), pb.EagerDeployment()])
+        with mock.patch("prepbench.bench.compiling.compare", functools.partial(compare, rounds=0)):
+            bench.compile(progress)
+        return [(name, found(samples()[1])) for name, found in sorted(bench.results.items())]
+
     def save_leaves(self, model: nn.Module, progress: ProgressCallback) -> Any:
         self._leaves.save(self._place / "leaves")
         return sorted(os.listdir(self._place / "leaves"))
@@ -179,7 +189,7 @@ def _children() -> list[str]:
 def all_stages(place: Path, model: nn.Module) -> tuple[Stage, ...]:
     """The stages; those that write do so in ``place``."""
     files, benches = Files(place, model), Benches(place)
-    later = ("save_leaves", "load_leaves", "save_bench", "load_bench", "report", "fix")
+    later = ("several_targets", "save_leaves", "load_leaves", "save_bench", "load_bench", "report", "fix")
     quiet: dict[str, Callable[[nn.Module], Any]] = {"trace": trace, "capture": capture, "prepare": prepare}
     parts = ("capture", "insert observers", "calibrate", "measure", "convert", "lower")
     return (

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench._torch_compat.function_transforms import backward_operators
 from prepbench.patching import patched_here
 
 with needed_for("derivatives in forward"):
@@ -108,7 +109,7 @@ def _in_graph(
 
     # a mode for functions would write down that gradients are switched on
     with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction(), torch.enable_grad():
-        lowered = make_fx(derivative, tracing_mode="real")(*tensors, *given)
+        lowered = make_fx(derivative, backward_operators())(*tensors, *given)
     if again:
         _keep_connected(lowered)
     return tuple(torch.fx.Interpreter(lowered).run(*tensors, *given))

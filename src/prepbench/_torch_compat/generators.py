@@ -36,8 +36,17 @@ def _put_back(generator: torch.Generator, state: torch.Tensor, started: int, *, 
         now = generator.get_state()
         if generator.initial_seed() != started or torch.equal(now, state):
             return
-        if is_seeded_here or not _is_seeded_again(now, state, started):
+        if (is_seeded_here or not _is_seeded_again(now, state, started)) and _is_at(generator, now, started):
             generator.set_state(state)
+
+
+def _is_at(generator: torch.Generator, state: torch.Tensor, seed: int) -> bool:
+    """Whether a generator is still there after the time that it took to decide.
+
+    Nothing in here lets another thread run, as operators of torch do, so that what follows comes at once.
+    """
+    expected = state.numpy().tobytes()
+    return generator.initial_seed() == seed and generator.get_state().numpy().tobytes() == expected
 
 
 def _is_seeded_again(now: torch.Tensor, state: torch.Tensor, seed: int) -> bool:

@@ -16,6 +16,7 @@ from prepbench._torch_compat.safe_points import safe_points
 from prepbench._torch_compat.threads import is_traced_elsewhere, locks, others_wait, torch_traces_here
 from prepbench.jobs import CANCELLING, Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.patching import undoing
+from prepbench.storage import check_temporary_space
 
 WAITING = "waiting for another compile"
 _POLL = 0.1
@@ -40,6 +41,9 @@ def tracing(progress: ProgressCallback = report_nothing, *, with_dynamo: bool = 
         progress: told when this thread has to wait.
         with_dynamo: false where only ``torch.fx`` traces, and loading dynamo would take longer than that.
 
+    Raises:
+        StorageError: dynamo has to be loaded, and there is no place for temporary files.
+
     Example:
         >>> with tracing():
         ...     graph = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
@@ -47,6 +51,8 @@ def tracing(progress: ProgressCallback = report_nothing, *, with_dynamo: bool = 
     outermost = not getattr(_depth, "value", 0)
     with undoing() as undo:
         check_cancelled()
+        if with_dynamo and "torch._dynamo" not in sys.modules:
+            check_temporary_space()  # where dynamo looks for a folder of its own when it is imported
         for lock in locks(with_dynamo):
             _wait(lock, progress)
             undo.add(lock.release)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ class Attempts:
     Args:
         expected: what the model returns and changes on each sample.
         chosen: leaves that the user asked for.
+        deriving: names of the modules in whose own forward ``torch.func`` takes derivatives.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Attempts:
         axes: DynamicAxes,
         expected: Sequence[Outcome],
         chosen: dict[str, Failure],
+        deriving: Collection[str] = (),
     ) -> None:
         self.model = model
         self.axes = axes
@@ -81,6 +84,7 @@ class Attempts:
         self._samples = samples
         self._expected = expected
         self._leaves = dict(chosen)
+        self._export, self._deriving = partial(export_program, deriving=deriving), deriving
         # strides with gaps would be made a condition of the graph, so they are traced with only where they matter
         self._given_base = base_sample(model, samples, axes)
         self._base = dense_copy(self._given_base)
@@ -127,7 +131,7 @@ class Attempts:
             ways.append((self._given_base, False))
         for base, exact in ways:
             try:
-                program = export_program(self.model, base, self.axes, strict=strict, exact=exact, noted=noted)
+                program = self._export(self.model, base, self.axes, strict=strict, exact=exact, noted=noted)
             except Exception as error:
                 first = first or error
                 if isinstance(error, SpecialisedSize) or (is_empty and exact):
@@ -162,7 +166,7 @@ class Attempts:
             self._records.record()
             try:
                 with leaves_replaced(self.model, self._leaf_names(), self._operators):
-                    program = export_program(self.model, self._base, self.axes)
+                    program = self._export(self.model, self._base, self.axes)
             except Exception as raised:
                 error = raised
                 continue
@@ -242,8 +246,8 @@ class Attempts:
         inside = {} if inside is None else inside
         for exact in (False, True):
             try:
-                with failures_collected(self.model, self._leaf_names(), self._operators, found, inside):
-                    export_program(self.model, self._base, self.axes, exact=exact, sizes=sizes)
+                with failures_collected(self.model, self._leaf_names(), self._operators, found, inside, self._deriving):
+                    self._export(self.model, self._base, self.axes, exact=exact, sizes=sizes)
             except Exception as error:
                 # fake outputs can break what comes after them; only a pass that found nothing is to blame itself
                 if not found:

@@ -11,6 +11,7 @@ import torch
 from prepbench.capture.aten.attempts import Attempts
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
+from prepbench.capture.aten.function_transforms import transforming_modules
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
@@ -108,12 +109,13 @@ def _captured(
     find_writes(model, samples[0])
     twin = Twin(model)
     noted = NotedState(twin.model)
-    expected = [_expected(twin.model, sample, noted, samples) for sample in samples]
+    with transforming_modules(twin.model) as deriving:
+        expected = [_expected(twin.model, sample, noted, samples) for sample in samples]
     before = dict(twin.model.named_buffers())
     if any(built_buffers(before, found.buffers) for found in expected) and fill_caches_(twin.model, samples):
         noted = NotedState(twin.model)
         expected = [_expected(twin.model, sample, noted, samples) for sample in samples]
-    attempts = Attempts(twin.model, samples, axes, expected, chosen)
+    attempts = Attempts(twin.model, samples, axes, expected, chosen, deriving)
     program = attempts.full_graph(noted, strict) if not chosen else None
     leaves: list[Failure] = []
     if program is None:

@@ -18,11 +18,12 @@ CHOSEN = "chosen as a leaf"
 def outermost(fqns: Iterable[str]) -> list[str]:
     """The names without those that lie inside another of them."""
     names = sorted(set(fqns))
-    return [name for name in names if not any(other != name and _inside(name, other) for other in names)]
+    return [name for name in names if not is_inside_any(name, names)]
 
 
-def _inside(name: str, other: str) -> bool:
-    return other == "" or name.startswith(f"{other}.")
+def is_inside_any(name: str, others: Iterable[str]) -> bool:
+    """Whether a name is one inside of others."""
+    return any(other != name and (other == "" or name.startswith(f"{other}.")) for other in others)
 
 
 def chosen_leaves(model: torch.nn.Module, leaf_modules: Iterable[Any]) -> dict[str, Failure]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from prepbench._torch_compat.derivatives import derivatives_traced
 from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
 from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds
 from prepbench._torch_compat.sizes import exact_zero_one, watched_sizes, watched_specialisation
+from prepbench.capture.aten.function_transforms import transforms_computed
 from prepbench.capture.sizes.clamped_slices import ClampedSlices
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
@@ -42,6 +43,7 @@ def export_program(
     exact: bool = False,
     sizes: SampleSizes | None = None,
     noted: NotedState | None = None,
+    deriving: Collection[str] = (),
 ) -> Program:
     """Export ``model`` for the call ``sample`` with these dynamic axes; the model is left as it was.
 
@@ -50,6 +52,7 @@ def export_program(
         exact: record what the model asks about sizes 0 and 1 instead of assuming sizes of 2 or more.
         sizes: what the model asks about sizes must have the same answer for all of these.
         noted: the state of the model, where it is noted already.
+        deriving: names of the modules in whose own forward ``torch.func`` takes derivatives.
 
     Raises:
         SizesDecide: at the line that asks something else.
@@ -70,6 +73,7 @@ def export_program(
         if exact:
             stack.enter_context(exact_zero_one())
         if not strict:
+            stack.enter_context(transforms_computed(model, deriving))
             # under dynamo an exception would be taken for one of the user's
             stack.enter_context(watched_specialisation(_refuse))
             stack.enter_context(derivatives_traced())

@@ -10,6 +10,7 @@ import torch
 
 from prepbench._torch_compat.exporting import mark_module_stack
 from prepbench._torch_compat.sizes import forget_pending_sizes
+from prepbench.capture.aten.chosen_leaves import is_inside_any
 from prepbench.capture.aten.leaf_operators import LeafOperators
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.running.replaced_forward import part_named, replaceable_modules, replaced_forward
@@ -40,16 +41,20 @@ def failures_collected(
     operators: LeafOperators,
     found: dict[str, Exception],
     inside: dict[str, Exception],
+    whole: Iterable[str] = (),
 ) -> Iterator[None]:
     """Inside the block, a submodule whose forward raises goes to ``found``, and its operator takes its place.
 
     One that cannot be an operator goes to ``inside``, and the module that called it is replaced.
 
-    Only the innermost module that raises counts. Its callers go on with fake outputs, so one pass finds all failures.
+    Modules inside of those in ``whole`` are not looked at. Only the innermost module that raises counts. Its callers go
+    on with fake outputs, so one pass finds all failures.
     """
     leaves = set(known)
     with ExitStack() as stack:
         for fqn, module in replaceable_modules(model):
+            if is_inside_any(fqn, whole):
+                continue
             attempt = _attempting(fqn, module, operators, found, inside)
             forward = _calling(fqn, module, operators) if fqn in leaves else attempt
             stack.enter_context(replaced_forward(model, fqn, forward))

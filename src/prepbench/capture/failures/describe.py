@@ -7,7 +7,10 @@ line, and says what to change.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import re
+import traceback
 from dataclasses import replace
 
 import torch
@@ -15,10 +18,13 @@ import torch
 from prepbench.capture.failures.branch_remedies import remedy_of_branch
 from prepbench.capture.failures.reasons import (
     BRANCH,
+    FORWARD_MODE,
+    FORWARD_MODE_SIZES_REMEDY,
     REASONS,
     ROWS_REMEDY,
     SHAPE,
     SIZES_DECIDE_REMEDY,
+    TABLE_REMEDY,
     UNSUPPORTED,
     Reason,
     without_leaf_hint,
@@ -63,7 +69,7 @@ def describe_failure(
         'data-dependent branch'
     """
     place = (file_of(source), source.line) if source is not None else user_place(error)
-    place = place or (forward_place(module) if module is not None else None)
+    place = place or (_place_in(module, normalize_message(error)) if module is not None else None)
     source = source_line(*place) if place else None
     message = normalize_message(error)
     reason = _reason_of(error, message, source.code if source else "")
@@ -72,8 +78,24 @@ def describe_failure(
     if place and reason.kind == BRANCH:
         remedy = remedy_of_branch(*place) or remedy
     elif source and reason.kind == SHAPE:
-        remedy = _remedy_of_size(source.code, remedy)
+        remedy = _remedy_of_size(source.code, remedy, error)
     return Failure(fqn, module_type, reason.kind, type(error).__name__, message, source, remedy, frame)
+
+
+def _place_in(module: torch.nn.Module, message: str) -> tuple[str, int] | None:
+    """The line of a module that an error without a place is about: where it takes derivatives, else its forward."""
+    if re.search(_LOST_DERIVATIVE, message):
+        for kind in type(module).__mro__[: -len(torch.nn.Module.__mro__)]:
+            with contextlib.suppress(OSError, TypeError):  # no source
+                lines, first = inspect.getsourcelines(kind)
+                found = [number for number, line in enumerate(lines, first) if re.search(_DERIVATIVE, line)]
+                if found:
+                    return inspect.getsourcefile(kind) or "", found[0]
+    return forward_place(module)
+
+
+_LOST_DERIVATIVE = "does not require grad|fake tensor in the exported program"
+_DERIVATIVE = r"\bautograd\.grad\(|\.backward\("
 
 
 def as_leaf(failure: Failure) -> Failure:
@@ -84,11 +106,23 @@ def as_leaf(failure: Failure) -> Failure:
 _LOOP = r"(async )?for |.*[(\[{].* for .+ in "
 
 
-def _remedy_of_size(code: str, remedy: str) -> str:
-    """What to do about a size that is fixed: at a loop over it, and at a question about it."""
+def _remedy_of_size(code: str, remedy: str, error: BaseException) -> str:
+    """What to do about a size that is fixed: by a derivative, at a loop over it, in a table, at a question about it."""
+    if _in_forward_mode(error):
+        return FORWARD_MODE_SIZES_REMEDY
     if re.match(_LOOP, code):
         return ROWS_REMEDY
+    if re.search(_TABLE, code):
+        return TABLE_REMEDY
     return SIZES_DECIDE_REMEDY if re.match(r"(if|elif|while) |.* if .+ else ", code) else remedy
+
+
+def _in_forward_mode(error: BaseException) -> bool:
+    """Whether it was raised while a derivative in forward mode was taken."""
+    return any(frame.f_code.co_name == "_jvp_with_argnums" for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+_TABLE = r"[\w\])}]\[[\w.]*?(\.shape\[|\.size\(|\blen\()"
 
 
 def describe_node(node: torch.fx.Node, message: str, remedy: str) -> Failure:
@@ -158,7 +192,7 @@ def _reason_of(error: BaseException, message: str, code: str) -> Reason:
         for reason in REASONS[:-1]:
             if reason.matches(names, text, code, gb_type):
                 return reason
-    return REASONS[-1]
+    return FORWARD_MODE if _in_forward_mode(error) else REASONS[-1]
 
 
 def _wraps_another(error: BaseException) -> bool:

@@ -142,8 +142,30 @@ _ERROR_REMEDY = (
     f"tracing cannot follow this line: rewrite it with plain torch operations, {_LEAF_HINT}."
 )
 _LOST_REMEDY = (
-    "Tracing lost where a tensor comes from, as it does with .data, copy.deepcopy and torch.func.grad: use .detach(), "
-    "torch.func.functional_call, and torch.autograd.grad under torch.enable_grad() in their place, "
+    "Tracing lost where a tensor comes from, as it does with .data and copy.deepcopy: use .detach() and "
+    f"torch.func.functional_call in their place, {_LEAF_HINT}."
+)
+_DERIVATIVE_REMEDY = (
+    "Take the derivative with torch.func.grad, vjp or jacrev, which return it, in place of torch.autograd.grad, "
+    f".backward() and requires_grad_(); {_LEAF_HINT}."
+)
+_NO_STAND_IN_REMEDY = (
+    "Derivatives are taken of tensors only, and here a stand-in takes their place: capture the model with "
+    f"prepbench.capture, or pass inputs=[...], so that there are tensors; {_LEAF_HINT}."
+)
+_FORWARD_MODE = "derivatives in forward mode (torch.func.jvp, jacfwd, hessian)"
+FORWARD_MODE = Reason(
+    UNSUPPORTED,
+    f"Tracing follows {_FORWARD_MODE} only in part: use vjp, or jacrev for each row under torch.vmap, {_LEAF_HINT}.",
+    types=("Exception",),
+)
+FORWARD_MODE_SIZES_REMEDY = (
+    f"Tracing {_FORWARD_MODE} fixes sizes: use vjp, or jacrev for each row under torch.vmap, or make this axis static "
+    f"in the dynamic axes, {_LEAF_HINT}."
+)
+TABLE_REMEDY = (
+    "A dict, list or set of Python's is asked with a size: put the values into a tensor, which a size can index "
+    "(torch.tensor([...])[x.shape[0]]), or make this axis static in the dynamic axes and capture once for each size, "
     f"{_LEAF_HINT}."
 )
 _DIFFERS_REMEDY = (
@@ -152,6 +174,7 @@ _DIFFERS_REMEDY = (
     f"{_LEAF_HINT}."
 )
 _NUMBER_CODE = r"\.item\(|\.tolist\(|\bfloat\(|\bint\(|\bround\(|\bcomplex\(|\bmath\."
+_NO_GRADIENT = "does not require grad"
 _DATA_TYPES = (
     "GuardOnDataDependentSymNode",
     "PendingUnbackedSymbolNotFound",
@@ -161,7 +184,11 @@ _DATA_TYPES = (
 # The first reason that matches wins, so the specific ones come first.
 REASONS = (
     # before all others, because its message quotes what the graph raised
+    Reason(UNSUPPORTED, _DERIVATIVE_REMEDY, types=("WrongProgram",), message=_NO_GRADIENT),
     Reason(DIFFERS, _DIFFERS_REMEDY, types=("WrongProgram",)),
+    Reason(UNSUPPORTED, _DERIVATIVE_REMEDY, message=r"torch\.autograd\.grad|\.backward\(\)|requires_grad_\(\)"),
+    Reason(UNSUPPORTED, _NO_STAND_IN_REMEDY, message=r"passed to transform API must be|to only contain Tensors, got"),
+    Reason(SHAPE, TABLE_REMEDY, types=("TypeError",), message=r"unhashable type: .*Sym(Int|Float|Bool)"),
     Reason(NUMPY, _NUMPY_REMEDY, code=r"\.numpy\(|\bnp\.|\bnumpy\.", message=r"numpy|array|Proxy|Tensor|Fake|fake"),
     Reason(NUMPY, _NUMPY_REMEDY, message=r"numpy\(\)|to numpy|numpy (array|conversion)|__array__"),
     Reason(DATA_SHAPE, _DATA_SHAPE_REMEDY, types=("DynamicOutputShapeException",)),

@@ -1,0 +1,88 @@
+"""Derivatives by ``torch.func`` that a model takes: noticing them, and tracing them into plain operations."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import patched_here
+
+with needed_for("tracing derivatives"):
+    from torch._decomp import core_aten_decompositions
+    from torch.fx.experimental.proxy_tensor import (
+        PreDispatchTorchFunctionMode,
+        disable_proxy_modes_tracing,
+        make_fx,
+    )
+    from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+
+
+@contextmanager
+def transforms_noticed(note: Callable[[], None]) -> Iterator[None]:
+    """Inside the block ``note`` is called wherever ``torch.func`` takes a derivative, in this thread."""
+    with needed_for("noticing derivatives"):
+        transforms = importlib.import_module("torch._functorch.eager_transforms")
+        places = (
+            (transforms, "grad_increment_nesting"),
+            (transforms, "jvp_increment_nesting"),
+        )
+        originals = [getattr(owner, name) for owner, name in places]
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            note()
+            return original(*args, **kwargs)
+
+        return called
+
+    with ExitStack() as stack:
+        for (owner, name), original in zip(places, originals, strict=True):
+            stack.enter_context(patched_here(owner, name, noting(original)))
+        yield
+
+
+def plain_operations(
+    function: Callable[..., Sequence[torch.Tensor]], tensors: Sequence[torch.Tensor]
+) -> fx.GraphModule:
+    """What a function does to tensors without data, derivatives included, as a graph of operators of torch.
+
+    Export records operators before autograd and the transforms of ``torch.func`` see them, and so misses what these do.
+    Here they are recorded behind both, and operators that only a derivative has come down to others where they can.
+    """
+    with _not_recorded(), disable_proxy_modes_tracing():
+        graph: fx.GraphModule = make_fx(function, decomposition_table=backward_operators())(*tensors)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+@functools.cache
+def backward_operators() -> dict[Any, Callable[..., Any]]:
+    """What operators that only a derivative has come down to, where that is known: targets have no kernels for them."""
+    return {op: made for op, made in core_aten_decompositions().items() if "_backward" in str(op)}
+
+
+@contextmanager
+def _not_recorded() -> Iterator[None]:
+    """Without the mode of export that records what opens and closes levels of transforms."""
+    modes = _get_current_function_mode_stack()
+    kept = [mode for mode in modes if not isinstance(mode, PreDispatchTorchFunctionMode)]
+    _use(len(modes), kept)
+    try:
+        yield
+    finally:
+        _use(len(kept), modes)
+
+
+def _use(count: int, modes: Sequence[Any]) -> None:
+    for _ in range(count):
+        _pop_mode()
+    for mode in modes:
+        _push_mode(mode)
