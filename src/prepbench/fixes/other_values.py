@@ -72,6 +72,11 @@ def moved(number: int) -> Change:
     return lambda t: t + number if is_integer(t) and t.dtype != torch.bool else t
 
 
+def filled() -> Change:
+    """Floating-point numbers with ones in the place of zeros, such as counts of what has not happened yet."""
+    return _floats(lambda t: torch.where(t == 0, 1.0, t))
+
+
 def is_integer(tensor: torch.Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex()
 

@@ -17,6 +17,7 @@ from prepbench.fixes.other_values import (
     Change,
     changed,
     changes_apart,
+    filled,
     further_changes,
     moved,
     scaled,
@@ -148,7 +149,7 @@ def further_trials(samples: Sequence[Sample]) -> Iterator[Trial]:
     given = list(samples[:1])
     for sample in given:
         yield from (_of_state(sample, moved(number)) for number in (1, -1, 10, 1000))
-        yield from (_of_state(sample, scaled(factor)) for factor in (100.0, 0.01))
+        yield from (_of_state(sample, change) for change in (scaled(100.0), scaled(0.01), filled()))
         yield from (Trial(changed(sample, change), False) for change in further_changes(samples))
         for only in range(tensor_count(sample)) if tensor_count(sample) > 1 else ():
             for change in (*usual_changes(given), *further_changes(given)):

@@ -15,7 +15,7 @@ from prepbench.fixes.kinds.clamped_reads import Clamped, counted_reads
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
 from prepbench.fixes.kinds.continues import without_continue
 from prepbench.fixes.kinds.kind import Kind
-from prepbench.fixes.kinds.numbers import Numbers
+from prepbench.fixes.kinds.numbers import Numbers, numbers_after
 from prepbench.fixes.kinds.sides import side_of
 from prepbench.fixes.proof import ASSUMED
 from prepbench.fixes.site import Proposal, Site
@@ -50,7 +50,7 @@ def propose(site: Site) -> Iterator[Proposal]:
     loops = [node for node in site.expressions(cst.For | cst.While) if _needs_bound(site, node)]
     around = [node for node in loops if site.place(node)[0] <= site.line <= site.place(node)[2]]
     for node in [*around[::-1], *(node for node in loops if node not in around)][:1]:
-        numbers = _numbers_after(site, node)
+        numbers = numbers_after(site, node)
         for is_clamped, back in itertools.product(
             (False, True) if _counted_reads(site, node) else (False,), ([], numbers) if numbers else ([],)
         ):
@@ -59,17 +59,6 @@ def propose(site: Site) -> Iterator[Proposal]:
             replacements = {node: cst.FlattenSentinel(new), **masked.stacks}
             function = masked.after(new) if masked.returns else replaced(site.function, replacements)
             yield Proposal(function, tuple(masked.conditions), masked.assumption, masked.is_telling)
-
-
-def _numbers_after(site: Site, node: Loop) -> list[Statement]:
-    """What makes numbers again of those that a loop counts, and that are read after it."""
-    last = site.place(node)[2]
-    reads = [n for n in site.expressions(cst.Name) if site.has_place(n) and site.place(n)[0] > last]
-    kinds = {
-        name: {k for n in reads if n.value == name for k in site.fact(n).kinds} for name in stored_names(node.body)
-    }
-    made = [(name, next(iter(found))) for name, found in kinds.items() if found in ({"int"}, {"float"})]
-    return [assignment(name, expression(f"{kind}({name})")) for name, kind in made]
 
 
 def _counted_reads(site: Site, node: Loop) -> dict[cst.Subscript, int]:
@@ -267,6 +256,8 @@ class _Masked:
         made = [*first, *side.statements]
         for name, value in side.values.items():
             new = choice(self.site, condition, value, cst.Name(name)) if self._is_carried(name) else value
+            if new is not value and self._begins_empty(name):
+                new = expression(f"{{v}} if {name} is None else {{w}}", v=atom(value), w=atom(new))
             made.append(assignment(name, new))
         for text, (target, value) in list(side.writes.items()):
             if isinstance(target, cst.Call) and self._is_stacked(target):
@@ -376,6 +367,15 @@ class _Masked:
         if not before and not only_returns and name not in self.site.parameters and self._is_read_after(name):
             raise CannotFix(f"{name!r} has a value only if the loop runs at least once")
         return before or name in self.site.parameters
+
+    def _begins_empty(self, name: str) -> bool:
+        """Whether a name is None until the first step of a loop that has one."""
+        first = self.site.place(self.node)[0]
+        lines = [
+            n for n in self.site.expressions(cst.Assign) if self.site.place(n)[0] < first and name in stored_names(n)
+        ]
+        is_none = [text_of(n.value) == "None" and isinstance(n.targets[0].target, cst.Name) for n in lines]
+        return isinstance(self.node, cst.For) and self._count is None and bool(is_none) and is_none[-1]
 
     def _is_read_after(self, name: str) -> bool:
         last = self.site.place(self.node)[2]

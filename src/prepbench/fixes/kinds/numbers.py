@@ -10,7 +10,19 @@ import torch
 
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.site import Proposal, Site
-from prepbench.fixes.syntax import Expression, atom, bare, expression, replaced, target_names, text_of, walk_here
+from prepbench.fixes.syntax import (
+    Expression,
+    Statement,
+    assignment,
+    atom,
+    bare,
+    expression,
+    replaced,
+    stored_names,
+    target_names,
+    text_of,
+    walk_here,
+)
 
 _MATH = {
     name: name
@@ -190,6 +202,17 @@ def _are_tensors(values: list[Any]) -> bool:
     """Whether values were lists of tensors."""
     lists = [value for value in values if isinstance(value, list | tuple)]
     return bool(lists) and all(value and all(isinstance(part, torch.Tensor) for part in value) for value in lists)
+
+
+def numbers_after(site: Site, node: cst.For | cst.While) -> list[Statement]:
+    """What makes numbers again of those that a loop counts, and that are read after it."""
+    last = site.place(node)[2]
+    reads = [n for n in site.expressions(cst.Name) if site.has_place(n) and site.place(n)[0] > last]
+    kinds = {
+        name: {k for n in reads if n.value == name for k in site.fact(n).kinds} for name in stored_names(node.body)
+    }
+    made = [(name, next(iter(found))) for name, found in kinds.items() if found in ({"int"}, {"float"})]
+    return [assignment(name, expression(f"{kind}({name})")) for name, kind in made]
 
 
 NUMBERS = Kind(
