@@ -39,10 +39,11 @@ def _block(form: str) -> int:
     return {"w4 32": 32, "w4 128": 128}.get(form, 0)
 
 
-def _ours(algorithm: str, deployment: str, symmetric: bool = True) -> Row:
+def _ours(algorithm: str, deployment: str, symmetric: bool = True, tables: int | None = None) -> Row:
     import prepbench as pb
 
     reuse = pb.KeptStages()
+    rules = {"Embedding": pb.LayerQuantizationSettings(weights_num_bits=tables)} if tables else None
 
     def run(model: Predictor, form: str) -> Cell | None:
         settings = pb.QuantizationSettings(weights_algorithm=algorithm)
@@ -59,6 +60,7 @@ def _ours(algorithm: str, deployment: str, symmetric: bool = True) -> Row:
             calibration_inputs=windows(CALIBRATION),
             deployment_settings=getattr(pb, deployment)(),
             quantization_settings=settings,
+            layer_quantization_settings=rules if form != "w8a8" else None,
             reuse=reuse,
         )
         left = [row.fqn for row in compiled.report.layers if not row.quantized]
@@ -106,7 +108,7 @@ def _ort(algorithm: str, symmetric: bool = True) -> Row:
                 return None
             quantize_dynamic(str(path), str(out), per_channel=True, weight_type=QuantType.QInt8)
         else:
-            block = _block(form) or 512  # it has no channels; larger than any input here is one
+            block = _block(form) or 256  # it has no channels; this is its largest block
             if algorithm == "hqq":
                 config = matmul_nbits_quantizer.HQQWeightOnlyQuantConfig(block_size=block, bits=4)
             else:
@@ -156,6 +158,7 @@ ROWS: dict[str, Callable[[], Row]] = {
     **{f"prepbench {name}": lambda name=name: _ours(name, "EagerDeployment") for name in ALGORITHMS},  # type: ignore[misc]
     **{f"prepbench {name} asym": lambda name=name: _ours(name, "EagerDeployment", False) for name in ALGORITHMS},  # type: ignore[misc]
     "prepbench ORT": lambda: _ours("auto", "OnnxRuntimeDeployment"),
+    "prepbench ORT, tables 8": lambda: _ours("auto", "OnnxRuntimeDeployment", tables=8),
     "prepbench OpenVINO": lambda: _ours("auto", "OpenVinoDeployment"),
     "ORT MatMulNBits sym": lambda: _ort("default"),
     "ORT MatMulNBits asym": lambda: _ort("default", symmetric=False),
