@@ -281,6 +281,19 @@ def test_what_is_written_into_a_parameter_is_part_of_a_proof() -> None:
     assert "parameter" in proof.prove(models[2], observed).problem
 
 
+class GatesOrNot(nn.Module):
+    def forward(self, x):
+        if x.mean() < 0:
+            return None
+        return x.sigmoid()
+
+
+def test_a_side_that_gives_none_is_no_side_of_a_cond() -> None:
+    found = pb.fix(GatesOrNot(), [torch.ones(2, 4)])
+    assert not found.applied
+    assert all("torch.cond" not in draft.diff for draft in found.remaining)
+
+
 class LooksUp(nn.Module):
     """What is looked up lies outside of the table where the side is not taken, if the numbers are far from all seen."""
 

@@ -25,6 +25,7 @@ from prepbench.fixes.syntax import (
     replaced,
     small_of,
     stored_names,
+    text_of,
     walk_here,
 )
 
@@ -159,6 +160,8 @@ def _own(value: Expression) -> Expression:
     """A result that shares no memory with an operand."""
     if isinstance(value, cst.Tuple | cst.List):
         return value.with_changes(elements=[each.with_changes(value=_own(each.value)) for each in value.elements])
+    if text_of(value) == "None":
+        raise CannotFix("a side returns None, which torch.cond does not take")
     return value if isinstance(value, _COMPUTED) else expression("{v}.clone()", v=atom(value))
 
 
