@@ -10,6 +10,8 @@ import torch
 import prepbench as pb
 from prepbench.errors import InputError, SettingsError
 from prepbench.measure import Generation
+from prepbench.measure.comparison import CandidateResult, Comparison
+from prepbench.measure.generation import GenerationResult
 from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model
 
 
@@ -41,6 +43,30 @@ def test_all_candidates_generate_what_transformers_generates(model: Any, compile
     assert "first ms" in text
     assert "8 tokens after 1 prompt of 5 tokens, ms per token, batch of 2" in text
     assert result._repr_mimebundle_()["text/html"]
+
+
+def compared(workload: str) -> Comparison:
+    made = [torch.tensor([[3, 4], [5, 6]]), torch.tensor([[7, 8]])]
+    generation = GenerationResult.of([[2_000_000, 1_000_000]], made, None)
+    given = generation if workload else None
+    rows = tuple(
+        CandidateResult(name, 1.0, 0.0, 2.0, 2.5, 1.0, 4, "saved artifact", "eager", "own process", "", (), None, given)
+        for name in ("float", "int8")
+    )
+    return Comparison(rows, "token_agreement", "", True, 3, 2, 1, 1, workload)
+
+
+def test_what_candidates_wrote_stands_side_by_side() -> None:
+    result = compared("2 tokens after each of 2 prompts")
+    assert result.generated().to_dict("list") == {name: ["3 4", "5 6", "7 8"] for name in ("float", "int8")}
+    assert list(result.generated(lambda tokens: f"<{sum(tokens)}>")["int8"]) == ["<7>", "<11>", "<15>"]
+    assert result.figure().layout.xaxis.title.text == "latency (ms per token): median, whisker to p90"
+
+
+def test_a_comparison_of_calls_has_nothing_written() -> None:
+    with pytest.raises(InputError, match="Nothing was generated: this comparison measured single calls"):
+        compared("").generated()
+    assert compared("").figure().layout.xaxis.title.text == "latency (ms per call): median, whisker to p90"
 
 
 def test_other_tokens_lower_the_agreement(model: Any, compiled: Any) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prepbench._display import view
-from prepbench.checks import described
-from prepbench.errors import UnknownNameError
+from prepbench.checks import check_function, described
+from prepbench.errors import InputError, UnknownNameError
 from prepbench.measure.artifacts import PARAMETERS
 from prepbench.measure.generation import GenerationResult
 from prepbench.measure.other_programs import crowded
@@ -160,6 +161,26 @@ class Comparison:
         numeric: tuple[str, ...] = ("low", "high", "change", "p50 ms", "p90 ms", "speed-up", "size MB", *_GENERATED)
         numeric = tuple(name for name in numeric if name in columns)
         return pandas.DataFrame(columns).astype(dict.fromkeys(numeric, float))
+
+    def generated(self, decode: Callable[[list[int]], str] | None = None) -> pandas.DataFrame:
+        """What the candidates wrote, side by side: one row for each prompt, one column for each candidate.
+
+        Args:
+            decode: makes text of token numbers, such as ``tokenizer.decode``; the numbers themselves when omitted.
+
+        Raises:
+            InputError: single calls were measured, and nothing was generated.
+
+        Example:
+            >>> pb.compare({"float32": model, "int8": compiled}, pb.Generation(prompts)).generated(tokenizer.decode)
+        """
+        check_function("decode", decode, "decode(tokens)", optional=True)
+        if not self.workload:
+            raise InputError(
+                "Nothing was generated: this comparison measured single calls. Give prepbench.Generation(prompts) in "
+                "place of the data."
+            )
+        return view("views.tables", "generated_table", self.rows, decode)  # type: ignore[no-any-return]
 
     def figure(self) -> plotly.graph_objects.Figure:
         """The metric against latency, with the size as marker area."""

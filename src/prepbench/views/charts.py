@@ -86,7 +86,7 @@ def comparison_figure(comparison: Comparison) -> go.Figure:
     figure = go.Figure(layout=_layout(comparison, timed, any(row.size_bytes for row in rows)))
     if not rows:
         return figure
-    x, y = _x_axis(rows, timed), _y_axis(comparison, rows)
+    x, y = _x_axis(rows, timed, "token" if comparison.workload else "call"), _y_axis(comparison, rows)
     diameters = _diameters(rows, timed)
     for i, row in enumerate(rows):
         figure.add_trace(_marker(comparison, row, x.values[i], y.values[i], diameters[i], timed))
@@ -166,13 +166,13 @@ def _direction(higher_is_better: bool) -> dict[str, Any]:
     return {**place, **corner, "showarrow": False, "font": {"size": 13, "color": OTHER}}
 
 
-def _x_axis(rows: list[CandidateResult], timed: bool) -> Axis:
+def _x_axis(rows: list[CandidateResult], timed: bool, unit: str) -> Axis:
     if not timed:
         sizes = tuple((row.size_bytes or 0) / 1e6 for row in rows)
         return Axis("size on disk (MB)", sizes, 0.0, max(*sizes, 1e-9) * 1.15)
     middles = tuple(row.p50_ms or 0.0 for row in rows)
     high = max(row.p90_ms or 0.0 for row in rows)
-    title = "latency (ms per call): median, whisker to p90"
+    title = f"latency (ms per {unit}): median, whisker to p90"
     if min(middles) > 0 and max(middles) / min(middles) > _LOG_FROM_RATIO:
         return Axis(title + ", log scale", middles, min(middles) / 2, high * 1.6, log=True)
     return Axis(title, middles, 0.0, high * 1.15)

@@ -61,6 +61,17 @@ def axes_table(axes: Any, *, alike: bool = False) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=["argument", "dim", "sizes", "dynamic", "symbol", "limits"])
 
 
+def generated_table(rows: Any, decode: Any) -> pandas.DataFrame:
+    """One row for each prompt, and a column for each candidate with the text that it wrote, or the token numbers."""
+    import pandas
+
+    def text(tokens: tuple[int, ...]) -> str:
+        return " ".join(map(str, tokens)) if decode is None else str(decode(list(tokens)))
+
+    columns = {row.name: [text(one) for batch in row.generation.tokens for one in batch] for row in rows}
+    return pandas.DataFrame(columns).rename_axis("prompt")
+
+
 def layers_table(report: Any) -> pandas.DataFrame:
     """One row for each layer of a compile report: what was done to it, or why not."""
     import pandas
