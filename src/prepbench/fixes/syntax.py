@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -93,6 +94,34 @@ def orelse_of(node: cst.If) -> list[Statement]:
 def small_of(line: Statement) -> Any:
     """The one small statement of a line; None for others."""
     return line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+
+
+def blocks_around(block: cst.BaseSuite, inner: cst.CSTNode) -> list[cst.BaseSuite]:
+    """The blocks from one down to that of a statement; none where a loop or a function stands between them."""
+    if inner in body_of(block):
+        return [block]
+    for each in body_of(block):
+        for part in _blocks_of(each):
+            if found := blocks_around(part, inner):
+                return [block, *found]
+    return []
+
+
+def _blocks_of(node: Any) -> list[cst.BaseSuite]:
+    """The blocks of an ``if`` with all its sides, or of a ``with``."""
+    if isinstance(node, cst.With | cst.Else):
+        return [node.body]
+    return [node.body, *_blocks_of(node.orelse)] if isinstance(node, cst.If) else []
+
+
+def lines_after(blocks: Sequence[cst.BaseSuite]) -> list[Statement]:
+    """The statements that follow the innermost of such blocks in the others."""
+    found: list[Statement] = []
+    for outer, block in itertools.pairwise(blocks):
+        lines = body_of(outer)
+        at = next(i for i, each in enumerate(lines) if any(part is block for part in walk(each)))
+        found += lines[at + 1 :]
+    return found
 
 
 def walk(node: cst.CSTNode | Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:

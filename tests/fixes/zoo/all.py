@@ -12,6 +12,7 @@ from tests.fixes.zoo import (  # noqa: F401
     masks,
     numbers,
     places,
+    row_blocks,
     rows,
 )
 from tests.fixes.zoo.case import CASES

@@ -20,11 +20,14 @@ from prepbench.fixes.syntax import (
     assignment,
     atom,
     bare,
+    body_of,
     expression,
+    orelse_of,
     read_names,
     replaced,
     same,
     small_of,
+    stored_names,
     text_of,
     walk_here,
 )
@@ -317,3 +320,30 @@ def _dims(args: Sequence[cst.Arg], dims: int) -> set[int] | None:
     except ValueError:
         return None
     return {found % dims}
+
+
+def check_computes(steps: Sequence[Statement], own: set[str], known: set[str]) -> set[str]:
+    """The names that steps have given a value; each must have one in the same step before it is read."""
+    for each in steps:
+        small = small_of(each)
+        if isinstance(each, cst.If):
+            _check_reads([each.test], own, known)
+            sides = [check_computes(side, own, set(known)) for side in (body_of(each.body), orelse_of(each))]
+            known = sides[0] & sides[1]
+        elif isinstance(each, cst.For) and each.orelse is None:
+            _check_reads([each.iter], own, known)
+            check_computes(body_of(each.body), own, known | set(stored_names(each.target)))
+        elif isinstance(small, cst.Assign | cst.AnnAssign | cst.AugAssign) and small.value is not None:
+            targets = [t.target for t in small.targets] if isinstance(small, cst.Assign) else [small.target]
+            if any(isinstance(target, cst.Attribute) for target in targets):
+                raise CannotFix("a step of the loop does more than compute values")
+            _check_reads([small.value, *targets] if isinstance(small, cst.AugAssign) else [small.value], own, known)
+            known = known | set(stored_names(each))
+        elif not isinstance(small, cst.Pass):
+            raise CannotFix("a step of the loop does more than compute values")
+    return known
+
+
+def _check_reads(nodes: Sequence[cst.CSTNode], own: set[str], known: set[str]) -> None:
+    if (read_names(nodes) & own) - known:
+        raise CannotFix("a step of the loop reads what another step leaves behind")

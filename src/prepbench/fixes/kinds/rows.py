@@ -12,7 +12,7 @@ from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.kinds.branches import with_body
 from prepbench.fixes.kinds.kind import Kind
 from prepbench.fixes.kinds.row_sources import Rows, assigned_once, rows_of, with_rows
-from prepbench.fixes.kinds.row_steps import Steps
+from prepbench.fixes.kinds.row_steps import Steps, check_computes
 from prepbench.fixes.site import Proposal, Site
 from prepbench.fixes.syntax import (
     Expression,
@@ -21,10 +21,11 @@ from prepbench.fixes.syntax import (
     atom,
     bare,
     block_of,
+    blocks_around,
     body_of,
     expression,
     has_exit,
-    orelse_of,
+    lines_after,
     quoted,
     read_first,
     read_names,
@@ -34,6 +35,7 @@ from prepbench.fixes.syntax import (
     statement,
     stored_names,
     text_of,
+    walk,
     walk_here,
 )
 
@@ -208,21 +210,22 @@ class _Loop:
 
     def function(self, function: cst.FunctionDef) -> cst.FunctionDef:
         """The function with the loop as a call of ``torch.vmap``."""
-        body = body_of(function.body)
-        if self.node not in body:
-            raise CannotFix("the loop over rows is inside of another statement")
+        blocks = blocks_around(function.body, self.node)
+        if not blocks:
+            raise CannotFix("the loop over rows is inside of another loop")
+        body, later = body_of(blocks[-1]), lines_after(blocks)
         at = body.index(self.node)
         starts = {name: [each for each in body[:at] if _is_empty_list(each, name)] for name in self.lists}
         if any(len(found) != 1 for found in starts.values()):
             raise CannotFix("a list of the loop does not begin empty")
-        self._check_steps(self._steps, body[at + 1 :])
+        self._check_steps(self._steps, [*body[at + 1 :], *later])
         made, rows, results = self._made()
         call: Any = expression(f"{{torch}}.vmap({made.name.value})()", torch=self.site.torch)
         mapped = call.with_changes(args=rows.arguments())
         gone = list({id(found[0]): found[0] for found in starts.values()}.values())
         if any(not set(stored_names(each)) <= set(self.lists) for each in gone):
             raise CannotFix("a list of the loop does not begin empty")
-        gone += [each for each in body[:at] if self._is_made_anew(each, rows, body[at + 1 :])]
+        gone += [each for each in body[:at] if self._is_made_anew(each, rows, [*body[at + 1 :], *later])]
         before = [each for each in body[:at] if each not in gone]
         is_alone = len(results) == 1 and bool(self.lists)
         after = [] if is_alone else [self._assigned(results, mapped), *self._used()]
@@ -230,7 +233,13 @@ class _Loop:
             join: _as_joined(self.site, join, mapped if is_alone else cst.Name(name))
             for name, (_, join) in self.lists.items()
         }
-        return with_body(function, [*before, made, *after, *(replaced(each, joins) for each in body[at + 1 :])])
+        if not set(joins) <= set(walk(body[at + 1 :])):
+            raise CannotFix("a list of the loop is joined in another block")
+        changed = [*before, made, *after, *(replaced(each, joins) for each in body[at + 1 :])]
+        if len(blocks) == 1:
+            return with_body(function, changed)
+        new: cst.FunctionDef = replaced(function, {blocks[-1]: block_of(changed)})
+        return new
 
     def _made(self) -> tuple[cst.FunctionDef, Rows, list[str]]:
         """The function of one row, what it is called with, and the names of its results."""
@@ -317,7 +326,7 @@ class _Loop:
         own = set(stored_names(steps)) | set(self.rows.names) | ({self.rows.index} - {""})
         if own & read_names(after) or set(stored_names(steps)) & self.site.parameters:
             raise CannotFix(f"{', '.join(sorted(own & (read_names(after) | self.site.parameters)))!r} outlives its row")
-        _check_computes(steps, own, set(self.rows.names) | {self.rows.index})
+        check_computes(steps, own, set(self.rows.names) | {self.rows.index})
 
 
 def _assigns(each: Statement, row: Expression) -> bool:
@@ -335,33 +344,6 @@ def _last_name(call: cst.Call) -> str:
 
 def _without(values: Sequence[Any], at: int) -> tuple[Any, ...]:
     return (*values[:at], *values[at + 1 :])
-
-
-def _check_computes(steps: Sequence[Statement], own: set[str], known: set[str]) -> set[str]:
-    """The names that steps have given a value; each must have one in the same step before it is read."""
-    for each in steps:
-        small = small_of(each)
-        if isinstance(each, cst.If):
-            _check_reads([each.test], own, known)
-            sides = [_check_computes(side, own, set(known)) for side in (body_of(each.body), orelse_of(each))]
-            known = sides[0] & sides[1]
-        elif isinstance(each, cst.For) and each.orelse is None:
-            _check_reads([each.iter], own, known)
-            _check_computes(body_of(each.body), own, known | set(stored_names(each.target)))
-        elif isinstance(small, cst.Assign | cst.AnnAssign | cst.AugAssign) and small.value is not None:
-            targets = [t.target for t in small.targets] if isinstance(small, cst.Assign) else [small.target]
-            if any(isinstance(target, cst.Attribute) for target in targets):
-                raise CannotFix("a step of the loop does more than compute values")
-            _check_reads([small.value, *targets] if isinstance(small, cst.AugAssign) else [small.value], own, known)
-            known = known | set(stored_names(each))
-        elif not isinstance(small, cst.Pass):
-            raise CannotFix("a step of the loop does more than compute values")
-    return known
-
-
-def _check_reads(nodes: Sequence[cst.CSTNode], own: set[str], known: set[str]) -> None:
-    if (read_names(nodes) & own) - known:
-        raise CannotFix("a step of the loop reads what another step leaves behind")
 
 
 def _appended(small: Any) -> tuple[str, Any]:
