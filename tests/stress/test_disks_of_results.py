@@ -24,7 +24,7 @@ import torch
 import prepbench as pb
 from prepbench.errors import StorageError
 from prepbench.measure.run import compare
-from tests.compile.generating import PROMPTS, compile_for, make_model
+from tests.compile.generating import compile_for, make_model
 from tests.compile.leaf_models import Branching
 from tests.stress.faults import Disk
 from tests.stress.models import Small, samples
@@ -151,25 +151,6 @@ def test_a_fixed_source_is_old_or_new(number: int, tmp_path: Path, monkeypatch: 
         assert file.read_text() in (SOURCE, new)
         assert os.listdir(tmp_path) in ([file.name], [file.name, "__pycache__"], ["__pycache__", file.name])
     assert refused >= disk.count // 2
-
-
-@pytest.mark.stress
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("number", NUMBERS)
-def test_every_write_of_a_comparison_of_generations_may_fail(number: int, temporary: Path) -> None:
-    compiled, data = _language_model("ONNX Runtime"), pb.Generation([PROMPTS[:1]], new_tokens=2)
-
-    def work() -> Any:
-        return [row.name for row in pb.compare({"float": compiled, "again": compiled}, data, rounds=1).rows]
-
-    with Disk().used() as disk:
-        expected = work()
-    kept = _names(temporary)
-    for failing in range(0, disk.count, max(1, disk.count // 8)):
-        with Disk(failing, number).used(), contextlib.suppress(StorageError):
-            assert work() == expected
-        gc.collect()
-        assert {name for name in _names(temporary) if name.startswith("prepbench")} <= kept
 
 
 _WORK = """
