@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -50,7 +51,8 @@ class Disk:
     def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             is_device = isinstance(file, str | os.PathLike) and os.fspath(file) == os.devnull
-            if any(letter in mode for letter in _OPENED) and not is_device:
+            is_pipe = isinstance(file, int) and stat.S_ISFIFO(os.fstat(file).st_mode)
+            if any(letter in mode for letter in _OPENED) and not is_device and not is_pipe:
                 self.touch()
             return original(file, mode, *args, **kwargs)
 
