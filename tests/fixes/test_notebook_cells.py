@@ -30,9 +30,8 @@ torch.manual_seed(0)
 net = Gate().eval()
 samples = [torch.randn(2, 4), torch.randn(3, 4)]
 """
-UNKNOWN = CELL.replace(
-    "        if x.sum() > 3:\n            x = torch.tanh(x)\n", "        x = x + len(str(float(x.sum())))\n"
-)
+BRANCH = "        if x.sum() > 3:\n            x = torch.tanh(x)\n"
+UNKNOWN = CELL.replace(BRANCH, "        x = x + len(str(float(x.sum())))\n")
 
 
 @pytest.fixture
@@ -74,3 +73,19 @@ def test_the_cell_defines_only_what_it_uses(shell: Any) -> None:
     code = pb.fix(found["net"], found["samples"]).code()
     assert "zeros_like(" in code
     assert "def like(" not in code
+
+
+HELPER = """
+def scaled(x):
+    if x.sum() > 3:
+        x = x / 2
+    return x
+"""
+CALLER = CELL.replace(BRANCH, "        x = scaled(x)\n")
+
+
+def test_a_helper_in_a_cell_of_its_own_knows_what_the_notebook_imports(shell: Any) -> None:
+    found = values(shell, HELPER, CALLER)
+    fixed = pb.fix(found["net"], found["samples"])
+    assert fixed.passed, fixed
+    assert "import" not in fixed.diff

@@ -277,7 +277,7 @@ class Search:
                     if code is not None and code.co_filename == source.file:
                         names: dict[str, Any] = member.__globals__
                         return names
-        return next((f for f in _global_names(self.model) if f.get("__file__") == source.file), {})
+        return next((f for f in _global_names(self.model) if _is_of(f, source.file)), {})
 
     def observed(self, fqn: str) -> list[Observed]:
         """What the original module gives on what it receives, and on what is derived from that."""
@@ -361,6 +361,12 @@ def _with_function(site: Site, function: Function, proposal: Proposal) -> Source
 def _unchanged(now: Mapping[str, SourceText], start: Mapping[str, SourceText]) -> dict[str, SourceText]:
     """The files that were read since ``start``, as the user wrote them."""
     return {file: source.with_text(source.original) for file, source in now.items() if file not in start}
+
+
+def _is_of(names: dict[str, Any], file: str) -> bool:
+    """Whether global names are those of a file; the cells of a notebook share theirs."""
+    codes = (getattr(value, "__code__", None) for value in list(names.values()))
+    return names.get("__file__") == file or any(code is not None and code.co_filename == file for code in codes)
 
 
 def _global_names(model: torch.nn.Module) -> list[dict[str, Any]]:
