@@ -15,6 +15,7 @@ from prepbench.targets.decompose import attention, decompose
 from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
 from prepbench.targets.executorch.partitioner import partitioner
 from prepbench.targets.executorch.weights import fit_to_xnnpack
+from prepbench.targets.grouped import grouped_products
 from prepbench.targets.programs import _storage_of
 from prepbench.targets.weights import lowered_program
 
@@ -65,7 +66,8 @@ def without_kernel(program: Program) -> list[fx.Node]:
 
 def _rewritten(program: Program) -> Program:
     # ExecuTorch's own attention lays its result out in memory otherwise than its readers expect
-    program = decompose(program, {torch.ops.aten.scaled_dot_product_attention.default: attention})
+    by_operator = {torch.ops.aten.scaled_dot_product_attention.default: attention, **grouped_products(program)}
+    program = decompose(program, by_operator)
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     _write_to_copies(module)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from prepbench.targets.decompose import attention, decompose
+from prepbench.targets.grouped import grouped_products
 from prepbench.targets.pooling import is_mean
 
 Program = torch.export.ExportedProgram
@@ -28,6 +29,7 @@ def decompose_for_onnx(program: Program) -> Program:
             aten.avg_pool2d.default: _average,
             aten.amax.default: _over_all(aten.amax.default),
             aten.amin.default: _over_all(aten.amin.default),
+            **grouped_products(program),
         },
     )
 
