@@ -13,6 +13,7 @@ import torch
 from prepbench._torch_compat.operators import schema_of
 from prepbench.capture.failures.caught_errors import findings_of_tries
 from prepbench.capture.failures.padding import findings_of_padding
+from prepbench.capture.failures.python_draws import findings_of_draws, python_states
 from prepbench.document.model import Finding
 from prepbench.inputs import Sample, named_leaves
 from prepbench.running.first_calls import built_buffers
@@ -42,7 +43,7 @@ def findings_of_program(model: torch.nn.Module, program: Program, samples: Seque
                 *_changes(program),
                 *_built_by_calls(model, program),
                 *_random_operators(program),
-                *_changed_attributes(model, samples),
+                *_changed_by_a_run(model, samples),
                 *findings_of_tries(program),
                 *findings_of_padding(model, samples),
             )
@@ -56,7 +57,7 @@ def findings_of_trace(model: Any, samples: Sequence[Sample] | None) -> tuple[Fin
         return ()
     found = [*_training_flags(model)]
     if samples:
-        found += [*_fixed_values(model, samples), *_changed_attributes(model, samples)]
+        found += [*_fixed_values(model, samples), *_changed_by_a_run(model, samples)]
     return tuple(dict.fromkeys(found))
 
 
@@ -200,7 +201,7 @@ def _is_idle(node: torch.fx.Node) -> bool:
     return probability == 0
 
 
-def _changed_attributes(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
+def _changed_by_a_run(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
     model = Twin(model).model
     before = {fqn: dict(vars(module)) for fqn, module in model.named_modules()}
     sizes = {
@@ -209,7 +210,9 @@ def _changed_attributes(model: torch.nn.Module, samples: Sequence[Sample]) -> It
     changed: list[tuple[str, str]] = []
     try:
         with unchanged(model), without_output(), torch.no_grad():
+            states = python_states()
             own_copy(samples[0]).call(model)
+            has_drawn = python_states() != states
             for fqn, module in model.named_modules():
                 for name, value in vars(module).items():
                     old = before[fqn].get(name)
@@ -219,6 +222,8 @@ def _changed_attributes(model: torch.nn.Module, samples: Sequence[Sample]) -> It
                         changed.append((fqn, name))
     except Exception:  # a model that does not run is reported by capture itself
         return
+    if has_drawn:
+        yield from findings_of_draws(model, samples)
     for fqn, name in changed:
         module = model.get_submodule(fqn)
         full = f"{fqn}.{name}" if fqn else name
