@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import importlib.util
 import os
 import sys
@@ -18,7 +19,9 @@ from torch import nn
 import prepbench as pb
 from prepbench.errors import InputError, StorageError
 from prepbench.fixes import proof
+from prepbench.fixes.source_text import SourceText
 from prepbench.fixes.trials import trials
+from prepbench.fixes.written import write_sources
 from prepbench.inputs import Sample
 from tests.fingerprint import fingerprint
 from tests.fixes.zoo import branches, places
@@ -145,6 +148,29 @@ def test_write_refuses_a_file_that_changed(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="has changed since"):
         fixed.write()
     assert path.read_text() == SOURCE + "# more\n"
+
+
+def test_several_files_are_written_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / f"part_{number}.py" for number in range(3)]
+    for path in paths:
+        path.write_text("x = 1\n")
+    sources = [SourceText(str(path), "x = 1\n", f"x = {path.stem[-1]}2\n") for path in paths]
+    calls, synced = [], os.fsync
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match="part_2"):
+            write_sources(sources)
+    assert [path.read_text() for path in paths] == ["x = 1\n"] * 3
+    assert sorted(tmp_path.iterdir()) == paths
+    assert write_sources(sources) == paths
+    assert [path.read_text() for path in paths] == ["x = 02\n", "x = 12\n", "x = 22\n"]
 
 
 def test_write_refuses_a_file_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from prepbench.errors import StorageError
@@ -13,14 +13,21 @@ from prepbench.storage import typed_errors, write_file
 
 
 def write_sources(sources: Iterable[SourceText]) -> list[Path]:
-    """Write the changed texts of files; all are checked before one is written.
+    """Write the changed texts of files, all or none: each is complete beside its place before one is moved in.
 
     Raises:
         StorageError: a file has changed since it was read, is no file, or cannot be written.
     """
     changed = [source for source in sources if source.text != source.original]
     encodings = {source.file: _checked(source) for source in changed}
-    return [write_file(source.file, source.text.encode(encodings[source.file])) for source in changed]
+    _write_all([(Path(source.file), source.text.encode(encodings[source.file])) for source in changed])
+    return [Path(source.file) for source in changed]
+
+
+def _write_all(files: Sequence[tuple[Path, bytes]]) -> None:
+    if files:
+        (path, data), *others = files
+        write_file(path, data, before=lambda: _write_all(others))
 
 
 def _checked(source: SourceText) -> str:
