@@ -83,7 +83,7 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
         placement: what the target wants quantized around the layers.
     """
     plan = Plan(spare_bit=bool(placement.spare_bit))
-    nodes = {layer.node: layer for layer in layer_nodes(graph.graph, settings, lookups=True)}
+    nodes = {layer.node: layer for layer in _planned_nodes(graph.graph, settings, placement)}
     settings = _for_kernels(settings, nodes.values())
     ends: dict[fx.Node, LayerNode] = {}  # by the last node of each group whose activations are quantized
     for node in graph.graph.nodes:
@@ -99,6 +99,20 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
         elif node.target in PRODUCTS and placement.matmuls:
             _plan_product(plan, node, ends)
     return plan.without(plan.refused.keys()) if plan.refused else plan  # in all its calls or in none
+
+
+def _planned_nodes(
+    graph: fx.Graph, settings: Mapping[str, QuantizationSettings], placement: Placement
+) -> list[LayerNode]:
+    """The nodes of layers; of tables that a layer shares only where they are looked up in its integers."""
+    nodes = layer_nodes(graph, settings, lookups=True)
+    multiplying = {layer.fqn for layer in nodes if not layer.is_lookup}
+    shared = {layer.node for layer in nodes if layer.is_lookup and layer.fqn in multiplying}
+    return [
+        layer
+        for layer in nodes
+        if layer.node not in shared or (placement.tables and settings[layer.fqn].prefer_weights_only_quantization)
+    ]
 
 
 def _for_kernels(
