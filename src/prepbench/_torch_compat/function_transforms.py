@@ -14,6 +14,9 @@ from torch import fx
 from prepbench._torch_compat.checks import needed_for
 from prepbench.patching import patched_here
 
+with needed_for("the module that takes a derivative"):
+    CALL_OF_MODULES = torch.nn.Module._call_impl.__code__
+
 with needed_for("tracing derivatives"):
     from torch._decomp import core_aten_decompositions
     from torch.fx.experimental.proxy_tensor import (

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench._torch_compat.function_transforms import plain_operations, transforms_noticed
+from prepbench._torch_compat.function_transforms import CALL_OF_MODULES, plain_operations, transforms_noticed
 from prepbench.capture.aten.chosen_leaves import outermost
 from prepbench.running.replaced_forward import part_named, replaced_forward
 
@@ -26,7 +26,7 @@ def transforming_modules(model: torch.nn.Module) -> Iterator[set[str]]:
     def note() -> None:
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None:
-            owner = frame.f_locals.get("self") if frame.f_code is _CALL else None
+            owner = frame.f_locals.get("self") if frame.f_code is CALL_OF_MODULES else None
             if owner is not None and id(owner) in names:
                 found.add(names[id(owner)])
                 return
@@ -34,9 +34,6 @@ def transforming_modules(model: torch.nn.Module) -> Iterator[set[str]]:
 
     with transforms_noticed(note):
         yield found
-
-
-_CALL = torch.nn.Module._call_impl.__code__
 
 
 @contextmanager
