@@ -43,7 +43,7 @@ def test_the_list_covers_thirty_architectures() -> None:
 def test_captured_and_equal_at_unseen_sizes(name: str) -> None:
     model, samples = build(name)
     captured = capture(model, samples, fullgraph=False)
-    assert tuple(leaf.fqn for leaf in captured.leaves) == LEAVES.get(name, ())
+    assert {leaf.fqn for leaf in captured.leaves} == set(LEAVES.get(name, ()))
     report = captured.verify()
     assert not report.problems, report
     for axis in report.axes:
