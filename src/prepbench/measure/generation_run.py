@@ -94,11 +94,20 @@ def _generate(name: str, loop: CompiledSteps | ModelSteps, workload: Generation,
     try:
         return loop.generate(prompt.ids, prompt.mask, workload.new_tokens)
     except Exception as error:
+        remedy = _COMPILED_REMEDY if isinstance(loop, CompiledSteps) else _MODEL_REMEDY
         raise InputError(
             f"candidate {name!r} failed to generate {workload.new_tokens} tokens after prompts[{index}] of shape "
-            f"{tuple(prompt.ids.shape)}: {type(error).__name__}: {str(error).strip().rstrip('.')}. Compile with "
-            "tracing inputs whose cache is empty in some and filled in others, of two batch sizes and lengths."
+            f"{tuple(prompt.ids.shape)}: {type(error).__name__}: {str(error).strip().rstrip('.')}. {remedy}"
         ) from error
+
+
+_COMPILED_REMEDY = (
+    "Compile with tracing inputs whose cache is empty in some and filled in others, of two batch sizes and lengths."
+)
+_MODEL_REMEDY = (
+    "A model that generates is called as those of transformers are, model(input_ids=..., attention_mask=..., "
+    "past_key_values=..., use_cache=True), and returns logits and past_key_values."
+)
 
 
 def _samples(candidate: Candidate, loop: CompiledSteps | ModelSteps, prompt: Prompt) -> list[Sample]:
