@@ -122,6 +122,13 @@ def test_a_block_size_that_no_layer_heeds_is_an_error() -> None:
         compile_(mlp(), weights_only_quantization_block_size=32)
 
 
+def test_weights_alone_take_no_ranges_from_elsewhere_and_need_a_layer() -> None:
+    only = {"prefer_weights_only_quantization": True, "weights_num_bits": 4, "weights_only_quantization_block_size": 32}
+    assert compile_(mlp(), **only).report.reused == ()
+    with pytest.raises(SettingsError, match="the model has no layer with a weight matrix"):
+        compile_(nn.ReLU(), **only)
+
+
 def test_asymmetric_weights_use_the_range_that_they_have() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64, bias=False)).eval(), noise(9, 64)
     model[0].weight.data.uniform_(0.5, 1.5)

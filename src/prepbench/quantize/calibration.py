@@ -43,13 +43,14 @@ def calibrate(
     graph, statistics = observed.graph, Statistics() if statistics is None else statistics
     keys = range_keys(graph)
     set_mode(graph, "pass")
-    learning = []
+    learning, is_known = [], False
     for observer in all_observers(graph):
         known = statistics.ranges.get(keys.get(id(observer), ()))
         if not hasattr(observer, "forget"):
             continue
         if known is not None:
             observer.recall(known)
+            is_known = True
             continue
         observer.forget()
         observer.mode = "observe"
@@ -60,7 +61,8 @@ def calibrate(
         statistics.ranges.update({keys[id(one)]: one.learned() for one in learning if id(one) in keys})
     else:
         progress(Progress("calibrate", len(samples), len(samples)))
-        observed = replace(observed, reused=(*observed.reused, "calibrate"))
+        if is_known:  # where weights alone are quantized, there is nothing to learn
+            observed = replace(observed, reused=(*observed.reused, "calibrate"))
     _read_weights(graph)
     round_by_inputs(graph, observed.plan, samples, progress)
     fit_biases(graph)

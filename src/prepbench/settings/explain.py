@@ -173,7 +173,7 @@ def _explained(
 
 def _check_use(rows: Iterable[ExplainedLayer], settings: QuantizationSettings) -> None:
     """Refuse a global block size that applies to no layer."""
-    if settings.weights_only_quantization_block_size == 0:
+    if settings.weights_only_quantization_block_size == 0 or settings.prefer_weights_only_quantization:
         return
     if not any(row.settings is not None and row.settings.prefer_weights_only_quantization for row in rows):
         raise SettingsError(
