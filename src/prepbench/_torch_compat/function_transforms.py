@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,6 +18,9 @@ from prepbench.patching import patched_here
 with needed_for("the module that takes a derivative"):
     CALL_OF_MODULES = torch.nn.Module._call_impl.__code__
 
+with needed_for("telling a derivative in forward mode"):
+    _FORWARD_MODE = importlib.import_module("torch._functorch.eager_transforms")._jvp_with_argnums.__code__
+
 with needed_for("tracing derivatives"):
     from torch._decomp import core_aten_decompositions
     from torch.fx.experimental.proxy_tensor import (
@@ -25,6 +29,15 @@ with needed_for("tracing derivatives"):
         make_fx,
     )
     from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+
+
+def in_forward_mode(error: BaseException) -> bool:
+    """Whether an exception was raised while a derivative in forward mode was taken.
+
+    Args:
+        error: it is read only; its traceback tells.
+    """
+    return any(frame.f_code is _FORWARD_MODE for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextmanager

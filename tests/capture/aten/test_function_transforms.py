@@ -86,6 +86,36 @@ class NotEnabled(Base):
         return torch.autograd.grad(self.net(place).square().sum(), place)[0]
 
 
+class Twice(Base):
+    """The derivative of a derivative, which goes through ``detach`` or not."""
+
+    def __init__(self, detached: bool, again: bool = True) -> None:
+        super().__init__()
+        self.detached, self.again = detached, again
+
+    def forward(self, x):
+        with torch.enable_grad():
+            place = x.detach().requires_grad_()
+            scale = place.square().sum(-1, keepdim=True)
+            scale = scale.detach() if self.detached else scale
+            (slope,) = torch.autograd.grad((self.net(place) * scale).sum(), place, create_graph=self.again)
+            return torch.autograd.grad(slope.square().sum(), place)[0] if self.again else slope
+
+
+class Blocks(Base):
+    """Layers in blocks that switch gradients, one inside of the other."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            y = self.net[0](x)
+            with torch.enable_grad():
+                place = y.detach().requires_grad_()
+                slope = torch.autograd.grad(self.net[1:](place).square().sum(), place)[0]
+            z = self.net[1](y * slope)
+        with torch.enable_grad():
+            return self.net[2](z), y * 2
+
+
 class Around(nn.Module):
     """Layers around a module that takes derivatives."""
 
@@ -111,7 +141,7 @@ def line_with(kind: type, text: str) -> int:
     return first + next(number for number, line in enumerate(lines) if text in line)
 
 
-@pytest.mark.parametrize("kind", [Forces, Normed, Backward, Grad, Vjp, Jacobian, Around])
+@pytest.mark.parametrize("kind", [Forces, Normed, Backward, Grad, Vjp, Jacobian, Around, Blocks])
 def test_derivatives_are_part_of_the_graph(kind: Callable[[], nn.Module]) -> None:
     model, (x,) = made(kind), samples(7)
     captured = pb.capture(model, samples(2, 3))
@@ -133,6 +163,38 @@ def test_a_model_with_a_derivative_is_quantized_and_runs_on_a_target() -> None:
     )
     assert {row.fqn for row in compiled.report.layers if row.weights_bits == 8} >= {"after"}
     torch.testing.assert_close(compiled(x), model(x), rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "deployment"),
+    [(Forces, pb.OnnxRuntimeDeployment()), (Blocks, pb.OnnxRuntimeDeployment()), (Blocks, pb.OpenVinoDeployment())],
+)
+def test_derivatives_are_compiled(kind: Callable[[], nn.Module], deployment: Any) -> None:
+    model, (x,) = made(kind), samples(7)
+    compiled = pb.compile_model(model, tracing_inputs=samples(2, 3), deployment_settings=deployment)
+    assert compiled.report.leaves == ()
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_layers_in_blocks_that_switch_gradients_are_quantized() -> None:
+    settings = pb.QuantizationSettings(prefer_weights_only_quantization=True)
+    compiled = pb.compile_model(
+        made(Blocks),
+        calibration_inputs=samples(8, 9),
+        deployment_settings=pb.EagerDeployment(),
+        quantization_settings=settings,
+    )
+    assert {row.fqn for row in compiled.report.layers if row.weights_bits == 8} == {"net.0", "net.2"}
+
+
+@pytest.mark.parametrize(("detached", "again"), [(False, True), (True, False)])
+def test_a_derivative_of_a_derivative_needs_what_is_not_detached(detached: bool, again: bool) -> None:
+    failure = refusal(made(lambda: Twice(True)))
+    assert (failure.kind, failure.source.line) == ("unsupported operator", line_with(Twice, "create_graph=self.again"))
+    assert failure.remedy.startswith("Leave out detach() between the inputs of torch.autograd.grad")
+    remedied, (x,) = made(lambda: Twice(detached, again)), samples(7)
+    captured = pb.capture(remedied, samples(2, 3))
+    torch.testing.assert_close(captured.program.module()(x), remedied(x), rtol=1e-4, atol=1e-5)
 
 
 def refusal(model: nn.Module, *rows: int) -> Any:

@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind
 
 from prepbench._torch_compat.derivatives import derivatives_traced
 from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
+from prepbench._torch_compat.grad_regions import without_grad_regions
 from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds
 from prepbench._torch_compat.sizes import exact_zero_one, watched_sizes, watched_specialisation
 from prepbench.capture.aten.function_transforms import transforms_computed
@@ -82,6 +83,7 @@ def export_program(
             question = sizes.refuse_contradiction if sizes is not None else None
             stack.enter_context(watched_sizes(conditions.note, question))
         program = torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=shapes, strict=strict)
+        program = without_grad_regions(program)
     sizes_of_axes = axis_sizes(program, model, axes)
     if not strict:
         program = _without_assumed_bounds(program, conditions, axes, sizes_of_axes)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-import traceback
 from dataclasses import replace
 
 import torch
 
+from prepbench._torch_compat.function_transforms import in_forward_mode
 from prepbench.capture.failures.branch_remedies import remedy_of_branch
 from prepbench.capture.failures.reasons import (
     BRANCH,
@@ -108,18 +108,13 @@ _LOOP = r"(async )?for |.*[(\[{].* for .+ in "
 
 def _remedy_of_size(code: str, remedy: str, error: BaseException) -> str:
     """What to do about a size that is fixed: by a derivative, at a loop over it, in a table, at a question about it."""
-    if _in_forward_mode(error):
+    if in_forward_mode(error):
         return FORWARD_MODE_SIZES_REMEDY
     if re.match(_LOOP, code):
         return ROWS_REMEDY
     if re.search(_TABLE, code):
         return TABLE_REMEDY
     return SIZES_DECIDE_REMEDY if re.match(r"(if|elif|while) |.* if .+ else ", code) else remedy
-
-
-def _in_forward_mode(error: BaseException) -> bool:
-    """Whether it was raised while a derivative in forward mode was taken."""
-    return any(frame.f_code.co_name == "_jvp_with_argnums" for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 _TABLE = r"[\w\])}]\[[\w.]*?(\.shape\[|\.size\(|\blen\()"
@@ -192,7 +187,7 @@ def _reason_of(error: BaseException, message: str, code: str) -> Reason:
         for reason in REASONS[:-1]:
             if reason.matches(names, text, code, gb_type):
                 return reason
-    return FORWARD_MODE if _in_forward_mode(error) else REASONS[-1]
+    return FORWARD_MODE if in_forward_mode(error) else REASONS[-1]
 
 
 def _wraps_another(error: BaseException) -> bool:

@@ -173,6 +173,11 @@ _DIFFERS_REMEDY = (
     "differs. Capture the two samples apart and compare the graphs; give only samples that take the same way; "
     f"{_LEAF_HINT}."
 )
+_DETACHED_REMEDY = (
+    "Leave out detach() between the inputs of torch.autograd.grad and what it derives (call it on a result that is not "
+    "derived any more), or leave out create_graph=True where no second derivative follows, "
+    f"{_LEAF_HINT}."
+)
 _NUMBER_CODE = r"\.item\(|\.tolist\(|\bfloat\(|\bint\(|\bround\(|\bcomplex\(|\bmath\."
 _NO_GRADIENT = "does not require grad"
 _DATA_TYPES = (
@@ -187,6 +192,7 @@ REASONS = (
     Reason(UNSUPPORTED, _DERIVATIVE_REMEDY, types=("WrongProgram",), message=_NO_GRADIENT),
     Reason(DIFFERS, _DIFFERS_REMEDY, types=("WrongProgram",)),
     Reason(UNSUPPORTED, _DERIVATIVE_REMEDY, message=r"torch\.autograd\.grad|\.backward\(\)|requires_grad_\(\)"),
+    Reason(UNSUPPORTED, _DETACHED_REMEDY, message=r"^a derivative that is derived again goes through detach"),
     Reason(UNSUPPORTED, _NO_STAND_IN_REMEDY, message=r"passed to transform API must be|to only contain Tensors, got"),
     Reason(SHAPE, TABLE_REMEDY, types=("TypeError",), message=r"unhashable type: .*Sym(Int|Float|Bool)"),
     Reason(NUMPY, _NUMPY_REMEDY, code=r"\.numpy\(|\bnp\.|\bnumpy\.", message=r"numpy|array|Proxy|Tensor|Fake|fake"),
