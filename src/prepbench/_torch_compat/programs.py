@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -90,9 +90,13 @@ def with_own_weights(program: torch.export.ExportedProgram) -> torch.export.Expo
 
 
 def with_tensors(
-    program: torch.export.ExportedProgram, change: Callable[[torch.Tensor], torch.Tensor]
+    program: torch.export.ExportedProgram,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    kept: Collection[str] = (),
 ) -> torch.export.ExportedProgram:
-    """The same program with other parameters, buffers and constants: ``change`` is called once for each tensor."""
+    """The same program with other parameters, buffers and constants: ``change`` is called once for each tensor, except
+    those that have one of the names ``kept``.
+    """
     changed: dict[int, Any] = {}
 
     def new(value: Any) -> Any:
@@ -109,7 +113,7 @@ def with_tensors(
 
     return _changed(
         program,
-        _state_dict={name: new(value) for name, value in program.state_dict.items()},
+        _state_dict={name: value if name in kept else new(value) for name, value in program.state_dict.items()},
         _constants={name: new(value) for name, value in program.constants.items()},
     )
 

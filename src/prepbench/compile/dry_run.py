@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from prepbench.capture.aten.computed_in_float32 import HALF_TYPES
 from prepbench.compile.lowering import operator_places
 from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.stage_timer import StageTimer
@@ -38,7 +39,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     unsupported = [f"{leaf.part}: {leaf.kind}" for leaf in captured.leaves]
     with timer("check operators"), tracing(timer.progress):
         unsupported += operator_places(task.target.unsupported_nodes(task.program))
-    total = state_bytes(captured.model)
+    total, computed = state_bytes(captured.model), _bytes(task.program, in_float32=task.layer_settings is not None)
     return CompileReport(
         task.target.name,
         dict(timer.seconds),
@@ -48,7 +49,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
         names_of(captured.leaves),
         name=task.name,
         dry_run=True,
-        estimated_bytes=total + _bytes(task.program) - as_captured - sum(map(_saved, layers)),
+        estimated_bytes=total + computed - as_captured - sum(map(_saved, layers)),
         unsupported=tuple(unsupported),
         problem=problem,
     )
@@ -64,9 +65,13 @@ def _with_candidates(row: LayerReport, task: CompileTask) -> LayerReport:
     return replace(row, bits_to_measure=tuple(sorted(bits))) if len(bits) > 1 else row
 
 
-def _bytes(program: torch.export.ExportedProgram) -> int:
+def _bytes(program: torch.export.ExportedProgram, *, in_float32: bool = False) -> int:
+    """Bytes of the program's tensors, those in half precision as they are or as float32."""
     tensors = {id(tensor): tensor for tensor in program.state_dict.values()}
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return sum(
+        tensor.numel() * (4 if in_float32 and tensor.dtype in HALF_TYPES else tensor.element_size())
+        for tensor in tensors.values()
+    )
 
 
 def _saved(row: LayerReport) -> int:

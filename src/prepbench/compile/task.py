@@ -14,6 +14,7 @@ from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_f
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.configuration import Configuration
 from prepbench.inputs import Sample
+from prepbench.quantize import weights_to_cast
 from prepbench.settings import CompileOptions, DeploymentSettings, ExplainedLayer
 from prepbench.targets import Target
 
@@ -77,9 +78,15 @@ class CompileTask:
         """The same task with a program of types that the target computes in.
 
         Quantization measures in float32, and layers that stay in float stay in float32, which all CPUs compute well.
+        Their weights keep their type until they are quantized, and are cast one by one where the graph runs.
         """
-        dtypes = self.target.types_to_replace(self.program) if self.layer_settings is None else HALF_TYPES
-        return replace(self, program=computed_in_float32(self.program, dtypes))
+        if self.layer_settings is None:
+            program = computed_in_float32(self.program, self.target.types_to_replace(self.program))
+        else:
+            changes_weights = self.options.smooth_quant or self.options.cross_layer_equalization
+            weights = () if changes_weights else weights_to_cast(self.program)
+            program = computed_in_float32(self.program, HALF_TYPES, weights)
+        return replace(self, program=program)
 
 
 def flatten(captured: Captured, call_spec: CallSpec) -> torch.export.ExportedProgram:

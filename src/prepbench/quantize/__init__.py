@@ -5,6 +5,7 @@ from prepbench.quantize.calibration import check_calibration as check_calibratio
 from prepbench.quantize.choose import choose_weight_schemes as choose_weight_schemes
 from prepbench.quantize.conversion import convert as convert
 from prepbench.quantize.floors import Score as Score
+from prepbench.quantize.half_weights import weights_to_cast as weights_to_cast
 from prepbench.quantize.insert import insert_observers as insert_observers
 from prepbench.quantize.observed import Observed as Observed
 from prepbench.quantize.placement import Placement as Placement
@@ -23,4 +24,5 @@ __all__ = [
     "choose_weight_schemes",
     "convert",
     "insert_observers",
+    "weights_to_cast",
 ]

@@ -17,6 +17,7 @@ from prepbench.inputs import Sample, named_leaves
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.quantize.biases import fit_biases
 from prepbench.quantize.input_moments import round_by_inputs
+from prepbench.quantize.layer_nodes import parameter_of
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import all_observers, observed_value, observer_of, set_mode
 from prepbench.quantize.statistics import Statistics, range_keys
@@ -84,7 +85,9 @@ def _read_weights(graph: fx.GraphModule) -> None:
     for node in graph.graph.nodes:
         observer = observer_of(graph, node)
         if observer is not None and not hasattr(observer, "forget"):
-            name = str(observed_value(graph, node).target)
+            parameter = parameter_of(observed_value(graph, node))
+            assert parameter is not None
+            name = str(parameter.target)
             observer.found = found.setdefault(name, type(observer.found)())
             observer(operator.attrgetter(name)(graph))
 

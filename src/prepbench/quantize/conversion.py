@@ -11,6 +11,8 @@ from torch import fx, nn
 from prepbench.patching import patched_here
 from prepbench.quantize._torchao import pt2e
 from prepbench.quantize.blocks import OPERATOR
+from prepbench.quantize.half_weights import cast_what_is_left
+from prepbench.quantize.layer_nodes import parameter_of
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import all_observers, observer_of
 from prepbench.quantize.rounding import NEEDS_MOMENTS
@@ -26,17 +28,33 @@ def convert(observed: Observed) -> fx.GraphModule:
     _take_rounded(observed.graph)
     # It looks for batch norms of quantization-aware training, which are never here, by exporting patterns for seconds.
     drawn = functools.partial(torch.randn, generator=torch.Generator())  # examples for these patterns, drawn even so
+    graph = observed.graph
+    value_of = pt2e().ConstantFolder._deduce_value
     with (
         patched_here(torch, "randn", drawn),
+        # it would compute all weights in float32 before it finds that only what quantizers give is wanted
+        patched_here(
+            pt2e().ConstantFolder,
+            "_deduce_value",
+            lambda folder, node: folder.unknown_value if _is_float(node) else value_of(folder, node),
+        ),
         patched_here(pt2e().qat_utils, "_fold_conv_bn_qat_helper", lambda graph, *_, **__: graph),
     ):
-        converted = pt2e().convert_pt2e(observed.graph)
+        converted = pt2e().convert_pt2e(graph)
     assert isinstance(converted, fx.GraphModule)
     # afterwards, because it runs what depends on constants alone, which includes writes to buffers
     put_back_buffers(converted, observed.written)
+    cast_what_is_left(converted)
     _forget_unused(converted)
     _without_gradients(converted)
     return converted
+
+
+def _is_float(node: fx.Node) -> bool:
+    """Whether it gives a weight as the layer multiplies by it, and not as it is stored."""
+    return node.target is OPERATOR or (
+        parameter_of(node) is not None and not any("quantize_per" in str(user.target) for user in node.users)
+    )
 
 
 def _forget_unused(graph: fx.GraphModule) -> None:
@@ -73,7 +91,7 @@ def _take_rounded(graph: fx.GraphModule) -> None:
         key = (id(observer.found), observer.axis, scheme)
         if key not in made:
             made[key] = f"{node.target}_rounded".replace(".", "_")
-            value = observer.rows().floats(observer.weight, observer.axis).to(observer.weight.dtype)
+            value = observer.rows().floats(observer.weight, observer.axis)
             graph.register_parameter(made[key], nn.Parameter(value, requires_grad=False))
         with graph.graph.inserting_before(node):
             new = graph.graph.get_attr(made[key])

@@ -48,7 +48,7 @@ class LayerNode:
         fqn: the layer.
         node: the node that multiplies.
         input: what it multiplies, the layer's input.
-        weight: the ``get_attr`` node that reads the layer's weight.
+        weight: the ``get_attr`` node that reads the layer's weight, or the cast of one in half precision.
         axis: the axis of the weight that counts output channels. In transposed convolutions of groups, which have them
             along two axes, the one that counts the groups.
     """
@@ -129,10 +129,21 @@ def layer_nodes(graph: fx.Graph, layers: Mapping[str, object], *, lookups: bool 
 
 def is_weight(weight: object, node: fx.Node) -> TypeGuard[fx.Node]:
     """Whether it is a parameter that int8 kernels multiply by: ``matmul`` also takes vectors and batches."""
-    if not isinstance(weight, fx.Node) or weight.op != "get_attr":
+    if not isinstance(weight, fx.Node) or parameter_of(weight) is None:
         return False
     value = weight.meta.get("val")
     return node.target is not aten.matmul.default or (isinstance(value, torch.Tensor) and value.ndim == 2)
+
+
+def parameter_of(node: fx.Node) -> fx.Node | None:
+    """The ``get_attr`` node that a node is, or that it casts from half precision to float32; None for others."""
+    if node.target is aten.to.dtype and isinstance(node.args[0], fx.Node) and node.args[1] is torch.float32:
+        node, casts = node.args[0], True
+    else:
+        casts = False
+    value = node.meta.get("val")
+    is_half = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return node if node.op == "get_attr" and (is_half or not casts) else None
 
 
 def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str | None:
@@ -142,7 +153,9 @@ def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str 
     """
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]) if stack else ""
-    owner = str(weight.target).rpartition(".")[0]
+    parameter = parameter_of(weight)
+    assert parameter is not None
+    owner = str(parameter.target).rpartition(".")[0]
     if path in layers and not (owner in layers and owner.startswith(f"{path}." if path else "")):
         return path
     return owner if owner in layers else None
@@ -155,6 +168,8 @@ def operators_of(graph: fx.Graph, fqn: str) -> list[str]:
     for node in graph.nodes:
         stack = node.meta.get("nn_module_stack") or {}
         if node.op == "call_function" and any(path == fqn for path, _ in stack.values()):
-            reads = any(source.op == "get_attr" for source in node.all_input_nodes)
+            if parameter_of(node) is not None:
+                continue
+            reads = any(parameter_of(source) is not None for source in node.all_input_nodes)
             (on_parameters if reads else others).append(str(node.target).removesuffix(".default"))
     return list(dict.fromkeys(on_parameters or others))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
 
-from prepbench.quantize.layer_nodes import ADDITIONS, PRODUCTS, LayerNode, layer_nodes
+from prepbench.quantize.layer_nodes import ADDITIONS, PRODUCTS, LayerNode, layer_nodes, parameter_of
 from prepbench.quantize.placement import Placement
 from prepbench.settings import QuantizationSettings
 
@@ -89,7 +88,7 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
     for node in graph.graph.nodes:
         if node in nodes:
             layer = nodes[node]
-            refusal = _refusal(graph, layer, settings, placement, nodes)
+            refusal = _refusal(layer, settings, placement, nodes)
             if refusal:
                 plan.refused.setdefault(layer.fqn, refusal)
             else:
@@ -181,7 +180,7 @@ def _plan_product(plan: Plan, node: fx.Node, ends: dict[fx.Node, LayerNode]) -> 
 
 def _float_activations(node: fx.Node) -> list[fx.Node]:
     """The two operands that are float32 and no parameters."""
-    return [a for a in node.args[:2] if isinstance(a, fx.Node) and a.op != "get_attr" and _holds_float32(a)]
+    return [a for a in node.args[:2] if isinstance(a, fx.Node) and parameter_of(a) is None and _holds_float32(a)]
 
 
 def _holds_float32(node: fx.Node) -> bool:
@@ -190,14 +189,13 @@ def _holds_float32(node: fx.Node) -> bool:
 
 
 def _refusal(
-    graph: fx.GraphModule,
     layer: LayerNode,
     settings: Mapping[str, QuantizationSettings],
     placement: Placement,
     nodes: Mapping[fx.Node, LayerNode],
 ) -> str:
     """Why a layer stays in float; empty if it can be quantized."""
-    dtype = operator.attrgetter(str(layer.weight.target))(graph).dtype
+    dtype = layer.weight.meta["val"].dtype
     if dtype != torch.float32:
         return f"its weight is {str(dtype).removeprefix('torch.')}; only float32 is quantized (model.float())"
     if layer.is_lookup and not placement.tables:

@@ -24,7 +24,7 @@ _aten = torch.ops.aten
 _NAMESPACES = ("aten", "prims", "prepbench")
 
 
-def computed_in_float32(program: Program, dtypes: Dtypes) -> Program:
+def computed_in_float32(program: Program, dtypes: Dtypes, weights: Collection[str] = ()) -> Program:
     """The same program with every value of one of these types computed in float32.
 
     Inputs and results keep their types: they are cast at the border. Operators of other libraries keep theirs too,
@@ -33,15 +33,18 @@ def computed_in_float32(program: Program, dtypes: Dtypes) -> Program:
     Args:
         program: not changed. Its parameters and constants of these types are copied.
         dtypes: floating types; where the program has none of them, it is returned as it is.
+        weights: names of placeholders of parameters that keep their type and their memory: all that have it, where
+            several do. Each use casts them, so that one after the other is in float32 while the program runs.
     """
     values = [node.meta.get("val") for node in program.graph.nodes]
     if not any(_type_of(value, dtypes) for value in pytree.tree_leaves(values)):
         return program
     inputs = [spec.kind is InputKind.USER_INPUT for spec in program.graph_signature.input_specs]
     results = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
-    return with_tensors(
-        with_graph(program, _rewritten(program.graph_module, dtypes, inputs, results)), _to_float32(dtypes)
-    )
+    graph = _rewritten(program.graph_module, dtypes, inputs, results, weights)
+    parameters = program.graph_signature.inputs_to_parameters
+    kept = {parameters[name] for name in weights}
+    return with_tensors(with_graph(program, graph), _to_float32(dtypes), kept)
 
 
 def _to_float32(dtypes: Dtypes) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -49,7 +52,11 @@ def _to_float32(dtypes: Dtypes) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _rewritten(
-    module: fx.GraphModule, dtypes: Dtypes, inputs: Sequence[bool] = (), results: Sequence[bool] = ()
+    module: fx.GraphModule,
+    dtypes: Dtypes,
+    inputs: Sequence[bool] = (),
+    results: Sequence[bool] = (),
+    weights: Collection[str] = (),
 ) -> fx.GraphModule:
     """A copy of a graph, computed in float32.
 
@@ -58,6 +65,7 @@ def _rewritten(
         dtypes: the types to replace.
         inputs: for each placeholder, whether it keeps its type.
         results: for each value that the graph returns, whether it keeps its type.
+        weights: names of placeholders that keep their type and are cast where they are read.
     """
     copy = fx.GraphModule(module, copied_graph(module.graph))
     for name, inner in list(copy.named_children()):
@@ -68,6 +76,9 @@ def _rewritten(
     for node in list(copy.graph.nodes):
         if node.op == "output":
             _cast_results(node, results, types)
+            continue
+        if node.op == "placeholder" and node.name in weights:
+            _cast_uses(node, dtypes)
             continue
         if node in keepers or _keeps_type(node, keepers):
             keepers.add(node)
@@ -121,6 +132,14 @@ def _cast_result(node: fx.Node, dtypes: Dtypes, types: dict[fx.Node, torch.dtype
         cast = _cast(node, torch.float32, node)
     node.replace_all_uses_with(cast, lambda user: user is not cast)
     types[cast] = dtype
+
+
+def _cast_uses(node: fx.Node, dtypes: Dtypes) -> None:
+    """Give each reader of a weight a cast of its own, which is gone when the reader is done."""
+    if _type_of(node.meta.get("val"), dtypes) is not None:
+        for user in list(node.users):
+            with node.graph.inserting_before(user):
+                user.replace_input_with(node, _cast(node, torch.float32, user))
 
 
 def _cast_results(output: fx.Node, results: Sequence[bool], types: dict[fx.Node, torch.dtype]) -> None:
