@@ -62,7 +62,7 @@ test-frontend: extension/node_modules/.installed
 	$(IN_EXTENSION) npm run --silent test
 
 test-notebooks: $(INSTALLED)
-	PREPBENCH_PROGRESS=0 $(PYTEST) --nbval notebooks --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600
+	PREPBENCH_PROGRESS=0 $(PYTEST) --nbval notebooks --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600 --numprocesses 2 --dist loadfile
 
 test-browser: system $(INSTALLED) extension/node_modules/.installed
 	$(PYTEST) tests/browser -m browser

@@ -6,11 +6,11 @@ import contextlib
 import errno
 import functools
 import gc
+import math
 import os
 import resource
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ TARGETS = {
     "executorch": pb.ExecuTorchDeployment(),
     "inductor": pb.InductorDeployment(),
 }
-FAST = ("eager", "onnxruntime", "openvino")
 
 
 def _compile(target: str, **options: Any) -> Any:
@@ -73,7 +72,6 @@ def _check_each_write(
     name: str, write: Callable[[], Any], place: Path, points: int | None, number: int = errno.ENOSPC
 ) -> int:
     """Fail the n-th write of a call for every n, or for some; returns how many are refused."""
-    write()
     with Disk().used() as disk:
         write()
     before, refused = _contents(place), 0
@@ -88,7 +86,7 @@ def _check_each_write(
 
 def _chosen(count: int, points: int | None) -> range:
     """All writes, or about so many of them."""
-    return range(0, count, 1 if points is None else max(1, count // points))
+    return range(0, count, 1 if points is None else math.ceil(count / points))
 
 
 def _is_refused(write: Callable[[], Any], failing: int, number: int) -> bool:
@@ -114,15 +112,6 @@ def _is_whole(name: str, place: Path) -> bool:
     return (place / name).read_text().rstrip().endswith(("</html>", "}"))
 
 
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place of temporary files, in which nothing may be left."""
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    return place
-
-
 NAMES = ("model", "model.onnx", "page.html", "model.graph.json", "logs")
 NUMBERS = (errno.ENOSPC, errno.EROFS, errno.EACCES)
 
@@ -138,6 +127,7 @@ def _check_writer(
     place = tmp_path / "place"
     place.mkdir(parents=True)
     write = _writer(name, place, target)
+    write()  # torch makes folders of its own at first
     kept = set(os.listdir(temporary))
     assert _check_each_write(name, write, place, points, number) > 0
     gc.collect()
@@ -207,7 +197,7 @@ def _check_compiles(target: str, temporary: Path, number: int = errno.ENOSPC, po
     _compile(target)
 
 
-@pytest.mark.parametrize("target", FAST)
+@pytest.mark.parametrize("target", ["onnxruntime"])
 def test_some_writes_of_a_compile_may_fail(target: str, temporary: Path) -> None:
     _check_compiles(target, temporary, points=4)
 
@@ -227,7 +217,10 @@ class NoOperator(nn.Module):
         return torch.special.i1e(x)
 
 
-@pytest.mark.parametrize("target", ["onnxruntime", "openvino", "executorch", "inductor"])
+@pytest.mark.parametrize(
+    "target",
+    ["onnxruntime", "executorch", *(pytest.param(each, marks=pytest.mark.stress) for each in ("openvino", "inductor"))],
+)
 def test_what_failed_leaves_no_folder_while_its_error_is_kept(
     target: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

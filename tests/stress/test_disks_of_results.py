@@ -7,12 +7,12 @@ import errno
 import functools
 import gc
 import importlib
+import math
 import os
 import resource
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -84,15 +84,6 @@ def _for_tools(path: Path) -> Writer:
 WRITERS = {"net.bench.json": _saved_bench, "net.html": _report, "leaves": _leaves, **dict.fromkeys(TOOLS, _for_tools)}
 
 
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place of temporary files, in which nothing may be left."""
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    return place
-
-
 def _names(place: Path) -> set[str]:
     return {str(path.relative_to(place)) for path in place.rglob("*")}
 
@@ -105,7 +96,7 @@ def _check(name: str, place: Path, temporary: Path, number: int, points: int | N
         write()
     whole, kept = _names(place), _names(temporary)
     refused = 0
-    for failing in range(0, disk.count, 1 if points is None else max(1, disk.count // points)):
+    for failing in range(0, disk.count, 1 if points is None else math.ceil(disk.count / points)):
         with Disk(failing, number).used(), contextlib.suppress(StorageError):
             refused += 1
             write()
