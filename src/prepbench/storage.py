@@ -258,8 +258,7 @@ def check_temporary_space() -> None:
     Raises:
         StorageError: there is none.
     """
-    with _place_for_files():
-        tempfile.gettempdir()
+    _temporary("prepbench-").rmdir()
 
 
 def _temporary(prefix: str) -> Path:
