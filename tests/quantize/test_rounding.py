@@ -7,8 +7,9 @@ import itertools
 import pytest
 import torch
 
+from prepbench.quantize import gptq, parts
 from prepbench.quantize.rounding import quantized_rows
-from prepbench.quantize.rows import InputMoments, QuantizedRows
+from prepbench.quantize.rows import InputMoments, PackedRows, QuantizedRows
 from prepbench.quantize.weights import WeightScheme
 
 FOUR_BITS = WeightScheme(4, block_size=16, least_error=True)
@@ -101,3 +102,35 @@ def test_half_quadratic_leaves_small_errors_where_most_weights_are(symmetric: bo
         )
     ]
     assert errors[0] < 0.99 * errors[1]
+
+
+@pytest.mark.parametrize("algorithm", ["nearest", "awq", "gptq", "hqq"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_weight_in_parts_gets_the_integers_that_it_gets_as_a_whole(
+    algorithm: str, axis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, block = noise(50, 64).movedim(0, axis), 0 if axis else 16
+    scheme = WeightScheme(4, symmetric=False, block_size=block, least_error=True, algorithm=algorithm)
+    known = None if algorithm == "hqq" else moments(inputs(1024))
+    whole = quantized_rows(weight.bfloat16(), axis, scheme, known)
+    monkeypatch.setattr(parts, "_SIZE", 7 * 64)
+    monkeypatch.setattr(gptq, "_VALUES", 7 * 64)
+    cut = quantized_rows(weight.bfloat16(), axis, scheme, known)
+    assert torch.equal(cut.integers, whole.integers)
+    assert torch.equal(cut.scale, whole.scale)
+    assert torch.equal(cut.zero_point, whole.zero_point)
+
+
+@pytest.mark.parametrize("bits", [3, 4, 8])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("columns", [16, 15])
+def test_packed_rows_are_the_rows_in_as_few_bytes(bits: int, symmetric: bool, columns: int) -> None:
+    rows = quantized_rows(noise(9, columns) + 1, 0, WeightScheme(bits, symmetric))
+    packed = PackedRows.of(rows, bits)
+    fits = bits <= 4 and columns % 2 == 0
+    assert packed.numbers.nbytes == rows.integers.numel() // (2 if fits else 1)
+    assert (packed.zero_point is None) == symmetric
+    unpacked = packed.unpacked()
+    assert unpacked.integers.dtype == torch.int8
+    for name in ("integers", "scale", "zero_point"):
+        assert torch.equal(getattr(unpacked, name), getattr(rows, name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from prepbench.quantize.rounding import quantized_rows
-from prepbench.quantize.rows import InputMoments, QuantizedRows
+from prepbench.quantize.rows import InputMoments, PackedRows, QuantizedRows
 from prepbench.quantize.weights import WeightScheme
 
 
@@ -20,7 +20,7 @@ class FoundRows:
     def __init__(self) -> None:
         self.weight: torch.Tensor | None = None
         self.moments: InputMoments | None = None
-        self._rows: dict[tuple[int, WeightScheme], QuantizedRows] = {}
+        self._rows: dict[tuple[int, WeightScheme], PackedRows] = {}
 
     def rows(self, axis: int, scheme: WeightScheme) -> QuantizedRows:
         """The weight in integers.
@@ -31,5 +31,6 @@ class FoundRows:
         """
         assert self.weight is not None
         if (axis, scheme) not in self._rows:
-            self._rows[axis, scheme] = quantized_rows(self.weight, axis, scheme, self.moments)
-        return self._rows[axis, scheme]
+            found = quantized_rows(self.weight, axis, scheme, self.moments)
+            self._rows[axis, scheme] = PackedRows.of(found, scheme.bits)
+        return self._rows[axis, scheme].unpacked()

@@ -12,6 +12,8 @@ from prepbench.quantize.weights import EPSILON, WeightScheme
 _DAMPING = 0.01
 # columns whose errors are passed on together
 _COLUMNS = 128
+# weights that are rounded at a time
+_VALUES = 2**22
 
 
 def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, moments: InputMoments) -> QuantizedRows:
@@ -24,29 +26,51 @@ def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, mom
     ``static_groups``.
     """
     start = weighted(weight, axis, scheme, moments)
-    rows = weight.movedim(axis, 0)
-    outputs, inputs = rows.shape
+    inputs = weight.shape[1 - axis % 2]
     size = scheme.block_size or inputs
     order = moments.power.argsort(descending=True, stable=True)
     factor = _inverse_factor(moments.products[order][:, order])
     if factor is None:
         return start
-    left = rows[:, order].contiguous()
-    scale, zero_point = (value.reshape(outputs, -1).float() for value in (start.scale, start.zero_point))
-    low, high = scheme.limits
-    found = torch.empty(outputs, inputs, dtype=torch.int8)
+    rows = weight.movedim(axis, 0)
+    scale, zero_point = (value.reshape(len(rows), -1).float() for value in (start.scale, start.zero_point))
+    groups = order // size
+    found = [
+        _compensated(part.float(), steps, zeros, scheme.limits, factor, order, groups)
+        for part, steps, zeros in zip(
+            *(value.split(max(1, _VALUES // inputs)) for value in (rows, scale, zero_point)), strict=True
+        )
+    ]
+    return QuantizedRows(torch.cat(found).reshape(start.integers.shape), start.scale, start.zero_point)
+
+
+def _compensated(
+    rows: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    limits: tuple[int, int],
+    factor: torch.Tensor,
+    order: torch.Tensor,
+    groups: torch.Tensor,
+) -> torch.Tensor:
+    """The integers of some outputs, of which each is rounded by itself."""
+    outputs, inputs = rows.shape
+    left, places = rows[:, order].contiguous(), order.tolist()
+    low, high = limits
+    scale, zero_point = (value.t()[groups] for value in (scale, zero_point))  # as rows, which are read at once
+    found = torch.empty(inputs, outputs, dtype=torch.int8)
     for first in range(0, inputs, _COLUMNS):
         last = min(first + _COLUMNS, inputs)
         block, errors = left[:, first:last].t().contiguous(), []
         for place in range(first, last):
-            column, group = block[place - first], order[place] // size
-            number = (column / scale[:, group]).round_().add_(zero_point[:, group]).clamp_(low, high)
-            found[:, order[place]] = number.to(torch.int8)
-            error = (column - (number - zero_point[:, group]) * scale[:, group]) / factor[place, place]
-            block[place - first :] -= factor[place, place:last, None] * error
+            column, step, zero = block[place - first], scale[place], zero_point[place]
+            number = (column / step).round_().add_(zero).clamp_(low, high)
+            found[places[place]] = number.to(torch.int8)
+            error = (column - (number - zero) * step) / factor[place, place]
+            block[place - first :].addr_(factor[place, place:last], error, alpha=-1)
             errors.append(error)
         left[:, last:] -= torch.stack(errors, 1) @ factor[first:last, last:]
-    return QuantizedRows(found.reshape(start.integers.shape), start.scale, start.zero_point)
+    return found.t()
 
 
 def _inverse_factor(products: torch.Tensor) -> torch.Tensor | None:

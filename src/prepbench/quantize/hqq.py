@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from prepbench.quantize.parts import in_parts
 from prepbench.quantize.rows import QuantizedRows
 from prepbench.quantize.weights import EPSILON, WeightScheme, integers, rows_of, weight_qparams
 
@@ -18,6 +19,10 @@ def half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> Qua
     Source: Badri, Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023; the scale is solved for
     in place of the zero point, which is an integer here.
     """
+    return in_parts(weight, axis, scheme, lambda part: _half_quadratic(part, axis, scheme))
+
+
+def _half_quadratic(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
     rows, (low, high) = rows_of(weight, axis, scheme), scheme.limits
     scale, zero_point = (value[:, None].float() for value in weight_qparams(weight, axis, scheme))
     best = torch.full((len(rows), 1), float("inf"))

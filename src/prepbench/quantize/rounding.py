@@ -26,7 +26,7 @@ def quantized_rows(
         moments: of the layer's inputs; without them (no samples, or no matrix) algorithms that need them round to
             nearest.
     """
-    weight = weight.detach().float()
+    weight = weight.detach()
     fits = weight.ndim == 2 and scheme.per_channel
     if moments is not None and fits and len(moments.products) == weight.shape[1 - axis % 2]:
         return _WITH_MOMENTS.get(scheme.algorithm, weighted)(weight, axis, scheme, moments)

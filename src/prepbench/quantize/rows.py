@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +40,17 @@ class QuantizedRows:
     scale: torch.Tensor
     zero_point: torch.Tensor
 
+    @classmethod
+    def joined(cls, parts: Sequence[QuantizedRows]) -> QuantizedRows:
+        """The rows of several parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            torch.cat([part.integers for part in parts]),
+            torch.cat([part.scale for part in parts]),
+            torch.cat([part.zero_point for part in parts]),
+        )
+
     def floats(self, weight: torch.Tensor, axis: int) -> torch.Tensor:
         """What the integers stand for, in the shape of the weight.
 
@@ -46,7 +58,47 @@ class QuantizedRows:
             weight: any tensor of that shape.
             axis: the axis of output channels.
         """
-        values = (self.integers.float() - self.zero_point[:, None]) * self.scale[:, None]
+        values = self.integers.float()
+        if bool(self.zero_point.any()):
+            values -= self.zero_point[:, None]
+        values *= self.scale[:, None]
         if len(self.scale) == 1 and self.integers.numel() == weight.numel():
             return values.reshape(weight.shape)
         return values.reshape(weight.movedim(axis, 0).shape).movedim(0, axis).contiguous()
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Rows in as few bytes as they need, to be kept.
+
+    Attributes:
+        numbers: the integers; of 4 bits and fewer, uint8 with the even places in the low half of each byte.
+        shape: of the integers.
+        scale: float32, one for each row.
+        zero_point: int8, likewise; None for none.
+    """
+
+    numbers: torch.Tensor
+    shape: torch.Size
+    scale: torch.Tensor
+    zero_point: torch.Tensor | None
+
+    @classmethod
+    def of(cls, rows: QuantizedRows, bits: int) -> PackedRows:
+        """Rows whose integers have this many bits."""
+        numbers = rows.integers
+        if bits <= 4 and numbers.numel() % 2 == 0:
+            pairs = numbers.view(torch.uint8).reshape(-1, 2)
+            numbers = (pairs[:, 0] & 15) | (pairs[:, 1] << 4)
+        zero_point = rows.zero_point.to(torch.int8) if bool(rows.zero_point.any()) else None
+        return cls(numbers, rows.integers.shape, rows.scale, zero_point)
+
+    def unpacked(self) -> QuantizedRows:
+        """The rows."""
+        integers = self.numbers
+        if integers.dtype == torch.uint8:
+            signed = integers.view(torch.int8)
+            # shifted to the top and back, which repeats the sign
+            integers = torch.stack([(signed << 4) >> 4, signed >> 4], -1).reshape(self.shape)
+        zero_point = torch.zeros(()).expand(len(self.scale)) if self.zero_point is None else self.zero_point
+        return QuantizedRows(integers, self.scale, zero_point.to(torch.int64))

@@ -132,11 +132,12 @@ def _from_range(low: torch.Tensor, high: torch.Tensor, scheme: WeightScheme) -> 
 def _row_error(
     rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme, counts: torch.Tensor | None
 ) -> torch.Tensor:
-    squares = (_fake(rows, scale, zero_point, scheme) - rows).square()
-    return squares.sum(1) if counts is None else (squares * counts).sum(1)
-
-
-def _fake(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:
     low, high = scheme.limits
-    zero_point = zero_point.to(torch.int32)
-    return torch.fake_quantize_per_channel_affine(rows, scale.to(torch.float32), zero_point, 0, low, high)
+    errors = (rows / scale[:, None]).round_()
+    if scheme.symmetric:
+        errors.clamp_(low, high)
+    else:
+        zero_point = zero_point[:, None].to(torch.float32)
+        errors.add_(zero_point).clamp_(low, high).sub_(zero_point)
+    squares = errors.mul_(scale[:, None]).sub_(rows).square_()
+    return squares.sum(1) if counts is None else squares.mul_(counts).sum(1)
