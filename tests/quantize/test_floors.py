@@ -49,7 +49,7 @@ def test_bits_that_are_named_are_kept_where_predictions_hold() -> None:
     report = four_bits(1e-2).report
     assert report.model_sqnr < 20
     assert report.model_divergence < 1e-3
-    assert [row.weights_bits for row in report.layers] == [4] * 6
+    assert [row.weights_bits for row in report.layers] == [8, *[4] * 5]
     assert "predictions at a divergence of" in repr(report)
     assert type(report).from_dict(report.to_dict()) == report
 

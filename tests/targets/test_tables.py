@@ -45,6 +45,7 @@ def compiled(model: nn.Module, deployment: Any, bits: int, block: int, symmetric
             weights_only_quantization_block_size=block,
             weights_symmetric=symmetric,
         ),
+        layer_quantization_settings={"Embedding": pb.LayerQuantizationSettings(weights_num_bits=bits)},
     )
 
 
@@ -74,6 +75,33 @@ def test_a_product_reads_the_bytes_of_the_table(tmp_path: Path, bits: int, block
     graph = onnx.load(file).graph
     (product,) = [node for node in graph.node if node.op_type == "MatMulNBits"]
     assert next(node.input[0] for node in graph.node if node.op_type == "Gather") == product.input[1]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_tables_get_8_bits_unless_a_rule_names_theirs_or_a_layer_shares_them(tied: bool) -> None:
+    model = Words(tied)
+    settings = pb.QuantizationSettings(
+        weights_num_bits=4, prefer_weights_only_quantization=True, weights_only_quantization_block_size=32
+    )
+
+    def bits_and_block(rules: Any = None) -> Any:
+        row = pb.explain_settings(model, settings, rules)[0].settings
+        return row.weights_num_bits, row.weights_only_quantization_block_size
+
+    named, other = pb.LayerQuantizationSettings(weights_num_bits=4), pb.LayerQuantizationSettings(observer="mse")
+    assert bits_and_block() == bits_and_block({"table": other}) == ((4, 32) if tied else (8, 0))
+    assert bits_and_block({"table": named}) == bits_and_block({"*": named}) == (4, 32)
+
+
+def test_the_report_says_why_a_table_has_8_bits() -> None:
+    report = pb.compile_model(
+        Words().eval(),
+        calibration_inputs=IDS,
+        deployment_settings=pb.EagerDeployment(),
+        quantization_settings=pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True),
+    ).report
+    assert [row.weights_bits for row in report.layers] == [8, 4, 4]
+    assert "a rule with its weights_num_bits gives 4" in report.layers[0].note
 
 
 def test_tables_stay_in_float_with_integer_activations() -> None:

@@ -59,7 +59,7 @@ class LayerReporter:
             reason=_why_weights_only(layer) if only_weights else "",
             block_size=first.weights_only_quantization_block_size if only_weights else 0,
             observer="" if only_weights else settings.observer,
-            note=self.notes.get(layer.fqn, ""),
+            note=", ".join(text for text in (layer.note, self.notes.get(layer.fqn, "")) if text),
         )
 
     def _why_float(self, layer: ExplainedLayer) -> str:

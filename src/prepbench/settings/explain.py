@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from prepbench._display import view
@@ -14,6 +15,9 @@ from prepbench.errors import InputError, SettingsError
 from prepbench.settings.quantizable import is_table, quantizable_layers
 from prepbench.settings.quantization import LayerQuantizationSettings, QuantizationSettings
 from prepbench.settings.rules import LayerNames, LayerRules, check_layer_rules, check_rule
+
+# of tables of embeddings where no rule names their bits
+_TABLE_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class ExplainedLayer:
         overruled: other keys that match the layer, which ``rule`` outranks.
         until: FQNs of the layers that are quantized again, where this layer skips those behind it until them.
         downstream: whether all layers that its output reaches are skipped with it.
+        note: what was chosen for this kind of layer where nothing says otherwise.
     """
 
     fqn: str
@@ -37,6 +42,7 @@ class ExplainedLayer:
     overruled: tuple[str, ...] = ()
     until: tuple[str, ...] = ()
     downstream: bool = False
+    note: str = ""
 
     @property
     def summary(self) -> str:
@@ -120,8 +126,11 @@ def explain_layers(
         check_rule(key, value, names)
     applied = {key: _applied(key, rule, settings) for key, rule in rules.items()}
     patterns = names.patterns(rules)
+    layers = list(layers)
     explained = (_explained(fqn, names, rules, settings, applied, patterns) for fqn in layers)
-    rows = Explanation(row for row in explained if _is_meant(row, names, settings))
+    meant = [row for row in explained if _is_meant(row, names, settings)]
+    multiplied = {id(value) for fqn in layers for value in _weights_that_multiply(names.modules[fqn])}
+    rows = Explanation(_with_wide_table(row, names, rules, multiplied) for row in meant)
     _check_rules_matter(rows, rules)
     _check_use(rows, settings)
     return rows
@@ -131,6 +140,29 @@ def _is_meant(row: ExplainedLayer, names: LayerNames, settings: QuantizationSett
     """Whether a layer is one under these settings: embeddings are where weights alone are quantized."""
     here = settings if row.settings is None else row.settings
     return here.prefer_weights_only_quantization or not is_table(names.modules[row.fqn])
+
+
+def _weights_that_multiply(module: nn.Module) -> Iterable[torch.Tensor]:
+    return () if is_table(module) else (value for value in module._parameters.values() if value is not None)
+
+
+def _with_wide_table(
+    row: ExplainedLayer, names: LayerNames, rules: LayerRules, multiplied: Collection[int]
+) -> ExplainedLayer:
+    """A table of an embedding in 8 bits with a scale for each row, where no rule names its bits.
+
+    All that follows reads its errors, and only the rows that are looked up are read. A table that a layer multiplies
+    by is stored once, in the bits of that layer.
+    """
+    module, settings = names.modules[row.fqn], row.settings
+    if settings is None or not is_table(module) or id(module.weight) in multiplied:
+        return row
+    bits, rule = settings.weights_num_bits, rules.get(row.rule)
+    if not isinstance(bits, int) or bits >= _TABLE_BITS or (rule is not None and rule.weights_num_bits is not None):
+        return row
+    wide = replace(settings, weights_num_bits=_TABLE_BITS, weights_only_quantization_block_size=0)
+    note = f"{_TABLE_BITS} bits with a scale for each row, because all layers read its errors and few of its rows"
+    return replace(row, settings=wide, note=f"{note} are read; a rule with its weights_num_bits gives {bits}")
 
 
 def _check_rules_matter(rows: Iterable[ExplainedLayer], rules: LayerRules) -> None:

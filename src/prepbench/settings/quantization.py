@@ -34,8 +34,9 @@ class QuantizationSettings(Settings):
             sensitivity allows. Default 8.
         activations_num_bits: bits of the activations that enter and leave a layer, 8 or 16. Default 8.
         prefer_weights_only_quantization: quantize weights and leave activations in float. Embeddings are then
-            quantized, too; they lose more by 4 bits than other layers do, and ``{"Embedding":
-            LayerQuantizationSettings(weights_num_bits=8)}`` gives them 8. Default False.
+            quantized, too. Fewer bits cost them more than other layers, so they get 8, with a scale for each row,
+            unless a rule names theirs: ``{"Embedding": LayerQuantizationSettings(weights_num_bits=4)}``. A table that
+            a layer multiplies by, too, is stored once, in the bits of that layer. Default False.
         quantization_sensitivity_threshold: how much noise quantization may add to a layer's output: a ratio of noise to
             signal power, 0 or more (0.01 is an SQNR of 20 dB). A layer above it stays in float; 0 quantizes nothing.
             Default None: only the floors of :class:`prepbench.CompileOptions` apply.
