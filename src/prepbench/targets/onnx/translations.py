@@ -10,6 +10,7 @@ import torch
 import prepbench.capture.sizes.recurrent
 import prepbench.quantize.blocks  # noqa: F401 (these two define the operators)
 from prepbench.targets.onnx.recurrent import lstm_layer, recurrent_layer
+from prepbench.targets.onnx.sorting import argsort, sort, stable_argsort, stable_sort
 
 # the first version with integers of 4 and 16 bits and with scales for blocks
 OPSET = 21
@@ -21,6 +22,10 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         torch.ops.prepbench.dequantize_blocks.default: _dequantize_blocks,
         torch.ops.prepbench.lstm_layer.default: lstm_layer,
         torch.ops.prepbench.recurrent_layer.default: recurrent_layer,
+        torch.ops.aten.sort.default: sort,
+        torch.ops.aten.sort.stable: stable_sort,
+        torch.ops.aten.argsort.default: argsort,
+        torch.ops.aten.argsort.stable: stable_argsort,
     }
 
 

@@ -74,7 +74,7 @@ class OnnxRuntime(Runtime):
         if not self._has_bfloat16:
             return [torch.from_numpy(value) for value in self._session.run(self._outputs, self.feeds(leaves))]
         values = self._session.run_with_ort_values(self._outputs, self._values(leaves))
-        return [from_dlpack(value._ortvalue) for value in values]
+        return [_tensor(value) for value in values]
 
     def _values(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """The inputs by name as values of ONNX Runtime, which have bfloat16, as arrays of NumPy do not."""
@@ -107,6 +107,12 @@ class OnnxRuntime(Runtime):
     def save(self, folder: Path) -> None:
         for path in self._file.parent.glob(f"{FILE}*"):
             shutil.copy(path, folder / path.name)
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    """The memory of a value; ONNX Runtime hands out truth values as bytes."""
+    tensor: torch.Tensor = from_dlpack(value._ortvalue)
+    return tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor
 
 
 class OnnxRuntimeTarget(OnnxTarget):

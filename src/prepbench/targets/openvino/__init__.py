@@ -25,6 +25,7 @@ from prepbench.targets.openvino.integers import is_all_integer
 from prepbench.targets.openvino.quantizers import add_biases, hoist_quantizers, multiply_rows, use_signed_integers
 from prepbench.targets.openvino.renamed import rename_ends
 from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
+from prepbench.targets.openvino.ties import keep_order_of_equals
 from prepbench.targets.openvino.unsupported import check_right, wrong_nodes
 
 _CHANGES = (use_signed_integers, hoist_quantizers, add_biases, multiply_rows, keep_indices_inside)
@@ -153,6 +154,7 @@ def _write_ir(lowering: Lowering, folder: Path) -> None:
         try:
             # not convert_model, which reports its use over the network
             model = _core().read_model(file)
+            keep_order_of_equals(model)
             model.set_rt_info(json.dumps(_tensor_names(lowering)), _LEAVES)
             openvino.save_model(model, folder / FILES[0], compress_to_fp16=False)
         except RuntimeError as error:
