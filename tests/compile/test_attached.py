@@ -169,6 +169,18 @@ def test_what_the_graph_cannot_do_is_said(model: Any, compiled: Any) -> None:
         compiled["eager"].attached(3)
 
 
+def test_a_first_step_without_a_cache_is_the_models_own(model: Any, compiled: Any) -> None:
+    calls = Calls(compiled["eager"])
+    with compiled["eager"].attached(model), torch.no_grad():
+        first = model(input_ids=PROMPTS, use_cache=True)
+        assert calls.count == 0
+        new = first.logits[:, -1:].argmax(-1)
+        second = model(input_ids=new, past_key_values=first.past_key_values).logits.argmax(-1)
+    calls.remove()
+    assert calls.count == 1
+    assert torch.equal(torch.cat([new, second], 1), tokens(model, max_new_tokens=2, min_new_tokens=2)[:, -2:])
+
+
 def test_a_graph_without_a_cache_generates_without_one() -> None:
     model = make_model(layers=1)
     samples = [{"input_ids": PROMPTS}, {"input_ids": PROMPTS[:1, :3].repeat(3, 1)}]

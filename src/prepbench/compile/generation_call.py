@@ -49,8 +49,11 @@ class GenerationCalls:
         """
         given = {**dict(zip(self._spec.parameters, args, strict=False)), **kwargs}
         self._check_caches(given)
-        if self._fills_cache(given):
-            return self._own(*args, **kwargs)
+        missing = [name for name in self._caches if given.get(name) is None]
+        if missing or self._fills_cache(given):
+            result = self._own(*args, **kwargs)
+            self._check_made(result, missing)
+            return result
         past, new = _past(given, self._caches), _tokens(given)
         if new is not None:
             self._complete(given, new, past)
@@ -75,13 +78,8 @@ class GenerationCalls:
         return _past(given, caches) == 0 and any(collect(given[name]) for name in further)
 
     def _check_caches(self, given: dict[str, Any]) -> None:
-        missing = [name for name in self._caches if given.get(name) is None]
-        if missing:
-            raise InputError(
-                f"{missing[0]}: generation runs without a cache here, and the model was compiled with one. Leave out "
-                "use_cache=False (and look at use_cache in the model's generation_config), or compile with tracing "
-                "inputs that hold no cache."
-            )
+        if given.get("use_cache") is False:
+            self._check_made(None, list(self._caches))
         for name, value in given.items():
             if name not in self._names and _is_cache(value):
                 raise InputError(
@@ -89,6 +87,17 @@ class GenerationCalls:
                     f"cache. Generate with use_cache=False, which computes all tokens in each step, or compile with "
                     f"{name}= in the tracing inputs, empty in some and filled in others."
                 )
+
+    def _check_made(self, result: Any, names: list[str]) -> None:
+        """The model's own first step makes the caches that it is not given."""
+        made = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
+        missing = [name for name in names if made.get(name) is None]
+        if missing:
+            raise InputError(
+                f"{missing[0]}: generation runs without a cache here, and the model was compiled with one. Leave out "
+                "use_cache=False (and look at use_cache in the model's generation_config), or compile with tracing "
+                "inputs that hold no cache."
+            )
 
     def _complete(self, given: dict[str, Any], new: torch.Tensor, past: int) -> None:
         """Masks and positions as the graph has them; what generation left out means no padding."""
