@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from tests.benchmarks.table import print_cells, print_table
+
 TARGETS = ("eager", "onnxruntime", "openvino")
 SAMPLES = ((2, 0, 5), (3, 11, 1), (2, 4, 2))
 UNSEEN = ((1, 0, 7), (1, 12, 1), (4, 9, 3))
-LIMIT = 900
 
 Make = Callable[[int, int, int], dict[str, Any]]
 
@@ -152,7 +150,7 @@ def _cell(model: Any, make: Make, target: str, reuse: Any) -> str:
 
 
 def measure(name: str, targets: list[str]) -> None:
-    """Print the cells of one family as JSON, one line each."""
+    """Print the cells of one family."""
     import logging
 
     import prepbench as pb
@@ -161,28 +159,11 @@ def measure(name: str, targets: list[str]) -> None:
     torch.set_num_threads(1)
     model, make = FAMILIES[name]()
     reuse = pb.KeptStages()
-    for target in targets:
-        try:
-            cell = _cell(model, make, target, reuse)
-        except Exception as error:
-            cell = f"{type(error).__name__}: {error}"
-        print("\n" + json.dumps([target, cell]), flush=True)
+    print_cells(targets, lambda target: _cell(model, make, target, reuse))
 
 
-def _in_process(name: str, targets: list[str]) -> dict[str, str]:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.bench_caches", "--one"]
-    command += ["--families", name, "--targets", *targets]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
-        end, text = f"ended with {done.returncode}: {done.stderr[-300:]}", done.stdout
-    except subprocess.TimeoutExpired as error:
-        end, text = f"over {LIMIT} s", (error.stdout or b"").decode()
-    cells = dict(json.loads(line) for line in text.splitlines() if line.startswith('["'))
-    return {target: cells.get(target, end) for target in targets}
-
-
-def main() -> None:
-    """Print a row for each family, then each error in full."""
+def main() -> int:
+    """Print a row for each family, then each error in full; returns 1 if there is one."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
@@ -190,17 +171,11 @@ def main() -> None:
     given = parser.parse_args()
     if given.one:
         measure(given.families[0], given.targets)
-        return
-    print(f"{'':<20}" + "".join(f"{target:<36}" for target in given.targets))
-    errors = []
-    for name in given.families:
-        cells = _in_process(name, given.targets)
-        print(
-            f"{name:<20}" + "".join(f"{cells[target].splitlines()[0][:34]:<36}" for target in given.targets), flush=True
-        )
-        errors += [f"{name}, {target}: {cell}" for target, cell in cells.items() if not cell.startswith("equal")]
-    print(*errors, sep="\n")
+        return 0
+    return bool(
+        print_table("tests.benchmarks.bench_caches", dict.fromkeys(given.families, ""), given.targets, width=36)
+    )
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
