@@ -48,3 +48,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     files = [one or two for one, two in targets if not (one or two).startswith(("http://", "https://"))]
     missing = [name for name in files if not (page.parent / name).exists()]
     assert missing == []
+
+
+def test_every_notebook_has_its_question_in_the_readme() -> None:
+    listed = re.findall(r"^\| `([\w.]+\.ipynb)` \| .*\? \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert listed == sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))

@@ -12,7 +12,7 @@ from prepbench.errors import InputError, SettingsError
 from prepbench.measure import Generation
 from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.measure.generation import GenerationResult
-from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model
+from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model, make_sample
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,16 @@ def test_all_candidates_generate_what_transformers_generates(model: Any, compile
     assert result._repr_mimebundle_()["text/html"]
 
 
+@pytest.mark.parametrize("past", [0, 3], ids=["empty", "filled"])
+def test_calls_with_a_cache_are_timed_in_processes_of_their_own(past: int, model: Any, compiled: Any) -> None:
+    data = [(make_sample(model, 2, past, 5), PROMPTS) for _ in range(2)]
+    result = pb.compare({"float32": model, **compiled}, data, metric=pb.metrics.perplexity, rounds=1)
+    for row in result.rows:
+        assert row.timed_in == "own process", row.note
+        assert row.p50_ms > 0
+        assert row.metric == pytest.approx(result.rows[0].metric, rel=1e-4)
+
+
 def compared(workload: str) -> Comparison:
     made = [torch.tensor([[3, 4], [5, 6]]), torch.tensor([[7, 8]])]
     generation = GenerationResult.of([[2_000_000, 1_000_000]], made, None)
@@ -60,6 +70,10 @@ def test_what_candidates_wrote_stands_side_by_side() -> None:
     result = compared("2 tokens after each of 2 prompts")
     assert result.generated().to_dict("list") == {name: ["3 4", "5 6", "7 8"] for name in ("float", "int8")}
     assert list(result.generated(lambda tokens: f"<{sum(tokens)}>")["int8"]) == ["<7>", "<11>", "<15>"]
+    words = "that are longer than a cell of pandas shows"
+    html = result.generated(lambda tokens: f"<{sum(tokens)}>\n{words}")._repr_html_()
+    assert html.count(f">&lt;11&gt;\n{words}</td>") == 2
+    assert "white-space:pre-wrap" in html
     assert result.figure().layout.xaxis.title.text == "latency (ms per token): median, whisker to p90"
 
 

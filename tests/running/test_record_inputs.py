@@ -69,6 +69,15 @@ class Writer(nn.Module):
         return torch.cat(memory.layers)
 
 
+def test_what_a_recording_says_of_caches() -> None:
+    writer, memory = Writer(), Memory()
+    with pb.record_inputs(writer) as recorded:
+        for _ in range(3):
+            writer(torch.ones(1, 2), memory)
+    kinds = ["empty Memory", "Memory of float32[1, 2]", "Memory of 2 float32[1, 2]"]
+    assert repr(recorded).splitlines()[1:] == [f"  (float32[1, 2], {kind})" for kind in kinds]
+
+
 def test_an_empty_cache_is_recorded_empty() -> None:
     writer, memory = Writer(), Memory()
     with pb.record_inputs(writer) as recorded:

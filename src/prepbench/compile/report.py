@@ -75,19 +75,22 @@ class CompileReport:
         return cls(**{**data, **lists, "layers": layers})
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        html: str = f"<pre>{escape(self._headline())}</pre>" + self.table().to_html()
-        return html
+        return view("views.tables", "report_html", self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
+        lines = [self.headline]
+        lines += grouped_lines([(row.fqn, row.summary) for row in self.layers if not row.quantized])
+        lines += grouped_lines([(row.fqn, row.summary) for row in self.layers if row.bits_to_measure])
+        lines += grouped_lines([(row.fqn, row.note) for row in self.layers if row.quantized and row.note])
+        return "\n".join(lines)
+
+    @property
+    def headline(self) -> str:
+        """What holds for the whole model, in a few lines."""
         lines = [self._headline()]
         lines += [f"  {remark}" for remark in self.remarks]
         lines += [f"  leaf: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
-        lines += grouped_lines([(row.fqn, row.summary) for row in self.layers if not row.quantized])
-        lines += grouped_lines([(row.fqn, row.summary) for row in self.layers if row.bits_to_measure])
-        lines += grouped_lines([(row.fqn, row.note) for row in self.layers if row.quantized and row.note])
         return "\n".join(lines)
 
     def _headline(self) -> str:

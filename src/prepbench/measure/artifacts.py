@@ -13,6 +13,7 @@ from prepbench.errors import StorageError
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, ProgressCallback
 from prepbench.running.module_state import state_bytes
+from prepbench.running.object_nodes import holds_objects
 from prepbench.storage import folder_bytes, temporary_space
 
 SAVED = "saved artifact"
@@ -40,6 +41,8 @@ class Artifact:
         size_of: what ``size_bytes`` counts.
         target: name of the deployment target that runs it.
         note: why it could not be saved, or loaded elsewhere; empty when it was.
+        leaves: of the sample that is timed, as the candidate takes them, where objects such as caches are in it; else
+            None.
     """
 
     folder: Path | None
@@ -47,6 +50,7 @@ class Artifact:
     size_of: str
     target: str
     note: str = ""
+    leaves: tuple[Any, ...] | None = None
 
 
 def is_compiled(candidate: Any) -> bool:
@@ -84,7 +88,15 @@ def save_candidate(
         return Artifact(
             None, size, SAVED, target, f"timed in this process, because these parts run in Python: {'; '.join(needs)}"
         )
-    return Artifact(folder, size, SAVED, target)
+    return Artifact(folder, size, SAVED, target, leaves=_leaves(compiled, samples))
+
+
+def _leaves(compiled: Any, samples: Sequence[Sample]) -> tuple[Any, ...] | None:
+    if not samples or not holds_objects((samples[0].args, samples[0].kwargs)):
+        return None
+    from prepbench.compile.compiled import runtime_and_calls
+
+    return tuple(runtime_and_calls(compiled)[1].flatten(samples[0].args, samples[0].kwargs))
 
 
 def _captured(candidate: Callable[..., Any], samples: Sequence[Sample], progress: ProgressCallback) -> Any:

@@ -23,7 +23,7 @@ from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.artifacts import Artifact
 from prepbench.measure.other_programs import OtherPrograms
 from prepbench.measure.process import WorkerProcess, worker_command
-from prepbench.measure.transfer import save_sample
+from prepbench.measure.transfer import save_leaves, save_sample
 from prepbench.measure.worker import timed_calls
 from prepbench.running.unchanged import own_copy
 
@@ -105,7 +105,7 @@ def measure_latency(
     if rounds == 0:
         return {name: Latency((), NOT_TIMED) for name in candidates}
     steps = Steps(progress)
-    note = _save_inputs(sample, folder / "inputs")
+    note = _save_inputs(sample, artifacts, folder)
     folders = {name: None if note else artifacts[name].folder for name in candidates}
     own = own_copy(sample)
     with started_workers(folders, folder, timeout, steps) as workers:
@@ -155,7 +155,7 @@ def _worker(name: str, path: Path, folder: Path, position: int, timeout: float |
     threads = torch.get_num_threads()
     return WorkerProcess(
         name,
-        worker_command(path, folder / "inputs", threads),
+        worker_command(path, own if (own := _inputs_of(path)).exists() else folder / "inputs", threads),
         folder / f"{position}.log",
         threads=threads,
         timeout=timeout,
@@ -191,10 +191,20 @@ def _warm_up(timer: Timer) -> int:
     return fastest
 
 
-def _save_inputs(sample: Sample, folder: Path) -> str:
+def _inputs_of(artifact: Path) -> Path:
+    """Where the inputs of one candidate alone are."""
+    return artifact.with_name(f"{artifact.name}-inputs")
+
+
+def _save_inputs(sample: Sample, artifacts: Mapping[str, Artifact], folder: Path) -> str:
     """Save the inputs for the workers. Returns why that is impossible, or nothing."""
     try:
-        save_sample(sample, folder)
+        saved = [artifact for artifact in artifacts.values() if artifact.folder is not None]
+        for artifact in saved:
+            if artifact.leaves is not None and artifact.folder is not None:
+                save_leaves(artifact.leaves, _inputs_of(artifact.folder))
+        if not saved or any(artifact.leaves is None for artifact in saved):
+            save_sample(sample, folder / "inputs")
     except InputError as error:
         return str(error)
     return ""

@@ -1,8 +1,14 @@
-"""One sample in two files, without pickle: its tensors as safetensors, everything else as JSON."""
+"""One sample in two files, without pickle: its tensors as safetensors, everything else as JSON.
+
+Objects such as caches are no JSON. Of a sample that holds some, the leaves alone are written, for each candidate in
+the order in which it takes them.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +31,27 @@ def save_sample(sample: Sample, folder: Path) -> None:
         StorageError: the folder cannot be written to.
         InputError: a leaf is neither a tensor nor None, bool, int, float or str, or a container is unknown to pytree.
     """
+    leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
+    try:
+        structure = pytree.treespec_dumps(spec)
+    except NotImplementedError as error:
+        raise InputError(f"the containers of the inputs cannot be written as JSON: {error}") from error
+    _save(leaves, structure, folder)
+
+
+def save_leaves(leaves: Sequence[Any], folder: Path) -> None:
+    """Write the leaves of a call, for a candidate that knows their nesting; raises what :func:`save_sample` does.
+
+    Args:
+        leaves: in the order of the candidate's arguments.
+        folder: where to.
+    """
+    _save(leaves, None, folder)
+
+
+def _save(leaves: Sequence[Any], structure: str | None, folder: Path) -> None:
     from safetensors.torch import save
 
-    leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
     tensors: dict[str, torch.Tensor] = {}
     described: list[dict[str, Any]] = []
     for position, leaf in enumerate(leaves):
@@ -38,10 +62,6 @@ def save_sample(sample: Sample, folder: Path) -> None:
             described.append({"value": leaf})
         else:
             raise InputError(f"an input of type {type(leaf).__name__} cannot be sent to another process without pickle")
-    try:
-        structure = pytree.treespec_dumps(spec)
-    except NotImplementedError as error:
-        raise InputError(f"the containers of the inputs cannot be written as JSON: {error}") from error
     with temporary_space():
         folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / _TENSORS, save(tensors))
@@ -50,13 +70,29 @@ def save_sample(sample: Sample, folder: Path) -> None:
 
 def load_sample(folder: Path) -> Sample:
     """Read what :func:`save_sample` wrote."""
+    leaves, structure = _load(folder)
+    args, kwargs = pytree.tree_unflatten(leaves, pytree.treespec_loads(structure))
+    return Sample(tuple(args), kwargs)
+
+
+def load_call(folder: Path, candidate: Any) -> Callable[[], Any]:
+    """A call of a candidate with what :func:`save_sample` or :func:`save_leaves` wrote for it."""
+    leaves, structure = _load(folder)
+    if structure is not None:
+        return functools.partial(load_sample(folder).call, candidate)
+    from prepbench.compile.compiled import runtime_and_calls
+    from prepbench.compile.tensor_specs import checked_tensors
+
+    runtime, spec = runtime_and_calls(candidate)
+    return lambda: spec.result(runtime.run(checked_tensors(leaves, spec.tensors, spec.paths)))
+
+
+def _load(folder: Path) -> tuple[list[Any], Any]:
     from safetensors.torch import load_file
 
     tensors = load_file(folder / _TENSORS)
     document = json.loads((folder / _STRUCTURE).read_text(encoding="utf-8"))
-    leaves = [_leaf(entry, tensors) for entry in document["leaves"]]
-    args, kwargs = pytree.tree_unflatten(leaves, pytree.treespec_loads(document["structure"]))
-    return Sample(tuple(args), kwargs)
+    return [_leaf(entry, tensors) for entry in document["leaves"]], document["structure"]
 
 
 def _leaf(entry: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Any:

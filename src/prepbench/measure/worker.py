@@ -54,18 +54,18 @@ def main(arguments: list[str]) -> None:
     import torch
 
     from prepbench.compile import load_compiled
-    from prepbench.measure.transfer import load_sample
+    from prepbench.measure.transfer import load_call, load_sample
 
     torch.set_num_threads(int(threads))
     model = load_compiled(Path(artifact), allow_code=True)
-    sample = load_sample(Path(inputs))
+    call = load_call(Path(inputs), model)
     _reply(replies, {"ready": True})
     for line in sys.stdin:
         request = json.loads(line)
         if "prompt" in request:
-            _reply(replies, {"generated": generated(model, sample.args, **request)})
+            _reply(replies, {"generated": generated(model, load_sample(Path(inputs)).args, **request)})
             continue
-        times = timed_calls(lambda: sample.call(model), request["settle"], request["calls"])
+        times = timed_calls(call, request["settle"], request["calls"])
         _reply(replies, {"times_ns": times})
 
 

@@ -227,6 +227,11 @@ def _refilled(old: Any, new: Any) -> Any:
     return old
 
 
+def holds_objects(value: Any) -> bool:
+    """Whether an object of a class that was registered here lies in ``value``."""
+    return any(type(leaf) in _REGISTERED for leaf in _leaves(value))
+
+
 def count_registered() -> int:
     """How many classes have been registered so far."""
     return len(_REGISTERED)

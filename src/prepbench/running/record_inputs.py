@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from prepbench.checks import check_count, check_switch, described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.running.nested_values import collect, has_no_parts
-from prepbench.running.object_nodes import register_nodes
+from prepbench.running.object_nodes import holds_objects, register_nodes
 from prepbench.running.unchanged import detached_copy
 
 _MISSING = object()
@@ -147,4 +148,10 @@ def _shape(leaf: Any) -> Any:
 def _text(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return repr(value) if isinstance(value, bool | int | float | str | None) else type(value).__name__
+    if isinstance(value, bool | int | float | str | None):
+        return repr(value)
+    name = type(value).__name__
+    held = Counter(_text(part) for part in collect(value) if isinstance(part, torch.Tensor))
+    if not held:
+        return f"empty {name}" if holds_objects(value) else name
+    return f"{name} of {', '.join(text if count == 1 else f'{count} {text}' for text, count in held.items())}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -62,14 +63,36 @@ def axes_table(axes: Any, *, alike: bool = False) -> pandas.DataFrame:
 
 
 def generated_table(rows: Any, decode: Any) -> pandas.DataFrame:
-    """One row for each prompt, and a column for each candidate with the text that it wrote, or the token numbers."""
+    """One row for each prompt, and a column for each candidate with the text that it wrote, or the token numbers.
+
+    A notebook shows texts as a whole, side by side and with their line breaks.
+    """
     import pandas
+
+    class Texts(pandas.DataFrame):
+        def _repr_html_(self) -> str:
+            return texts_html(list(self.columns), self.to_numpy().tolist())
 
     def text(tokens: tuple[int, ...]) -> str:
         return " ".join(map(str, tokens)) if decode is None else str(decode(list(tokens)))
 
     columns = {row.name: [text(one) for batch in row.generation.tokens for one in batch] for row in rows}
-    return pandas.DataFrame(columns).rename_axis("prompt")
+    table = Texts(columns)
+    table.index.name = "prompt"
+    return table
+
+
+def texts_html(names: list[str], rows: list[list[str]]) -> str:
+    """Texts in columns that share the width, with their line breaks."""
+    style = "text-align:left;vertical-align:top;white-space:pre-wrap;overflow-wrap:anywhere"
+    head = "".join(f'<th style="text-align:left">{html.escape(str(name))}</th>' for name in ("prompt", *names))
+    body = "".join(
+        f'<tr><td style="vertical-align:top">{index}</td>'
+        + "".join(f'<td style="{style}">{html.escape(str(cell))}</td>' for cell in row)
+        + "</tr>"
+        for index, row in enumerate(rows)
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def layers_table(report: Any) -> pandas.DataFrame:
@@ -81,6 +104,41 @@ def layers_table(report: Any) -> pandas.DataFrame:
     columns = [field.name for field in fields(LayerReport)]
     rows = [[*(getattr(row, name) for name in columns), row.summary] for row in report.layers]
     return pandas.DataFrame(rows, columns=[*columns, "summary"])
+
+
+def report_html(report: Any) -> str:
+    """A compile report for a notebook: what is the same for all layers is said once and has no column."""
+    import pandas
+
+    table = report.table()
+    head = [report.headline]
+    if len(table) > 1:
+        texts = {name: list(map(_cell, table[name])) for name in table.columns if name not in _OF_EACH_LAYER}
+        alike = {name: cells[0] for name, cells in texts.items() if len(set(cells)) == 1}
+        # the summary says the bits
+        table = table.drop(columns=[*alike, *({"weights_bits", "activations_bits"} - set(alike))])
+        said = [f"{name} {text}" for name, text in alike.items() if text and name not in _IN_SUMMARY]
+        head += [f"  all layers: {', '.join(said)}"] if said else []
+    table = table.rename(columns={"sqnr": "sqnr dB"})
+    with pandas.option_context("display.max_colwidth", 80):
+        rows: str = table.to_html(index=False, na_rep="", float_format="{:.1f}".format, formatters=_formatters(table))
+    return f"<pre>{html.escape(chr(10).join(head))}</pre>" + (rows if len(table) else "")
+
+
+_OF_EACH_LAYER = ("fqn", "sqnr")
+_IN_SUMMARY = ("weights_bits", "activations_bits")
+
+
+def _formatters(table: Any) -> dict[str, Any]:
+    return {name: _cell for name in table.columns if table[name].dtype == object}
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value or value == ():
+        return ""
+    if isinstance(value, tuple):
+        return " to ".join(map(_cell, value)) if len(value) == 2 else ", ".join(map(_cell, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def explanation_table(layers: Any) -> pandas.DataFrame:
