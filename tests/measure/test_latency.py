@@ -252,6 +252,14 @@ def test_inputs_travel_without_pickle(tmp_path, tensor):
     assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".json"}
 
 
+def test_peak_memory_is_not_that_of_the_process_that_started_it():
+    held = bytearray(600_000_000)
+    held[::4096] = b"1" * len(held[::4096])
+    code = "from prepbench.measure.worker import peak_bytes; print(peak_bytes())"
+    peak = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert 5_000_000 < peak < len(held)
+
+
 def test_values_that_json_does_not_have_are_refused(tmp_path):
     with pytest.raises(InputError, match="dtype"):
         save_sample(Sample((torch.float32,)), tmp_path)

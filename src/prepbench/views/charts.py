@@ -22,6 +22,9 @@ OTHER = "#3F86BD"
 RING = "rgba(255,255,255,0.6)"  # keeps markers that cover each other apart
 BETTER = "rgba(63,134,189,0.09)"
 
+# not responsive: JupyterLab resizes charts itself, and a responsive one loses its height then
+CONFIG = {"displaylogo": False}
+
 _HEIGHT = 450
 _MARGIN = {"l": 76, "r": 28, "t": 108, "b": 58}
 _LINES, _LINE = 3, 18
@@ -115,7 +118,7 @@ def comparison_bundle(comparison: Comparison) -> dict[str, Any]:
     """What a notebook shows: the chart where plotly's renderer is installed, else the table, else text."""
     chart = json.loads(comparison_figure(comparison).to_json())
     return {
-        "application/vnd.plotly.v1+json": {**chart, "config": {"displaylogo": False, "responsive": True}},
+        "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
         "text/html": comparison_html(comparison),
         "text/plain": repr(comparison),
     }

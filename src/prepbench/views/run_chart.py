@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from prepbench.measure.comparison import CandidateResult, Comparison
-from prepbench.views.charts import LINE, OTHER, comparison_figure, comparison_html
+from prepbench.views.charts import CONFIG, LINE, OTHER, comparison_figure, comparison_html
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -55,7 +55,7 @@ def runs_bundle(comparison: Comparison, ids: Mapping[str, str]) -> dict[str, Any
     """What the bench shows: the chart where plotly's renderer is installed, else the table, else text."""
     chart = json.loads(runs_figure(comparison, ids).to_json())
     return {
-        "application/vnd.plotly.v1+json": {**chart, "config": {"displaylogo": False, "responsive": True}},
+        "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
         "text/html": comparison_html(comparison),
         "text/plain": repr(comparison),
     }
