@@ -114,7 +114,12 @@ RUNTIMES := torch==2.13.0 numpy==2.4.6 onnx==1.23.2 onnxruntime==1.31.1 openvino
 	.bench-$*-venv/bin/pip uninstall --quiet --yes torchvision
 	touch $@
 
-bench: system $(BENCH)/.installed .bench-onnx-venv/.installed .bench-openvino-venv/.installed
+.bench-genai-venv/.installed: Makefile
+	$(PYTHON) -m venv .bench-genai-venv
+	.bench-genai-venv/bin/pip install --quiet numpy==2.4.6 onnxruntime==1.31.1 onnxruntime-genai==0.18.0
+	touch $@
+
+bench: system $(BENCH)/.installed .bench-onnx-venv/.installed .bench-openvino-venv/.installed .bench-genai-venv/.installed
 	$(BENCH)/bin/python -m tests.benchmarks
 
 # what the working tree costs beside an earlier revision: make bench-revision REVISION=main
@@ -122,4 +127,4 @@ bench-revision: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks.revisions $(REVISION)
 
 clean:
-	rm -rf $(VENV) $(BENCH) .bench-onnx-venv .bench-openvino-venv build dist demo-output extension/node_modules extension/lib
+	rm -rf $(VENV) $(BENCH) .bench-onnx-venv .bench-openvino-venv .bench-genai-venv build dist demo-output extension/node_modules extension/lib

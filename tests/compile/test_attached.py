@@ -163,10 +163,20 @@ def test_what_the_graph_cannot_do_is_said(model: Any, compiled: Any) -> None:
             tokens(model, use_cache=False)
         with pytest.raises(InputError, match="position_ids: the prompts are padded"):
             tokens(model, **padded)
+        with pytest.raises(InputError, match="hands in a StaticCache, and the model was compiled with a DynamicCache"):
+            tokens(model, cache_implementation="static")
     with pytest.raises(InputError, match=r"its forward took \(input_ids, attention_mask"):
         compiled["eager"].attached(torch.nn.Linear(2, 2))
     with pytest.raises(InputError, match=r"model must be .*, a torch\.nn\.Module, got 3"):
         compiled["eager"].attached(3)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool])
+def test_masks_and_tokens_of_fewer_bits_are_taken(dtype: torch.dtype, model: Any, compiled: Any) -> None:
+    prompts = PROMPTS if dtype == torch.bool else PROMPTS.to(dtype)
+    with compiled["eager"].attached(model):
+        found = tokens(model, prompts, attention_mask=torch.ones(2, 5, dtype=dtype))
+    assert torch.equal(found, tokens(model))
 
 
 def test_a_first_step_without_a_cache_is_the_models_own(model: Any, compiled: Any) -> None:

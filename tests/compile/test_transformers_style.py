@@ -77,7 +77,7 @@ def test_another_program_generates_the_tokens_of_eager(
 ) -> None:
     folder = compiled[target].export(tmp_path / "new" / "model", style="transformers")
     assert sorted(path.name for path in folder.iterdir()) == sorted(
-        [*FILES[target], "config.json", "generation_config.json"]
+        [*FILES[target], "config.json", "generation_config.json", *["genai_config.json"] * (target == "ONNX Runtime")]
     )
     expected = model.generate(PROMPTS, max_new_tokens=8, min_new_tokens=8, do_sample=False)
     assert generated(reader(folder), 8) == expected.tolist()
@@ -94,6 +94,19 @@ def test_names_and_sizes_are_those_that_optimum_reads(compiled: Any, tmp_path: P
     assert config["model_type"] == "llama"
     assert config["architectures"] == ["LlamaForCausalLM"]
     assert config["use_cache"] is json.loads((folder / "generation_config.json").read_text())["use_cache"] is True
+
+
+def test_another_reader_of_onnx_finds_names_and_sizes(compiled: Any, tmp_path: Path) -> None:
+    folder = compiled["ONNX Runtime"].export(tmp_path / "model", style="transformers")
+    model = json.loads((folder / "genai_config.json").read_text())["model"]
+    decoder = model["decoder"]
+    assert (folder / decoder["filename"]).is_file()
+    assert (model["vocab_size"], model["context_length"]) == (40, 64)
+    assert (decoder["num_hidden_layers"], decoder["num_key_value_heads"], decoder["head_size"]) == (2, 1, 8)
+    names = [name % n if "%d" in name else name for name in decoder["inputs"].values() for n in range(2)]
+    assert set(names) == set(INPUTS)
+    names = [name % n if "%d" in name else name for name in decoder["outputs"].values() for n in range(2)]
+    assert set(names) == set(OUTPUTS)
 
 
 def test_the_configuration_is_one_that_transformers_reads(model: Any, compiled: Any, tmp_path: Path) -> None:

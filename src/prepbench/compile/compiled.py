@@ -326,7 +326,8 @@ class CompiledModel(nn.Module):
         they are large) or ``openvino_model.xml`` and ``.bin`` (OpenVINO) as the model was compiled and quantized, and
         ``config.json`` and ``generation_config.json``. Inputs and outputs have the names that ``ORTModelForCausalLM``
         and ``OVModelForCausalLM`` of ``optimum`` expect: ``input_ids``, ``attention_mask``, ``position_ids``,
-        ``past_key_values.N.key``, ``logits``, ``present.N.key``. Files beside an earlier export, such as those of a
+        ``past_key_values.N.key``, ``logits``, ``present.N.key``. Beside ``model.onnx`` of a decoder lies
+        ``genai_config.json``, with which ONNX Runtime GenAI runs it. Files beside an earlier export, such as those of a
         tokenizer, stay.
 
         Args:

@@ -19,6 +19,8 @@ from prepbench.running.object_nodes import fixed_numbers, is_mark
 _TOKENS = ("input_ids", "decoder_input_ids", "inputs_embeds", "decoder_inputs_embeds")
 _MASKS = ("attention_mask", "decoder_attention_mask")
 _POSITIONS = ("position_ids", "decoder_position_ids")
+_WHOLE = (*_TOKENS[:2], *_MASKS, *_POSITIONS)
+"""What models take as integers of any size, and masks as truth values, too; those of generation have 64 bits."""
 
 
 class GenerationCalls:
@@ -36,6 +38,7 @@ class GenerationCalls:
         self._run, self._spec, self._own = run, spec, own_forward(model)
         self._names = (*spec.parameters[: spec.positional], *spec.keywords)
         self._caches = _caches(spec, self._names)
+        self._kinds = _classes(spec, self._names, self._caches)
         self._marks = {path: value for path, value in spec.object_numbers.items() if is_mark(path, value)}
         self._config = getattr(model, "config", None)
         values = {spec.paths[index]: value for index, value in spec.input_constants.items()}
@@ -48,6 +51,7 @@ class GenerationCalls:
             InputError: the compiled graph cannot take this call as the model would.
         """
         given = {**dict(zip(self._spec.parameters, args, strict=False)), **kwargs}
+        given |= {name: value.long() for name, value in given.items() if name in _WHOLE and _is_narrow(value)}
         self._check_caches(given)
         missing = [name for name in self._caches if given.get(name) is None]
         if missing or self._fills_cache(given):
@@ -80,6 +84,13 @@ class GenerationCalls:
     def _check_caches(self, given: dict[str, Any]) -> None:
         if given.get("use_cache") is False:
             self._check_made(None, list(self._caches))
+        for name, kind in self._kinds.items():
+            if _is_cache(given.get(name)) and not isinstance(given[name], kind):
+                raise InputError(
+                    f"{name}: generation hands in a {type(given[name]).__name__}, and the model was compiled with a "
+                    f"{kind.__name__}. Leave out cache_implementation=, or compile with tracing inputs that hold "
+                    "caches of this class, such as record_inputs makes of a generation with it."
+                )
         for name, value in given.items():
             if name not in self._names and _is_cache(value):
                 raise InputError(
@@ -157,11 +168,21 @@ class GenerationCalls:
         return value if isinstance(value, bool) else None
 
 
+def _trees(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
+    positional, keywords = spec.inputs["items"]
+    return dict(zip(names, [*positional["items"], *keywords["items"]], strict=False))
+
+
+def _classes(spec: CallSpec, names: tuple[str, ...], caches: Mapping[str, Tree]) -> dict[str, type]:
+    """The classes of the caches, as far as they are known here."""
+    trees = _trees(spec, names)
+    found = {name: class_named(trees[name]["type"]) for name in caches if trees[name]["kind"] == "object"}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
 def _caches(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
     """The arguments that the result holds again under the same name, and their nesting there."""
-    positional, keywords = spec.inputs["items"]
-    inputs = [*positional["items"], *keywords["items"]]
-    nested = {name for name, tree in zip(names, inputs, strict=False) if tree["kind"] != "leaf"}
+    nested = {name for name, tree in _trees(spec, names).items() if tree["kind"] != "leaf"}
     if spec.outputs["kind"] not in ("object", "dict"):
         return {}
     outputs = dict(zip(spec.outputs["keys"], spec.outputs["items"], strict=True))
@@ -170,6 +191,10 @@ def _caches(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
 
 def _is_cache(value: Any) -> bool:
     return callable(getattr(value, "get_seq_length", None))
+
+
+def _is_narrow(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.int32)
 
 
 def _past(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from prepbench.checks import described
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.configuration import CONFIG, GENERATION, Configuration, with_cache
+from prepbench.compile.genai_configuration import GENAI, genai_configuration
 from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.running.tracing import tracing
 from prepbench.storage import temporary_space, write_file, write_folder
@@ -23,7 +24,7 @@ STYLES = ("onnx", TRANSFORMERS)
 _PAST = re.compile(r"past_key_values(?:\.layers)?\[(\d+)\](?:\.(key|value)s|\[([01])\])")
 _RESULTS = ("logits", "last_hidden_state")
 # with what the names of files begin that tools take for a model
-_MODELS = ("model.onnx", "openvino_model.", CONFIG, GENERATION)
+_MODELS = ("model.onnx", "openvino_model.", CONFIG, GENERATION, GENAI)
 
 
 def check_style(style: object, *names: object) -> str:
@@ -76,6 +77,8 @@ def export_for_transformers(
         target.rename_ends(place, names)
         for name, text in with_cache(configuration, has_cache=has_cache(spec)).items():
             write_file(place / name, text)
+        if target.renamed_file.endswith(".onnx") and (text := genai_configuration(spec, names, configuration)):
+            write_file(place / GENAI, text)
         _keep_others(folder, place)
 
     with tracing(), temporary_space():
