@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.errors import TargetError
 from prepbench.running.sqnr import sqnr
 
 ONNX_RUNTIME, OPENVINO = pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()
 SAMPLES = [torch.randint(0, 20, (2, 7)), torch.randint(0, 20, (3, 11))]
 UNSEEN = [torch.randint(0, 20, (1, 25)), torch.randint(0, 20, (4, 1))]
+EMPTY = torch.randint(0, 20, (0, 5))
 
 
 class Tagger(nn.Module):
@@ -29,9 +31,9 @@ class Tagger(nn.Module):
         return self.head(self.layers(self.table(ids))[0])
 
 
-def check(compiled: Any, model: nn.Module, precision: float = 1e-5) -> None:
+def check(compiled: Any, model: nn.Module, *further: torch.Tensor, precision: float = 1e-5) -> None:
     with torch.no_grad():
-        for ids in (*SAMPLES, *UNSEEN):
+        for ids in (*SAMPLES, *UNSEEN, *further):
             torch.testing.assert_close(compiled(ids), model(ids), rtol=1e-4, atol=precision)
 
 
@@ -54,7 +56,7 @@ def test_the_target_computes_all_of_it(model: nn.Module, target: pb.DeploymentSe
     model.eval()
     compiled = pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=target)
     assert compiled.report.leaves == compiled.report.fallbacks == ()
-    check(compiled, model)
+    check(compiled, model, EMPTY)
 
 
 @pytest.mark.parametrize("target", [ONNX_RUNTIME, OPENVINO], ids=["ONNX Runtime", "OpenVINO"])
@@ -81,6 +83,27 @@ def test_projections_with_a_given_state(target: pb.DeploymentSettings) -> None:
             torch.testing.assert_close(compiled(*other), model(*other), rtol=1e-4, atol=1e-5)
 
 
+def test_state_in_a_buffer_is_refused_where_the_graph_is_cut() -> None:
+    pytest.importorskip("executorch")
+
+    class Stream(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(4, 6)
+            self.register_buffer("state", torch.zeros(1, 2, 6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y, state = self.layer(x, self.state)
+            self.state.copy_(state)
+            return y
+
+    samples, target = [torch.randn(7, 2, 4), torch.randn(4, 2, 4)], pb.ExecuTorchDeployment(max_size_factor=4)
+    with pytest.raises(TargetError, match="changes its buffers at each call"):
+        pb.compile_model(Stream(), tracing_inputs=samples, deployment_settings=target, fullgraph=False)
+    compiled = pb.compile_model(Stream(), tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+    assert not torch.equal(compiled(samples[0]), compiled(samples[0]))
+
+
 def test_dropout_between_layers_that_is_active() -> None:
     model = Tagger(dropout=0.5).train()
     compiled = pb.compile_model(
@@ -99,7 +122,7 @@ def test_layers_beside_it_are_quantized() -> None:
         quantization_settings=pb.QuantizationSettings(),
     )
     rows = {row.fqn: row.summary for row in compiled.report.layers}
-    assert rows == {"layers": "float: no int8 form of prepbench.recurrent_layer", "head": "int8"}
+    assert rows == {"layers": "int8 weights", "head": "int8"}
     assert sqnr(model(SAMPLES[1]).detach(), compiled(SAMPLES[1])) > 30
 
 

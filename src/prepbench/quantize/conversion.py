@@ -11,6 +11,7 @@ from torch import fx, nn
 from prepbench.patching import patched_here
 from prepbench.quantize._torchao import pt2e
 from prepbench.quantize.blocks import OPERATOR
+from prepbench.quantize.dynamic_lstm import use_integers
 from prepbench.quantize.half_weights import cast_what_is_left
 from prepbench.quantize.layer_nodes import parameter_of
 from prepbench.quantize.observed import Observed
@@ -26,6 +27,7 @@ def convert(observed: Observed) -> fx.GraphModule:
         if getattr(observer, "scheme", None) is not None and observer.scheme.block_size:
             observer.convert = functools.partial(_convert_blocks, observer, blocks)
     _take_rounded(observed.graph)
+    use_integers(observed.graph, observed.plan.dynamic)
     # It looks for batch norms of quantization-aware training, which are never here, by exporting patterns for seconds.
     drawn = functools.partial(torch.randn, generator=torch.Generator())  # examples for these patterns, drawn even so
     graph = observed.graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -23,16 +24,16 @@ def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
         fqn: the layer.
     """
     layer = plan.nodes[fqn][0]
-    weight = layer.weight.meta["val"]
+    weights = [node.meta["val"] for node in layer.weights]
     wanted = [WeightScheme.of(candidate, spare_bit=plan.spare_bit) for candidate in plan.settings[fqn].candidates()]
-    if layer.is_convolution or weight.ndim != 2:
+    if layer.is_convolution or layer.is_recurrent or weights[0].ndim != 2:
         wanted = [replace(one, algorithm=_without_moments(one.algorithm)) for one in wanted]
-    fitting = [scheme for scheme in wanted if scheme.fits(weight, layer.axis)]
+    fitting = [scheme for scheme in wanted if _fit(scheme, weights, layer.axis)]
     if fitting:
         return list(dict.fromkeys(fitting)), ""
-    size, smaller = wanted[0].block_size, _dividing(wanted[0], weight, layer.axis)
+    size, smaller = wanted[0].block_size, _dividing(wanted[0], weights, layer.axis)
     scales = f"blocks of {smaller}" if smaller else "one scale for each channel"
-    shape = tuple(weight.shape)
+    shape = next(tuple(weight.shape) for weight in weights if not wanted[0].fits(weight, layer.axis))
     note = f"{scales}, because its weight {shape} cannot be cut into blocks of {size}"
     return list(dict.fromkeys(replace(scheme, block_size=smaller) for scheme in wanted)), note
 
@@ -41,6 +42,10 @@ def _without_moments(algorithm: str) -> str:
     return "nearest" if algorithm in NEEDS_MOMENTS else algorithm
 
 
-def _dividing(scheme: WeightScheme, weight: torch.Tensor, axis: int) -> int:
+def _fit(scheme: WeightScheme, weights: Sequence[torch.Tensor], axis: int) -> bool:
+    return all(scheme.fits(weight, axis) for weight in weights)
+
+
+def _dividing(scheme: WeightScheme, weights: Sequence[torch.Tensor], axis: int) -> int:
     smaller = (size for size in sorted(BLOCK_SIZES, reverse=True) if 0 < size < scheme.block_size)
-    return next((size for size in smaller if replace(scheme, block_size=size).fits(weight, axis)), 0)
+    return next((size for size in smaller if _fit(replace(scheme, block_size=size), weights, axis)), 0)

@@ -11,6 +11,7 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.quantize.biases import correct_biases, restore_biases
+from prepbench.quantize.dynamic_lstm import in_integers
 from prepbench.quantize.floors import Floors, Score
 from prepbench.quantize.layer_noise import MeasuredLayers, as_tuple, bounded_decibels
 from prepbench.quantize.observed_graph import observer_of, set_mode, simulate
@@ -57,7 +58,11 @@ class FloorSearch:
         self._before: dict[str, fx.Node] = {}
         by_name = {node.name: node for node in graph.graph.nodes}
         self._weights = {
-            fqn: [observer_of(graph, by_name[layer.node.name].args[layer.weight_index]) for layer in nodes]
+            fqn: [
+                observer_of(graph, operand)
+                for layer in nodes
+                for operand in layer.weight_operands(by_name[layer.node.name].args)
+            ]
             for fqn, nodes in plan.nodes.items()
         }
 
@@ -135,7 +140,7 @@ def simulated_score(
     simulate(graph, plan)
     measured: dict[int, Powers] = {}
     try:
-        with torch.no_grad():
+        with torch.no_grad(), in_integers(graph, plan.dynamic):
             for sample, right in zip(samples, expected, strict=True):
                 for index, (one, other) in enumerate(zip(right, as_tuple(sample.call(graph)), strict=True)):
                     if isinstance(one, torch.Tensor) and one.is_floating_point():

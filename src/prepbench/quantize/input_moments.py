@@ -82,7 +82,7 @@ def _wanted(graph: fx.GraphModule, plan: Plan) -> list[_Weight]:
     for fqn, layers in plan.nodes.items():
         schemes = [scheme for scheme in fitting_schemes(plan, fqn)[0] if scheme.algorithm in NEEDS_MOMENTS]
         # an embedding has no inputs to look at; where a layer shares its table, it gets the layer's integers
-        for layer in layers if schemes and not layers[0].is_lookup else ():
+        for layer in layers if schemes and not layers[0].is_lookup and not layers[0].is_recurrent else ():
             observer = observer_of(graph, nodes[layer.node.name].args[layer.weight_index])
             weight = found.setdefault((id(observer.found), layer.axis), _Weight(observer.found, layer.axis))
             weight.sources[layer.input.name] = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
+
+from prepbench.capture.sizes.recurrent import RECURRENT, matrices
 
 aten = torch.ops.aten
 
@@ -51,6 +53,7 @@ class LayerNode:
         weight: the ``get_attr`` node that reads the layer's weight, or the cast of one in half precision.
         axis: the axis of the weight that counts output channels. In transposed convolutions of groups, which have them
             along two axes, the one that counts the groups.
+        others: further weights that it multiplies by in the same way, which recurrent layers have.
     """
 
     fqn: str
@@ -58,6 +61,16 @@ class LayerNode:
     input: fx.Node
     weight: fx.Node
     axis: int
+    others: tuple[fx.Node, ...] = ()
+
+    @property
+    def weights(self) -> tuple[fx.Node, ...]:
+        """All nodes that read its weights."""
+        return (self.weight, *self.others)
+
+    @property
+    def is_recurrent(self) -> bool:
+        return self.node.target in RECURRENT
 
     @property
     def is_convolution(self) -> bool:
@@ -81,12 +94,32 @@ class LayerNode:
     @property
     def input_index(self) -> int:
         """Which argument of the node the input is."""
-        return _OPERANDS[self.node.target][0]
+        return 0 if self.is_recurrent else _OPERANDS[self.node.target][0]
 
     @property
     def weight_index(self) -> int:
         """Which argument of the node the weight is."""
-        return _OPERANDS[self.node.target][1]
+        return RECURRENT[self.node.target] if self.is_recurrent else _OPERANDS[self.node.target][1]
+
+    def weight_operands(self, args: Sequence[Any]) -> list[Any]:
+        """Of a call's arguments, those at the places of :attr:`weights`."""
+        given = args[self.weight_index]
+        return [given[place] for place in self._places(given)] if self.is_recurrent else [given]
+
+    def with_weights(self, args: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+        """A call's arguments with others at these places."""
+        result = list(args)
+        if self.is_recurrent:
+            given = list(args[self.weight_index])
+            for place, weight in zip(self._places(given), weights, strict=True):
+                given[place] = weight
+            result[self.weight_index] = given
+        else:
+            (result[self.weight_index],) = weights
+        return result
+
+    def _places(self, given: Sequence[Any]) -> list[int]:
+        return matrices(len(given), self.node.meta["val"][1].shape[0])
 
     @property
     def bias_index(self) -> int | None:
@@ -104,17 +137,22 @@ class LayerNode:
         return users[0] if len(users) == 1 and users[0].target in fused else self.node
 
 
-def layer_nodes(graph: fx.Graph, layers: Mapping[str, object], *, lookups: bool = False) -> list[LayerNode]:
+def layer_nodes(
+    graph: fx.Graph, layers: Mapping[str, object], *, lookups: bool = False, recurrent: bool = False
+) -> list[LayerNode]:
     """The nodes of ``layers`` in ``graph``, in execution order; other multiplications with parameters are left out.
 
     Args:
         graph: of ATen operators.
         layers: by FQN.
         lookups: also the nodes of embeddings.
+        recurrent: also those of LSTM, GRU and RNN that are one operator.
     """
-    found = []
+    found: list[LayerNode] = []
     operands = _OPERANDS if lookups else WEIGHTED
     for node in graph.nodes:
+        if node.op == "call_function" and node.target in RECURRENT and recurrent:
+            found += _recurrent(node, layers)
         if node.op != "call_function" or node.target not in operands:
             continue
         input_index, weight_index, axis = operands[node.target]
@@ -125,6 +163,18 @@ def layer_nodes(graph: fx.Graph, layers: Mapping[str, object], *, lookups: bool 
                 layer = LayerNode(fqn, node, operand, weight, axis)
                 found.append(replace(layer, axis=0) if layer.is_transposed and layer.groups > 1 else layer)
     return found
+
+
+def _recurrent(node: fx.Node, layers: Mapping[str, object]) -> list[LayerNode]:
+    """The layer of a recurrent node; none where something else computes its weights."""
+    given = node.args[RECURRENT[node.target]]
+    assert isinstance(given, list | tuple)
+    x, weights = node.args[0], [given[place] for place in matrices(len(given), node.meta["val"][1].shape[0])]
+    reads = [weight for weight in weights if isinstance(weight, fx.Node) and weight.op == "get_attr"]
+    fqn = _owner(node, reads[0], layers) if len(reads) == len(weights) else None
+    if fqn is None or not isinstance(x, fx.Node):
+        return []
+    return [LayerNode(fqn, node, x, reads[0], 0, tuple(reads[1:]))]
 
 
 def is_weight(weight: object, node: fx.Node) -> TypeGuard[fx.Node]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
+from prepbench.quantize.dynamic_lstm import OPERATOR
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.observed_graph import observer_of
 from prepbench.quantize.plan import Plan
@@ -123,7 +124,7 @@ def measure_layers(
     nodes = {node.name: node for node in graph.graph.nodes}
     layers = {layer.node.name: (layer, schemes[fqn]) for fqn, found in plan.nodes.items() for layer in found}
     keys = {
-        (name, scheme): noise_key(graph, layer, nodes[name], scheme)
+        (name, scheme): (*noise_key(graph, layer, nodes[name], scheme), name in plan.dynamic)
         for name, (layer, wanted) in layers.items()
         for scheme in wanted
     }
@@ -138,7 +139,7 @@ def measure_layers(
     }
     result.measured = len({layer.fqn for layer, _ in missing.values()})
     if missing or statistics.outputs is None:
-        _run(graph, missing, result, samples, progress)
+        _run(graph, missing, result, samples, progress, plan.dynamic)
         statistics.outputs = tuple(result.outputs)
         for name, (_, left) in missing.items():
             found = result.noise.get(name, {})
@@ -157,10 +158,11 @@ def _run(
     result: MeasuredLayers,
     samples: Sequence[Sample],
     progress: ProgressCallback,
+    dynamic: Collection[str],
 ) -> None:
     progress(Progress("measure", 0, len(samples)))
     with torch.no_grad():
-        runner = _Runner(graph, candidates, result)
+        runner = _Runner(graph, candidates, result, dynamic)
         for done, sample in enumerate(samples, start=1):
             result.outputs.append(as_tuple(runner.run(*sample.args)))
             progress(Progress("measure", done, len(samples)))
@@ -174,15 +176,17 @@ class _Runner(fx.Interpreter):
         graph: fx.GraphModule,
         candidates: Mapping[str, tuple[LayerNode, Sequence[WeightScheme]]],
         result: MeasuredLayers,
+        dynamic: Collection[str],
     ) -> None:
         super().__init__(graph)
         self._candidates = candidates
         self._result = result
+        self._dynamic = dynamic
 
     def run_node(self, n: fx.Node) -> Any:
         output = super().run_node(n)
-        if n.name in self._candidates and isinstance(output, torch.Tensor) and output.numel():
-            self._measure(n, output)
+        if n.name in self._candidates and isinstance(right := _states(output), torch.Tensor) and right.numel():
+            self._measure(n, right)
         return output
 
     def _measure(self, node: fx.Node, right: torch.Tensor) -> None:
@@ -193,16 +197,27 @@ class _Runner(fx.Interpreter):
             observer = observer_of(self.module, argument)
             if observer is not None and index != layer.weight_index:
                 operands[index] = observer.simulate(operands[index])
-        weight = operands[layer.weight_index]
+        weights = layer.weight_operands(operands)
         places = operands[layer.input_index] if layer.is_transposed else right
-        work = 0 if layer.is_lookup else places.numel() // max(1, places.shape[layer.channels]) * weight.numel()
+        each = sum(weight.numel() for weight in weights)
+        work = 0 if layer.is_lookup else places.numel() // max(1, places.shape[layer.channels]) * each
         self._result.multiplications[node.name] = self._result.multiplications.get(node.name, 0) + work
         noise = self._result.noise.setdefault(node.name, {})
-        assert callable(node.target)
-        rows = observer_of(self.module, node.args[layer.weight_index]).found
+        target = OPERATOR if node.name in self._dynamic else node.target
+        assert callable(target)
+        found = [observer_of(self.module, operand).found for operand in layer.weight_operands(node.args)]
         for scheme in schemes:
-            operands[layer.weight_index] = rows.rows(layer.axis, scheme).floats(weight, layer.axis)
-            noise.setdefault(scheme, LayerNoise()).add(right, node.target(*operands, **kwargs), layer.channels)
+            rounded = [
+                rows.rows(layer.axis, scheme).floats(weight, layer.axis)
+                for rows, weight in zip(found, weights, strict=True)
+            ]
+            got = _states(target(*layer.with_weights(operands, rounded), **kwargs))
+            noise.setdefault(scheme, LayerNoise()).add(right, got, layer.channels)
+
+
+def _states(output: Any) -> Any:
+    """What a layer gives; the states of all steps where a recurrent one gives the last ones, too."""
+    return output[0] if isinstance(output, tuple) else output
 
 
 def as_tuple(outputs: Any) -> tuple[Any, ...]:

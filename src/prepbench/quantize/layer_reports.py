@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import fx, nn
 
 from prepbench.document.model import Failure
 from prepbench.quantize.decide import Decisions
-from prepbench.quantize.layer_nodes import operators_of
+from prepbench.quantize.layer_nodes import LayerNode, operators_of
 from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import LayerReport
 from prepbench.settings import ExplainedLayer, is_within
+
+_IN_EACH_CALL = "ranges of activations are found in each call"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class LayerReporter:
             return LayerReport(layer.fqn, layer.type, parameters, rule=layer.rule, reason=reason)
         first = next(settings.candidates())
         only_weights = settings.prefer_weights_only_quantization
+        is_dynamic = not only_weights and self.plan.nodes[layer.fqn][0].is_recurrent
         assert isinstance(first.weights_num_bits, int)
         assert isinstance(first.weights_only_quantization_block_size, int)
         return LayerReport(
@@ -56,10 +60,10 @@ class LayerReporter:
             weights_bits=first.weights_num_bits,
             activations_bits=32 if only_weights else settings.activations_num_bits,
             rule=layer.rule,
-            reason=_why_weights_only(layer) if only_weights else "",
+            reason=_why_weights_only(layer, self.plan.nodes[layer.fqn][0]) if only_weights else "",
             block_size=first.weights_only_quantization_block_size if only_weights else 0,
-            observer="" if only_weights else settings.observer,
-            note=", ".join(text for text in (layer.note, self.notes.get(layer.fqn, "")) if text),
+            observer="" if only_weights or is_dynamic else settings.observer,
+            note=", ".join(filter(None, (layer.note, _IN_EACH_CALL if is_dynamic else "", self.notes.get(layer.fqn)))),
         )
 
     def _why_float(self, layer: ExplainedLayer) -> str:
@@ -79,9 +83,11 @@ class LayerReporter:
         return f"no int8 form of {', '.join(operators[:3])}"
 
 
-def _why_weights_only(layer: ExplainedLayer) -> str:
+def _why_weights_only(layer: ExplainedLayer, node: LayerNode) -> str:
     if layer.settings is not None and layer.settings.prefer_weights_only_quantization:
         return "weights only, by the settings"
+    if node.is_recurrent:
+        return "weights only: this target has no integer kernel for this recurrent layer with these bits"
     return "weights only: this target computes transposed convolutions in float"
 
 
@@ -97,8 +103,9 @@ def decided_report(row: LayerReport, observed: Observed, decisions: Decisions) -
         )  # fmt: skip
     layer, scheme = observed.plan.nodes[row.fqn][0], decisions.schemes[row.fqn]
     node = next(node for node in observed.graph.graph.nodes if node.name == layer.node.name)
-    weight, activation = (observer_of(observed.graph, node.args[i]) for i in (layer.weight_index, layer.input_index))
-    scales = weight.calculate_qparams()[0]
+    activation = observer_of(observed.graph, node.args[layer.input_index])
+    weights = [observer_of(observed.graph, operand) for operand in layer.weight_operands(node.args)]
+    scales = torch.cat([weight.calculate_qparams()[0].flatten() for weight in weights])
     notes = [text for text in (row.note, decisions.notes.get(row.fqn, "")) if text]
     return replace(
         row,

@@ -34,6 +34,10 @@ class Placement:
         single_channel_convs: whether the target's int8 convolutions are right for one input channel.
         transposed_convs: whether the weights of transposed convolutions are stored in integers, although they are
             computed in float; otherwise these layers stay in float.
+        recurrent: whether the weights of recurrent layers are stored in integers, although they are computed in float;
+            otherwise these layers stay in float.
+        recurrent_projections: whether so are those of LSTMs with projections.
+        dynamic_lstm: whether LSTMs have integer kernels, which find the range of what enters them in each call.
         fused: activation functions that one kernel computes together with the layer before.
         signed_activations: activations are int8 instead of uint8.
         symmetric_activations: activations have no zero point.
@@ -55,6 +59,9 @@ class Placement:
     lone_depthwise_convs: bool = True
     single_channel_convs: bool = True
     transposed_convs: bool = False
+    recurrent: bool = False
+    recurrent_projections: bool = False
+    dynamic_lstm: bool = False
     fused: frozenset[OpOverload] = field(default=ACTIVATIONS)
     signed_activations: bool = False
     symmetric_activations: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import fx
 
+from prepbench.quantize.dynamic_lstm import has_integer_kernel, has_projections
 from prepbench.quantize.layer_nodes import ADDITIONS, PRODUCTS, LayerNode, layer_nodes, parameter_of
 from prepbench.quantize.placement import Placement
 from prepbench.settings import QuantizationSettings
@@ -63,7 +64,22 @@ class Plan:
     @property
     def weights(self) -> dict[Edge, LayerNode]:
         """The layer of each weight that is quantized, by (user, source)."""
-        return {(layer.node.name, layer.weight.name): layer for nodes in self.nodes.values() for layer in nodes}
+        return {
+            (layer.node.name, weight.name): layer
+            for nodes in self.nodes.values()
+            for layer in nodes
+            for weight in layer.weights
+        }
+
+    @property
+    def dynamic(self) -> list[str]:
+        """The nodes of recurrent layers that find the range of what enters them in each call."""
+        return [
+            layer.node.name
+            for fqn, nodes in self.nodes.items()
+            for layer in nodes
+            if layer.is_recurrent and not self.settings[fqn].prefer_weights_only_quantization
+        ]
 
     def without(self, given_up: Collection[str]) -> Plan:
         """The plan when these layers stay in float."""
@@ -83,7 +99,7 @@ def make_plan(graph: fx.GraphModule, settings: Mapping[str, QuantizationSettings
     """
     plan = Plan(spare_bit=bool(placement.spare_bit))
     nodes = {layer.node: layer for layer in _planned_nodes(graph.graph, settings, placement)}
-    settings = _for_kernels(settings, nodes.values())
+    settings = _for_kernels(settings, nodes.values(), placement)
     ends: dict[fx.Node, LayerNode] = {}  # by the last node of each group whose activations are quantized
     for node in graph.graph.nodes:
         if node in nodes:
@@ -104,7 +120,7 @@ def _planned_nodes(
     graph: fx.Graph, settings: Mapping[str, QuantizationSettings], placement: Placement
 ) -> list[LayerNode]:
     """The nodes of layers; of tables that a layer shares only where they are looked up in its integers."""
-    nodes = layer_nodes(graph, settings, lookups=True)
+    nodes = layer_nodes(graph, settings, lookups=True, recurrent=True)
     multiplying = {layer.fqn for layer in nodes if not layer.is_lookup}
     shared = {layer.node for layer in nodes if layer.is_lookup and layer.fqn in multiplying}
     return [
@@ -115,15 +131,22 @@ def _planned_nodes(
 
 
 def _for_kernels(
-    settings: Mapping[str, QuantizationSettings], nodes: Iterable[LayerNode]
+    settings: Mapping[str, QuantizationSettings], nodes: Iterable[LayerNode], placement: Placement
 ) -> dict[str, QuantizationSettings]:
-    """The settings, with activations in float where no target has integer kernels."""
-    transposed = {layer.fqn for layer in nodes if layer.is_transposed}
+    """The settings, with activations in float where there are no integer kernels."""
+    in_float = {layer.fqn for layer in nodes if not _has_kernel(layer, settings[layer.fqn], placement)}
     weights_only = {"prefer_weights_only_quantization": True, "weights_only_quantization_block_size": 0}
     return {
-        fqn: replace(one, **(weights_only if fqn in transposed else {}))  # type: ignore[arg-type]
+        fqn: replace(one, **(weights_only if fqn in in_float else {}))  # type: ignore[arg-type]
         for fqn, one in settings.items()
     }
+
+
+def _has_kernel(layer: LayerNode, settings: QuantizationSettings, placement: Placement) -> bool:
+    if layer.is_recurrent and not settings.prefer_weights_only_quantization:
+        bits = {settings.activations_num_bits, *(one.weights_num_bits for one in settings.candidates())}
+        return placement.dynamic_lstm and has_integer_kernel(layer) and bits == {8}
+    return not layer.is_transposed
 
 
 def _plan_layer(
@@ -131,7 +154,7 @@ def _plan_layer(
 ) -> None:
     plan.nodes.setdefault(layer.fqn, []).append(layer)
     plan.settings[layer.fqn] = settings
-    if settings.prefer_weights_only_quantization:
+    if settings.prefer_weights_only_quantization or layer.is_recurrent:
         return
     end = layer.end(placement.fused)
     ends[end] = layer
@@ -202,6 +225,10 @@ def _refusal(
         return "this target looks embeddings up in float"
     if layer.is_transposed and not placement.transposed_convs:
         return "no int8 form of transposed convolutions for this target"
+    if layer.is_recurrent and not placement.recurrent:
+        return "no integer form of recurrent layers for this target"
+    if layer.is_recurrent and has_projections(layer) and not placement.recurrent_projections:
+        return "no integer form of LSTMs with projections for this target"
     if settings[layer.fqn].prefer_weights_only_quantization or not layer.is_convolution:
         return ""
     channels = layer.input.meta["val"].shape[layer.weight.meta["val"].ndim * -1 + 1]

@@ -15,6 +15,7 @@ from prepbench.errors import CaptureError
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.base import Lowering, Runtime, Target
 from prepbench.targets.partitioned_runtime import FALLBACK, Partition, PartitionedRuntime
+from prepbench.targets.state import check_kept_state
 
 Program = torch.export.ExportedProgram
 
@@ -48,7 +49,7 @@ def lower_partitioned(
         fallback: nodes of ``lowering.program`` that PyTorch must run.
 
     Raises:
-        TargetError: the target cannot lower one of its partitions.
+        TargetError: the target cannot lower one of its partitions, or the model keeps state from call to call.
         CaptureError: a dynamic size became static where the graph was cut.
     """
     program = lowering.program
@@ -58,6 +59,7 @@ def lower_partitioned(
     inputs = [node.name for node in module.graph.find_nodes(op="placeholder")]
     (output,) = module.graph.find_nodes(op="output")
     outputs = [node.name if isinstance(node, fx.Node) else "" for node in output.args[0]]
+    check_kept_state(program)  # the parts of the graph have buffers of their own
     values: dict[str, Any] = dict(zip(inputs, program.example_inputs[0], strict=True))
     partitions = []
     # a target's partition gives tensors; what the model returns as a number, PyTorch computes

@@ -110,6 +110,10 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
+# operator -> index of its weights
+RECURRENT = {torch.ops.prepbench.lstm_layer.default: 3, torch.ops.prepbench.recurrent_layer.default: 2}
+
+
 def has_recurrent_layers(program: torch.export.ExportedProgram) -> bool:
     """Whether a program has one of the operators of this file."""
     return any(_is_recurrent(node) for node in program.graph.nodes)
@@ -120,8 +124,20 @@ def has_lengths(node: torch.fx.Node) -> bool:
     return _is_recurrent(node) and len(node.args) > 4 and node.args[4] is not None
 
 
+def matrices(count: int, directions: int) -> list[int]:
+    """Which of the ``count`` weights of one of these operators are matrices.
+
+    Example:
+        >>> matrices(8, 2)
+        [0, 1, 4, 5]
+    """
+    each = count // directions
+    own = [0, 1, *([each - 1] if each % 2 else [])]
+    return [direction * each + place for direction in range(directions) for place in own]
+
+
 def _is_recurrent(node: torch.fx.Node) -> bool:
-    return node.target in (torch.ops.prepbench.lstm_layer.default, torch.ops.prepbench.recurrent_layer.default)
+    return node.target in RECURRENT
 
 
 class RecurrentLayers(TorchFunctionMode):

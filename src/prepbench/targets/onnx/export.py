@@ -24,6 +24,7 @@ from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
 from prepbench.targets.onnx.finish import forget_origin, type_by_zero_point, write_dropout_out
 from prepbench.targets.onnx.merge import merge_tables
+from prepbench.targets.onnx.recurrent_weights import pack_recurrent_weights
 from prepbench.targets.onnx.translations import OPSET, translations
 from prepbench.targets.onnx.weights import pack_weights, remove_unused_initializers
 
@@ -60,6 +61,7 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change]) -> 
     _name_outputs(model, lowering.output_names)
     _name_dimensions(model, lowering.dimension_names)
     merge_tables(model)
+    pack_recurrent_weights(model)
     pack_weights(model)
     type_by_zero_point(model)
     write_dropout_out(model)

@@ -8,18 +8,27 @@ from typing import Any
 # where ONNX has each of torch's gates
 _LSTM = (0, 3, 1, 2)
 _GRU = (1, 0, 2)
+# those that an LSTM has anyway; only one that computes in integers names them
+DYNAMIC_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 _ACTIVATIONS = {"rnn_tanh": "Tanh", "rnn_relu": "Relu"}
 
 
-def lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = None) -> Any:
+def dynamic_lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = None) -> Any:
+    """``prepbench::dynamic_lstm_layer``, as an LSTM that ``pack_recurrent_weights`` recognises by its activations."""
+    return lstm_layer(x, h, c, weights, lengths, dynamic=True)
+
+
+def lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = None, *, dynamic: bool = False) -> Any:
     """``prepbench::lstm_layer``."""
-    onnx = _operators()
     size, directions = c.shape[2], h.shape[0]
     if len(weights) // directions in (3, 5):
         return _projected(x, h, c, weights, _integers(lengths))
     operands = (x, *_weights(weights, directions, _LSTM), _integers(lengths), h, c)
-    y, h_last, c_last = onnx.LSTM(*operands, hidden_size=size, direction=_direction(directions))
-    return _steps(y), h_last, c_last
+    settings: dict[str, Any] = {"hidden_size": size, "direction": _direction(directions)}
+    if dynamic:
+        settings["activations"] = [*DYNAMIC_ACTIVATIONS] * directions
+    y, h_last, c_last = _operators().LSTM(*operands, **settings)
+    return _steps(y, directions * size), h_last, c_last
 
 
 def recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str, lengths: Any = None) -> Any:
@@ -33,7 +42,7 @@ def recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str, lengths: 
     else:
         operands = (x, *_weights(weights, directions, (0,)), _integers(lengths), h)
         y, h_last = onnx.RNN(*operands, activations=[_ACTIVATIONS[kind]] * directions, **settings)
-    return _steps(y), h_last
+    return _steps(y, directions * h.shape[2]), h_last
 
 
 def _projected(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any) -> Any:
@@ -114,7 +123,7 @@ def _ordered(weight: Any, gates: Sequence[int]) -> Any:
     return onnx.Concat(*(parts[gate] for gate in gates), axis=0)
 
 
-def _steps(y: Any) -> Any:
-    """From (length, directions, batch, size) to (length, batch, directions * size)."""
+def _steps(y: Any, columns: int) -> Any:
+    """From (length, directions, batch, size) to (length, batch, columns); any of the first may be 0."""
     onnx = _operators()
-    return onnx.Reshape(onnx.Transpose(y, perm=[0, 2, 1, 3]), onnx.Constant(value_ints=[0, 0, -1]))
+    return onnx.Reshape(onnx.Transpose(y, perm=[0, 2, 1, 3]), onnx.Constant(value_ints=[0, 0, columns]))

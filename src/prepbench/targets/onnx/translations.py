@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 import prepbench.capture.sizes.recurrent
-import prepbench.quantize.blocks  # noqa: F401 (these two define the operators)
-from prepbench.targets.onnx.recurrent import lstm_layer, recurrent_layer
+import prepbench.quantize.blocks
+import prepbench.quantize.dynamic_lstm  # noqa: F401 (these three define the operators)
+from prepbench.targets.onnx.recurrent import dynamic_lstm_layer, lstm_layer, recurrent_layer
 from prepbench.targets.onnx.sorting import argsort, sort, stable_argsort, stable_sort
 
 # the first version with integers of 4 and 16 bits and with scales for blocks
@@ -21,6 +22,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     return {
         torch.ops.prepbench.dequantize_blocks.default: _dequantize_blocks,
         torch.ops.prepbench.lstm_layer.default: lstm_layer,
+        torch.ops.prepbench.dynamic_lstm_layer.default: dynamic_lstm_layer,
         torch.ops.prepbench.recurrent_layer.default: recurrent_layer,
         torch.ops.aten.sort.default: sort,
         torch.ops.aten.sort.stable: stable_sort,

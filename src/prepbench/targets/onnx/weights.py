@@ -51,6 +51,13 @@ def constant_of(value: Any) -> Any:
     return None if value is None or value.const_value is None else value.const_value.numpy()
 
 
+def remove_unused_nodes(model: Any) -> None:
+    """Remove the nodes whose results nothing reads, in place."""
+    for node in reversed(list(model.graph)):
+        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+            model.graph.remove(node, safe=True)
+
+
 def remove_unused_initializers(model: Any) -> None:
     """Remove the initializers that nothing reads, in place."""
     for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:

@@ -22,6 +22,7 @@ from prepbench.targets.onnx.renamed import rename_ends
 from prepbench.targets.onnx.saved import check_saved
 from prepbench.targets.onnx.tables import look_up_integers
 from prepbench.targets.onnx.target import OnnxTarget
+from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
 
 
 class OnnxRuntime(Runtime):
@@ -132,10 +133,13 @@ class OnnxRuntimeTarget(OnnxTarget):
         conv_additions=True,
         lone_depthwise_convs=False,
         transposed_convs=True,
+        recurrent=True,
+        recurrent_projections=True,
+        dynamic_lstm=True,
         tables=True,
         spare_bit=spare_bit_here(),
     )
-    changes = (*OnnxTarget.changes, look_up_integers)
+    changes = (*OnnxTarget.changes, look_up_integers, fill_empty_batches)
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, OnnxRuntimeDeployment)

@@ -111,6 +111,7 @@ class OpenVinoTarget(OnnxTarget):
         middle_zero_points=True,
         activations_bits=(8,),
         transposed_convs=True,
+        recurrent=True,
         tables=True,
         spare_bit=spare_bit_here(),
     )

@@ -1,0 +1,125 @@
+"""LSTM in integers, as ``DynamicQuantizeLSTM`` of ONNX Runtime computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.quantize.layer_nodes import LayerNode
+
+_FLOAT = torch.ops.prepbench.lstm_layer.default
+
+
+@torch.library.custom_op("prepbench::dynamic_lstm_layer", mutates_args=())
+def dynamic_lstm_layer(
+    x: torch.Tensor,
+    h: torch.Tensor,
+    c: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    lengths: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``prepbench::lstm_layer`` where the inputs, and the states of each step, are rounded to 8 bits in each call.
+
+    Args:
+        x: as there.
+        h: as there.
+        c: as there.
+        weights: as there, without projections.
+        lengths: as there.
+    """
+    each = len(weights) // len(h)
+    found = [
+        _direction(x, h[place], c[place], weights[place * each : (place + 1) * each], lengths, backwards=bool(place))
+        for place in range(len(h))
+    ]
+    y, h_last, c_last = zip(*found, strict=True)
+    return torch.cat(y, 2), torch.stack(h_last), torch.stack(c_last)
+
+
+@dynamic_lstm_layer.register_fake
+def _(
+    x: torch.Tensor,
+    h: torch.Tensor,
+    c: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    lengths: torch.Tensor | None = None,
+) -> Any:
+    return x.new_empty((x.shape[0], x.shape[1], h.shape[0] * h.shape[2])), torch.empty_like(h), torch.empty_like(c)
+
+
+OPERATOR = torch.ops.prepbench.dynamic_lstm_layer.default
+
+
+def has_integer_kernel(layer: LayerNode) -> bool:
+    """Whether a layer's node has this form: an LSTM without projections."""
+    return layer.node.target is _FLOAT and not has_projections(layer)
+
+
+def has_projections(layer: LayerNode) -> bool:
+    """Whether a recurrent layer projects its states."""
+    return len(layer.weights) > 2 * int(layer.node.meta["val"][1].shape[0])
+
+
+def use_integers(graph: fx.GraphModule, names: Sequence[str]) -> None:
+    """Let the LSTM nodes of these names compute in integers, in place."""
+    _exchange(graph, dict.fromkeys(names, OPERATOR))
+
+
+@contextmanager
+def in_integers(graph: fx.GraphModule, names: Sequence[str]) -> Iterator[None]:
+    """A block in which the LSTM nodes of these names compute in integers."""
+    use_integers(graph, names)
+    try:
+        yield
+    finally:
+        _exchange(graph, dict.fromkeys(names, _FLOAT))
+
+
+def _exchange(graph: fx.GraphModule, targets: Mapping[str, Any]) -> None:
+    if targets:
+        for node in graph.graph.nodes:
+            node.target = targets.get(node.name, node.target)
+        graph.recompile()
+
+
+def _direction(
+    x: torch.Tensor,
+    h: torch.Tensor,
+    c: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    lengths: torch.Tensor | None,
+    *,
+    backwards: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The states of all steps, and the last two, of one direction."""
+    at_input, at_state, *biases = weights
+    gates = _rounded(x) @ at_input.t()
+    for bias in biases:
+        gates = gates + bias
+    steps = range(len(x))
+    found: list[torch.Tensor] = [h] * len(x)
+    for step in reversed(steps) if backwards else steps:
+        i, f, g, o = (gates[step] + _rounded(h) @ at_state.t()).chunk(4, 1)
+        after_c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        after_h = o.sigmoid() * after_c.tanh()
+        if lengths is None:
+            h, c, found[step] = after_h, after_c, after_h
+        else:
+            inside = (lengths > step).to(h.device).unsqueeze(1)
+            h, c = torch.where(inside, after_h, h), torch.where(inside, after_c, c)
+            found[step] = torch.where(inside, after_h, 0.0)
+    return torch.stack(found) if found else h.new_empty((0, *h.shape)), h.clone(), c.clone()
+
+
+def _rounded(x: torch.Tensor) -> torch.Tensor:
+    """What 256 integers between the smallest and the largest value, and 0, stand for."""
+    if not x.numel():
+        return x
+    low, high = (value.clamp(max=0) if i == 0 else value.clamp(min=0) for i, value in enumerate(torch.aminmax(x)))
+    scale = ((high - low) / 255).clamp(min=torch.finfo(torch.float32).tiny)
+    zero_point = (-low / scale).round().clamp(0, 255).to(torch.int32)
+    return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, 255)
