@@ -111,7 +111,7 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # operator -> index of its weights
-RECURRENT = {torch.ops.prepbench.lstm_layer.default: 3, torch.ops.prepbench.recurrent_layer.default: 2}
+RECURRENT: dict[Any, int] = {torch.ops.prepbench.lstm_layer.default: 3, torch.ops.prepbench.recurrent_layer.default: 2}
 
 
 def has_recurrent_layers(program: torch.export.ExportedProgram) -> bool:

@@ -76,13 +76,13 @@ def _evaluated(value: Any) -> _Weight:
         return None
     if node.op_type == "DequantizeLinear":
         return _from_quantized(node)
-    operands = [_evaluated(operand) for operand in node.inputs]
+    operands: list[Any] = [_evaluated(operand) for operand in node.inputs]
     if any(operand is None for operand in operands):
         return None
     if node.op_type == "Concat":
         return _concatenated(operands, node.attributes.get_int("axis"))
     if node.op_type == "MatMul" and not any(isinstance(operand, _Integers) for operand in operands):
-        return np.matmul(*operands)
+        return np.asarray(np.matmul(operands[0], operands[1]))
     if node.op_type == "Unsqueeze":
         axes = tuple(int(axis) for axis in operands[1])
         return _moved(operands[0], lambda array: np.expand_dims(array, axes))
@@ -192,7 +192,7 @@ def _dequantize_at_load(model: Any, node: Any) -> None:
 def _constant(model: Any, made: dict[bytes, Any], name: str, array: Array) -> Any:
     """An initializer, the same for equal arrays."""
     array = np.ascontiguousarray(array)
-    if array.dtype == np.int8 and array.size and -8 <= array.min() and array.max() <= 7 and "integers" in name:
+    if array.dtype == np.int8 and array.size and array.min() >= -8 and array.max() <= 7 and "integers" in name:
         import ml_dtypes
 
         array = array.astype(ml_dtypes.int4)
