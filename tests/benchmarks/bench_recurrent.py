@@ -1,10 +1,10 @@
 """How fast recurrent layers over sequences of dynamic length are, beside ONNX Runtime on torch's own conversion.
 
 A tagger of each kind, in both directions, over 64 steps; the traced samples have others. The peer is torch's exporter
-that follows calls (``dynamo=False``), which writes such layers as one operator of ONNX, too. One process per candidate,
-turns taken in rounds. A call takes few milliseconds and waits for threads on all cores, so that other programs double
-its time in one round and leave it alone in the next: the times and ratios are those of the fastest turns, and the median
-over the rounds stands behind them.
+that follows calls (``dynamo=False``), which writes such layers as one operator of ONNX, too. One process per
+candidate, turns taken in rounds. A call takes few milliseconds and waits for threads on all cores, so that other
+programs double its time in one round and leave it alone in the next: the times and ratios are those of the fastest
+turns, and the median over the rounds stands behind them.
 
 ``python -m tests.benchmarks.bench_recurrent [--kinds lstm gru]`` runs a part of it.
 """
