@@ -18,6 +18,7 @@ from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.running.tracing import tracing
 from prepbench.storage import folder_beside, move_file, temporary_space, typed_errors
 from prepbench.targets import Lowering, Runtime, target_named
+from prepbench.targets.onnx.saved import put_weights_inside
 from prepbench.targets.onnx.target import write_onnx
 
 
@@ -75,6 +76,7 @@ def _from_saved(folder: Path, names: ExportNames, runtime: Runtime, target: str)
         )
     for file in extra:
         file.unlink() if file.is_file() else shutil.rmtree(file)
+    put_weights_inside(folder / "model.onnx")
 
 
 def _renamed(source: Lowering, names: ExportNames) -> Lowering:

@@ -32,17 +32,21 @@ FILE = "model.onnx"
 # metadata: a shape that each input can have
 EXAMPLE_SHAPES = "prepbench.example_shapes"
 
+# bytes of weights from which on they are written beside the graph
+_LARGE = 2**26
+
 # takes an ``onnx_ir.Model`` and changes it in place
 Change = Callable[[Any], None]
 
 
-def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change]) -> Path:
-    """Write ``folder/model.onnx``.
+def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change], *, one_file: bool = False) -> Path:
+    """Write ``folder/model.onnx``, and large weights beside it, one after the other.
 
     Args:
         lowering: the program and its names; the program is not changed.
         folder: an existing folder.
         changes: what a runtime wants changed in the ONNX graph.
+        one_file: put weights into the file as long as it can hold them (2 GB), which takes memory for three copies.
 
     The file's metadata has an entry ``prepbench.inputs`` with a line for each input of the program: the name of the
     input of the file, or nothing where the input is a constant.
@@ -73,8 +77,13 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change]) -> 
     model.metadata_props[EXAMPLE_SHAPES] = json.dumps(_example_shapes(lowering.program, used))
     path = folder / FILE
     with _quiet():
-        onnx_program.save(str(path))
+        onnx_program.save(str(path), external_data=None if one_file else _is_large(model) or None)
     return path
+
+
+def _is_large(model: Any) -> bool:
+    size: int = sum(value.const_value.nbytes for value in model.graph.initializers.values())
+    return size > _LARGE
 
 
 def _convert(lowering: Lowering) -> Any:

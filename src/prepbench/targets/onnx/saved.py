@@ -1,10 +1,13 @@
-"""Checks of an ONNX file from somebody else, before a runtime reads it."""
+"""ONNX files that were saved: checks before a runtime reads one from somebody else, and weights that lie beside it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from prepbench.errors import ArtifactError, sentence
+
+# bytes of one protobuf message
+_LIMIT = 2**31 - 2**20
 
 
 def check_saved(file: Path) -> None:
@@ -17,3 +20,15 @@ def check_saved(file: Path) -> None:
         raise ArtifactError(
             f"{file} is no valid ONNX: {sentence(error)} Copy the folder again, or compile and save the model again."
         ) from error
+
+
+def put_weights_inside(file: Path) -> None:
+    """Make one file of a graph and the weights beside it, in place, where one file can hold them (2 GB)."""
+    import onnx
+
+    beside = [path for path in file.parent.glob(f"{file.name}*") if path != file]
+    if not beside or sum(path.stat().st_size for path in (file, *beside)) >= _LIMIT:
+        return
+    onnx.save(onnx.load(str(file)), str(file))
+    for path in beside:
+        path.unlink()

@@ -51,7 +51,8 @@ def write_onnx(target: Target, lowering: Lowering, folder: Path) -> Path:
     """
     program = computed_in_float32(lowering.program, _types_to_replace(lowering.program))
     lowering = replace(lowering, program=program)
-    return export_onnx(lowering, folder, target.changes if isinstance(target, OnnxTarget) else OnnxTarget.changes)
+    changes = target.changes if isinstance(target, OnnxTarget) else OnnxTarget.changes
+    return export_onnx(lowering, folder, changes, one_file=True)
 
 
 def _types_to_replace(program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
