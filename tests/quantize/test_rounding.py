@@ -6,11 +6,15 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
-from prepbench.quantize import gptq, parts
+from prepbench.inputs import Sample
+from prepbench.quantize import Placement, calibrate, gptq, input_moments, insert_observers, parts
+from prepbench.quantize.observed_graph import all_observers
 from prepbench.quantize.rounding import quantized_rows
 from prepbench.quantize.rows import InputMoments, PackedRows, QuantizedRows
 from prepbench.quantize.weights import WeightScheme
+from prepbench.settings import QuantizationSettings, explain_settings
 
 FOUR_BITS = WeightScheme(4, block_size=16, least_error=True)
 
@@ -134,3 +138,57 @@ def test_packed_rows_are_the_rows_in_as_few_bytes(bits: int, symmetric: bool, co
     assert unpacked.integers.dtype == torch.int8
     for name in ("integers", "scale", "zero_point"):
         assert torch.equal(getattr(unpacked, name), getattr(rows, name))
+
+
+class Growing(nn.Module):
+    """A layer that is called twice, and one whose inputs have another size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.up, self.down = nn.Linear(32, 32), nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.up(self.twice(self.twice(x).relu())).relu())
+
+
+def rounded(model: nn.Module, runs: list[str]) -> list[torch.Tensor]:
+    """The integers of a model's weights with GPTQ; ``runs`` gets the name of each layer that runs."""
+    samples = [Sample((noise(4, 32, seed=seed),), {}, seed) for seed in range(3)]
+    program = torch.export.export(model, samples[0].args, dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    settings = QuantizationSettings(
+        weights_num_bits=4, weights_algorithm="gptq", prefer_weights_only_quantization=True,
+        weights_only_quantization_block_size=32,
+    )  # fmt: skip
+    observed = insert_observers(program, model, explain_settings(model, settings), Placement())
+    real = torch.fx.Interpreter.call_function
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            torch.fx.Interpreter,
+            "call_function",
+            lambda self, target, args, kwargs: runs.append(str(target)) or real(self, target, args, kwargs),
+        )
+        calibrated = calibrate(observed, samples)
+    return [one.rows().integers for one in all_observers(calibrated.graph) if hasattr(one, "found")]
+
+
+def test_samples_run_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, once, often = Growing().eval(), list[str](), list[str]()
+    found = rounded(model, once)
+    # all that is needed in front of the last layer, once for each sample
+    assert once.count("aten.linear.default") == 3 * 3
+    monkeypatch.setattr(input_moments, "can_run_in_step", lambda graph: False)
+    monkeypatch.setattr(input_moments, "_MEMORY", 1)
+    for one, other in zip(found, rounded(model, often), strict=True):
+        assert torch.equal(one, other)
+    assert len(often) > 2 * len(once)
+
+
+def test_where_samples_keep_too_much_the_rest_is_rounded_in_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, runs = Growing().eval(), list[str]()
+    found = rounded(model, [])
+    monkeypatch.setattr(input_moments, "_MEMORY", 1)
+    for one, other in zip(found, rounded(model, runs), strict=True):
+        assert torch.equal(one, other)
+    assert runs.count("aten.linear.default") > 3 * 4

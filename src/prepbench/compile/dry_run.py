@@ -8,6 +8,7 @@ import torch
 
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES
 from prepbench.compile.lowering import operator_places
+from prepbench.compile.memory import memory_needed
 from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
@@ -23,7 +24,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     Where a layer has several candidates, the plan says so and counts the smallest one, because only calibration can
     choose. A layer that falls below the floor when it is measured is still shown as quantized.
     """
-    captured, as_captured = task.captured, _bytes(task.program)
+    captured, as_captured, needed = task.captured, _bytes(task.program), memory_needed(task)
     task = task.in_types_of_target()
     layers: tuple[LayerReport, ...] = ()
     problem = ""
@@ -52,6 +53,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
         estimated_bytes=total + computed - as_captured - sum(map(_saved, layers)),
         unsupported=tuple(unsupported),
         problem=problem,
+        remarks=(f"compiling takes at least {needed / 1e6:.2f} MB of memory beyond the model",),
     )
 
 

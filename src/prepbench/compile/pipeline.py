@@ -35,6 +35,7 @@ from prepbench.compile.dry_run import planned
 from prepbench.compile.kept_stages import KeptCapture, KeptStages
 from prepbench.compile.leaves.model_leaves import ModelLeaves
 from prepbench.compile.lowering import lower, lowering_of
+from prepbench.compile.memory import check_memory
 from prepbench.compile.quantize_program import Quantized, quantize
 from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
@@ -138,7 +139,8 @@ def compile_model(
 
     Raises:
         SettingsError: a needed argument is missing (a ``ValueError``), a key matches no layer, nothing would be
-            quantized, the target does not support the bits, an unknown option.
+            quantized, the target does not support the bits, an unknown option; or too little memory is available,
+            with what would fit.
         InputError: the samples do not fit the model or each other.
         CalibrationError: a sample holds NaN, or values become NaN or infinite on it.
         CaptureError: the model cannot be captured as one graph (``fullgraph=True``); every failing module is listed.
@@ -298,6 +300,7 @@ def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
     if task.fullgraph:
         target.check_leaves(captured.leaves)
     leaves = _leaves(task)  # with the model's state before anything runs it
+    check_memory(task)
     task = task.in_types_of_target()
     quantized = None if task.layer_settings is None else quantize(task, timer, kept)
     program = task.program if quantized is None else quantized.program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -83,10 +83,14 @@ class CompileTask:
         if self.layer_settings is None:
             program = computed_in_float32(self.program, self.target.types_to_replace(self.program))
         else:
-            changes_weights = self.options.smooth_quant or self.options.cross_layer_equalization
-            weights = () if changes_weights else weights_to_cast(self.program)
-            program = computed_in_float32(self.program, HALF_TYPES, weights)
+            program = computed_in_float32(self.program, HALF_TYPES, self.weights_cast_later)
         return replace(self, program=program)
+
+    @property
+    def weights_cast_later(self) -> Collection[str]:
+        """Placeholders of weights in half precision that stay so until their layers are quantized."""
+        changes_weights = self.options.smooth_quant or self.options.cross_layer_equalization
+        return () if changes_weights or self.layer_settings is None else weights_to_cast(self.program)
 
 
 def flatten(captured: Captured, call_spec: CallSpec) -> torch.export.ExportedProgram:

@@ -6,23 +6,29 @@ from prepbench.quantize.choose import choose_weight_schemes as choose_weight_sch
 from prepbench.quantize.conversion import convert as convert
 from prepbench.quantize.floors import Score as Score
 from prepbench.quantize.half_weights import weights_to_cast as weights_to_cast
+from prepbench.quantize.input_moments import products_bytes as products_bytes
 from prepbench.quantize.insert import insert_observers as insert_observers
 from prepbench.quantize.observed import Observed as Observed
 from prepbench.quantize.placement import Placement as Placement
 from prepbench.quantize.placement import spare_bit_here as spare_bit_here
 from prepbench.quantize.report import LayerReport as LayerReport
+from prepbench.quantize.rounding import NEEDS_MOMENTS as NEEDS_MOMENTS
 from prepbench.quantize.statistics import Statistics as Statistics
+from prepbench.quantize.weights import WeightScheme as WeightScheme
 
 __all__ = [
+    "NEEDS_MOMENTS",
     "LayerReport",
     "Observed",
     "Placement",
     "Score",
     "Statistics",
+    "WeightScheme",
     "calibrate",
     "check_calibration",
     "choose_weight_schemes",
     "convert",
     "insert_observers",
+    "products_bytes",
     "weights_to_cast",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,41 +11,68 @@ from torch import fx
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize.fitting import fitting_schemes
+from prepbench.quantize.in_step import can_run_in_step, run_in_step
 from prepbench.quantize.observed_graph import observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.rounding import NEEDS_MOMENTS
 from prepbench.quantize.rows import InputMoments
 from prepbench.quantize.weights import WeightScheme
 
-# bytes of products of inputs that are kept at a time; more weights are rounded in further passes over the samples
+# bytes of results, or of products of inputs, that are kept at a time
 _MEMORY = 2**29
 _STAGE = "round weights"
+
+
+def products_bytes(weights: Iterable[torch.Tensor]) -> int:
+    """Bytes of the products of inputs that are needed at a time, for matrices with output channels first."""
+    return max((4 * weight.shape[1] ** 2 for weight in weights if weight.ndim == 2), default=0)
 
 
 def round_by_inputs(graph: fx.GraphModule, plan: Plan, samples: Sequence[Sample], progress: ProgressCallback) -> None:
     """Find the integers of weights whose algorithm looks at their inputs, for all candidates of their layers.
 
+    Samples run side by side, so that the products of one layer are complete, and forgotten, before the next layer runs.
+    Where that would keep too many results of samples, or the graph writes to tensors, all of it runs once for every
+    :data:`_MEMORY` bytes of products.
+
     Args:
         graph: observed, its observers in the mode ``"pass"`` and with their weights read.
         plan: its layers.
-        samples: calls of the graph, each run once for every :data:`_MEMORY` bytes of products.
-        progress: called after each pass and each weight; may raise to cancel.
+        samples: calls of the graph.
+        progress: called after each sample and each weight; may raise to cancel.
     """
-    wanted = _wanted(graph, plan)
-    passes = _passes(wanted)
-    done = 0
-    if wanted:
-        progress(Progress(_STAGE, 0, len(wanted)))
-    for part in passes:
+    left = _wanted(graph, plan)
+    count = len(left)
+
+    def report() -> None:
+        progress(Progress(_STAGE, count - len(left), count))
+
+    if left:
+        report()
+    if left and can_run_in_step(graph):
+        found: dict[str, InputMoments] = {}
+        seen: set[str] = set()
+        sources = {source for weight in left for source in weight.sources}
+        for name, values in run_in_step(graph, samples, sources, _MEMORY):
+            seen.add(name)
+            for value in values:
+                _add(found, name, value)
+            for weight in [weight for weight in left if weight.sources.keys() <= seen]:
+                weight.round(found)
+                left.remove(weight)
+                report()
+            needed = {source for weight in left for source in weight.sources}
+            found = {source: one for source, one in found.items() if source in needed}
+    for part in _passes(left):
         collector = _Collector(graph, {source for weight in part for source in weight.sources})
         with torch.no_grad():
             for sample in samples:
                 collector.run(*sample.args)
-                progress(Progress(_STAGE, done, len(wanted)))
+                report()
         for weight in part:
             weight.round(collector.found)
-            done += 1
-            progress(Progress(_STAGE, done, len(wanted)))
+            left.remove(weight)
+            report()
 
 
 class _Weight:
@@ -116,12 +143,18 @@ class _Collector(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         output = super().run_node(n)
-        if n.name in self._names and isinstance(output, torch.Tensor) and output.numel():
-            rows = output.detach().reshape(-1, output.shape[-1]).float()
-            before = self.found.get(n.name)
-            if before is None:
-                self.found[n.name] = InputMoments(rows.t() @ rows, len(rows))
-            else:
-                before.products.addmm_(rows.t(), rows)
-                self.found[n.name] = InputMoments(before.products, before.count + len(rows))
+        if n.name in self._names:
+            _add(self.found, n.name, output)
         return output
+
+
+def _add(found: dict[str, InputMoments], name: str, value: Any) -> None:
+    """Add the products of what a node gave."""
+    if isinstance(value, torch.Tensor) and value.numel():
+        rows = value.detach().reshape(-1, value.shape[-1]).float()
+        before = found.get(name)
+        if before is None:
+            found[name] = InputMoments(rows.t() @ rows, len(rows))
+        else:
+            before.products.addmm_(rows.t(), rows)
+            found[name] = InputMoments(before.products, before.count + len(rows))
