@@ -30,7 +30,10 @@ async function bundle(entry, format, engine = "") {
 }
 
 async function styles(name) {
-  const more = { diagram: ["generated/colours", "style/diagram"], bench: ["style/bench", "style/bench-steps"] };
+  const more = {
+    diagram: ["generated/colours", "style/diagram"],
+    bench: ["style/bench", "style/bench-steps", "style/bench-written"],
+  };
   const parts = ["generated/controls", ...more[name]];
   const sheets = await Promise.all(parts.map((part) => readFile(here(`src/${part}.css`), "utf8")));
   const result = await build({

@@ -4,7 +4,14 @@ import { globToRegExp, readQuery, widen } from "../src/bench/filters";
 import { Marked } from "../src/bench/marked";
 import { type Asked, patternOf, Rows, type TableData } from "../src/bench/rows";
 
-const DECISION = { rule: "global", activations: "8", weights_only: "false", block: "0", observer: "minmax" };
+const DECISION = {
+  rule: "global",
+  activations: "8",
+  weights_only: "false",
+  block: "0",
+  observer: "minmax",
+  algorithm: "auto",
+};
 const ALL: Asked = { text: "", type: "", status: "all", sort: "", down: false, grouped: false, open: new Set() };
 
 function network(blocks: number): TableData {

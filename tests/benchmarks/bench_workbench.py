@@ -55,7 +55,7 @@ CLICKS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("select a layer", {"action": "select", "fqn": "2.k"}),
     ("undo", {"action": "undo"}),
     ("redo", {"action": "redo"}),
-    ("a dim dynamic", {"action": "set_axis", "path": "input", "dim": 1, "dynamic": True}),
+    ("a dim dynamic", {"action": "set_axis", "path": ["input"], "dim": 1, "dynamic": True}),
 )
 
 

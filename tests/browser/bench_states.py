@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-from tests.browser.fake_bench import after_run, failure, open_bench, run, traits, turn_to
+from tests.browser.fake_bench import after_run, failure, generated, open_bench, run, traits, turn_to, writing
 
 _RUNNING = {
     "running": True, "stage": "calibrating", "done": 3, "total": 8, "fraction": 0.4, "elapsed_s": 12.0,
@@ -117,6 +117,7 @@ STATES = (
     State("run, ready", "run", act=_unfold_all),
     State("run, running", "run", _RUNNING, _unfold_all),
     State("run, queued", "run", {**_RUNNING, "is_queued": False, "turn": "1 of 3", "queue": _QUEUE}),
+    State("run, writing", "run", {**_RUNNING, "stage": "generate · int4 weights", **writing()}),
     State("run, cancelling", "run", {**_RUNNING, "cancelling": True}),
     State("run, failed", "run", {"message": _ERROR}),
     State("run, done", "run", _after(elapsed_s=40.0)),
@@ -126,6 +127,7 @@ STATES = (
     State("results, stale", "results", _after(shown_run="r0", staleness=[{"texts": [_STALE]}], stale_of=[0] * 6)),
     State("results, a failed run", "results", _after(shown_run="r4")),
     State("results, compared", "results", _after(difference=_DIFFERENCE)),
+    State("results, generated", "results", generated(traits())),
     State("results, one run", "results", _after(runs=[run(1)], stale_of=[0])),
     State("code", "results", act=_press("Code")),
 )

@@ -77,7 +77,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
     parts = ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "gate_proj", "down_proj"]
     names = [f"layers.{block}.{part}" for block in range(blocks) for part in parts] + ["lm_head"]
     layers = [{"fqn": fqn, "type": "Linear", "parameters": (at * 7919) % 65536 + 64} for at, fqn in enumerate(names)]
-    shared = {"weights_only": "false", "block": "0", "observer": "minmax", "activations": "8"}
+    shared = {"weights_only": "false", "block": "0", "observer": "minmax", "algorithm": "auto", "activations": "8"}
     return {
         "title": "LanguageModel",
         "sentence": f"2 modules cannot be captured · batch dynamic · {len(names)} layers int8 · ONNX Runtime",
@@ -100,8 +100,8 @@ def traits(blocks: int = 24) -> dict[str, Any]:
             axis("ids", 1, [16, 24], True, "seq", linked=["mask dim 1"], min=1, max=512),
             axis("mask", 0, [2, 3], True, "B"),
             axis("mask", 1, [16, 24], True, "seq"),
-            axis("past[*]", 0, [2, 3], True, "B2", verified="✕ line 12 of model.py fixes it to 2", places=48),
-            axis("past[*]", 2, [5, 9], False, "past", problem="past dim 2 is static; sample 2 has 9.", places=48),
+            axis("past.*", 0, [2, 3], True, "B2", verified="✕ line 12 of model.py fixes it to 2", places=48),
+            axis("past.*", 2, [5, 9], False, "past", problem="past dim 2 is static; sample 2 has 9.", places=48),
         ],
         "layers": layers,
         "decisions": [
@@ -119,13 +119,15 @@ def traits(blocks: int = 24) -> dict[str, Any]:
             {"pattern": "lm_head", "label": "float", "layers": 1},
         ],
         "base": "int8",
-        "settings": [
+        "settings": [{"refused": [], **each} for each in (
             field("weights", "Weights (bits)", ["32", "8", "4"]),
             field("activations", "Activations (bits)", ["32", "16", "8"]),
             field("weights_only", "Weights only", [], kind="switch"),
             field("block", "Block size", ["0", "16", "32", "64", "128", "256"]),
+            {**field("algorithm", "Algorithm", ["auto", "nearest", "gptq", "awq", "hqq"]),
+             "refused": ["", "", "", "", "OpenVINO lacks it"]},
             field("observer", "Observer", ["minmax", "percentile", "mse"]),
-        ],
+        )],
         "precisions": [
             {"name": name, "label": label, "explanation": f"{label} …", "enabled": True}
             for name, label in (("int8", "int8"), ("int8 weights", "weights"), ("int4 weights", "int4"),
@@ -142,6 +144,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         ],
         "runs": [], "shown_run": "", "staleness": [], "stale_of": [],
         "difference": {"first": "", "second": "", "results": [], "settings": [], "layers": [], "note": ""},
+        "workload": "", "prompts": [], "written": [],
         "code": "bench = pb.compile_model(\n    model,\n    pb.OnnxRuntimeSettings(),\n)",
         "stale": "",
         "can_undo": True,
@@ -149,6 +152,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "running": False, "cancelling": False, "stage": "", "done": 0, "total": 0, "fraction": 0.0,
         "elapsed_s": 0.0, "remaining_s": -1.0, "then": [], "log": [], "queue": [], "turn": "", "is_queued": False,
         "message": {"kind": "", "text": "", "troubles": [], "details": "", "can_be_leaf": False},
+        "writing": [],
     }  # fmt: skip
 
 
@@ -179,8 +183,46 @@ def run(at: int) -> dict[str, Any]:
         "p90": "2.60 ms", "speed": "0.81 ×" if slower else "2.31 ×", "size": "4.1 MB", "slower": slower,
         "why": "Slower: 20 of 41 layers run in PyTorch." if slower else "",
         "error": "ValueError: no" if at == 4 else "",
-        "is_live": at < 3,
+        "is_live": at < 3, "first": "", "rate": "", "peak": "", "beside": "",
     }  # fmt: skip
+
+
+BASE = "def add(first, second):\n    return first + second\n\n\ndef scale("
+
+
+def writing() -> dict[str, Any]:
+    """What a generation sets while the second candidate writes."""
+    said = text(BASE[:31], " -", " second", agree=9, tokens=11)
+    return {
+        "workload": "16 tokens after each of 2 prompts",
+        "prompts": ["# A module of small functions\n", "<img src=x onerror=window.harmed=1>"],
+        "writing": [
+            {"name": "float32", "texts": [text(BASE), text("<b>bold</b>")], "numbers": ""},
+            {"name": "int4 weights ONNX Runtime", "texts": [said, text("<b>", "<img src=x onerror=window.harmed=1>")],
+             "numbers": ""},
+        ],
+    }  # fmt: skip
+
+
+def generated(given: dict[str, Any]) -> dict[str, Any]:
+    """What a finished run that generated changes."""
+    now = writing()
+    after = after_run(given, runs=2)
+    costs = {"first": "12.4", "rate": "119", "peak": "412", "beside": "31 ms to the first token · 40 tokens/s"}
+    after["runs"] = [
+        {**each, **costs, "name": f"int4 weights ONNX Runtime{at}"} for at, each in enumerate(after["runs"])
+    ]
+    base, other = now["writing"]
+    base = {**base, "numbers": "31.0 ms to the first token · 25.1 ms a token · 39.8 tokens/s · 612 MB peak"}
+    other = {**other, "numbers": "12.4 ms to the first token · 8.4 ms a token · 119 tokens/s · 412 MB peak"}
+    same = {**base, "name": "int8 weights ONNX Runtime with a long name"}
+    return {**after, "workload": now["workload"], "prompts": now["prompts"], "written": [base, other, same]}
+
+
+def text(same: str, other: str = "", rest: str = "", *, agree: int = 16, tokens: int = 16) -> dict[str, Any]:
+    """The text of a candidate; with ``other`` it leaves that of the float model."""
+    agree = min(agree, 3) if other and agree == tokens else agree
+    return {"same": same, "other": other, "rest": rest, "agree": agree, "tokens": tokens}
 
 
 def failure(fqn: str, **more: Any) -> dict[str, Any]:
@@ -197,7 +239,8 @@ def axis(path: str, dim: int, sizes: list[int], dynamic: bool, symbol: str, **mo
     """A dim of an input."""
     return {
         "path": path, "dim": dim, "sizes": sizes, "dynamic": dynamic, "symbol": symbol, "name": symbol, "min": -1,
-        "max": -1, "linked": [], "problem": "", "verified": "", "places": 1, **more,
+        "max": -1, "linked": [], "problem": "", "verified": "", "places": 1, "paths": [path],
+        **more,
     }  # fmt: skip
 
 

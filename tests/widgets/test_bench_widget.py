@@ -62,7 +62,7 @@ def test_the_code_follows_the_choices(bench: pb.Bench) -> None:
 
 
 def test_clicks_act_on_the_bench(bench: pb.Bench, controls: BenchControls) -> None:
-    _click(controls, action="set_axis", path="input", dim=0, dynamic=False)
+    _click(controls, action="set_axis", path=["input"], dim=0, dynamic=False)
     assert not any(axis["dynamic"] for axis in controls.axes)
     _click(controls, action="set_precision", pattern=["0", "2"], precision="int8 weights")
     assert set(bench.precisions.values()) == {"int8 weights"}
@@ -112,7 +112,7 @@ def test_errors_become_messages(bench: pb.Bench, controls: BenchControls) -> Non
     _click(controls, action="explode")
     assert "Unknown action 'explode'" in controls.message["text"]
     assert "set_target" in controls.message["text"] + controls.message["details"]
-    _click(controls, action="set_axis", path="input", dim="0", dynamic=True)
+    _click(controls, action="set_axis", path=["input"], dim="0", dynamic=True)
     assert "set_axis.dim must be of type int" in controls.message["text"]
     _click(controls, action="cancel")
 
@@ -150,7 +150,7 @@ def test_an_error_is_a_card_in_the_words_of_the_bench() -> None:
 
 
 def test_a_contradiction_and_old_results_are_marked(bench: pb.Bench, controls: BenchControls) -> None:
-    _click(controls, action="set_axis", path="input", dim=0, dynamic=False)
+    _click(controls, action="set_axis", path=["input"], dim=0, dynamic=False)
     assert "sample 2 has 3" in controls.axes[0]["problem"]
     _click(controls, action="undo")
     assert not any(axis["problem"] for axis in controls.axes)
@@ -180,14 +180,14 @@ def test_files_are_written_where_the_page_says(bench: pb.Bench, controls: BenchC
 
 
 def test_limits_of_a_dim_are_counts(bench: pb.Bench, controls: BenchControls) -> None:
-    _click(controls, action="limit_axis", path="input", dim=0, min=0, max=64)
+    _click(controls, action="limit_axis", path=["input"], dim=0, min=0, max=64)
     assert (controls.axes[0]["min"], controls.axes[0]["max"]) == (-1, 64)
 
 
 def test_a_click_sends_only_what_it_changed(bench: pb.Bench, controls: BenchControls) -> None:
     sent: list[set[str]] = []
     controls.send_state = lambda key=None: sent.append({key} if isinstance(key, str) else set(key))
-    _click(controls, action="set_axis", path="input", dim=1, dynamic=True)
+    _click(controls, action="set_axis", path=["input"], dim=1, dynamic=True)
     assert sent == [{"axes", "sentence", "steps", "code", "can_undo"}]
 
 

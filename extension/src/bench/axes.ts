@@ -45,7 +45,7 @@ function axesView(model: BenchModel, edited: string, edit: (place: string) => vo
     if (axis.problem && !leader?.problem) problems.push(axis.problem); // one chip has one problem
     const chips = rows.get(axis.path) ?? [];
     rows.set(axis.path, chips);
-    texts.set(axis.path, axis.places > 1 ? `${axis.path} × ${axis.places}` : axis.path);
+    texts.set(axis.path, axis.places > 1 ? `${axis.path} (${axis.places})` : axis.path);
     chips.push(leader ? linkedChip(axis, leader) : chip(model, axis, edit, edited === placeOf(axis)));
     if (!leader && edited === placeOf(axis)) editors.set(axis.path, axisEditor(model, axis));
   }
@@ -63,7 +63,7 @@ function axesView(model: BenchModel, edited: string, edit: (place: string) => vo
 }
 
 function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => void, isOpen: boolean): HTMLElement {
-  const { path, dim, dynamic, sizes, problem, verified, linked } = axis;
+  const { paths, dim, dynamic, sizes, problem, verified, linked } = axis;
   const seen = sizes.length ? sizes.join(", ") : "?";
   const wrong = verified !== "" && !verified.startsWith("✓");
   const attributes = {
@@ -73,7 +73,7 @@ function chip(model: BenchModel, axis: AxisSummary, edit: (place: string) => voi
     title:
       problem ||
       `dim ${dim}: sizes in the samples ${seen}. ${dynamic ? "Any size" : "Only this size"} after compiling.`,
-    click: () => act(model, "set_axis", { path, dim, dynamic: !dynamic }),
+    click: () => act(model, "set_axis", { path: paths, dim, dynamic: !dynamic }),
   };
   const range = rangeText(axis);
   const state = dynamic
@@ -128,15 +128,15 @@ function rangeText({ min, max }: AxisSummary): string {
 }
 
 function axisEditor(model: BenchModel, axis: AxisSummary): HTMLElement {
-  const { path, dim, min, max } = axis;
+  const { paths, dim, min, max } = axis;
   const place = placeOf(axis);
   const rename = (): void => {
-    if (name.value.trim() !== nameOf(axis)) act(model, "name_axis", { path, dim, name: name.value.trim() });
+    if (name.value.trim() !== nameOf(axis)) act(model, "name_axis", { path: paths[0]!, dim, name: name.value.trim() });
   };
   const limit = (): void => {
     const [from, to] = [numberIn(low), numberIn(high)];
     if (from !== Math.max(0, min) || to !== Math.max(0, max))
-      act(model, "limit_axis", { path, dim, min: from, max: to });
+      act(model, "limit_axis", { path: paths, dim, min: from, max: to });
   };
   const name = make("input", { type: "text", value: nameOf(axis), "aria-label": `Name of ${place}`, change: rename });
   const low = limitBox(min, `Smallest size of ${place}`, limit);

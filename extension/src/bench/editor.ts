@@ -116,9 +116,11 @@ export class Editor {
   }
 }
 
+type Offered = Pick<SettingField, "title" | "help" | "kind" | "choices"> & Partial<Pick<SettingField, "refused">>;
+
 /** A control for a setting or an option: buttons for few choices, a list for many, a box, or a number. */
 export function settingField(
-  { title, help, kind, choices }: Pick<SettingField, "title" | "help" | "kind" | "choices">,
+  { title, help, kind, choices, refused = [] }: Offered,
   value: string,
   set: (value: string) => void,
   wordOf: (choice: string) => string = (choice) => choice,
@@ -136,17 +138,22 @@ export function settingField(
   }
   if (choices.length <= 4) {
     const group = make("div", { class: "pbb-choice", role: "radiogroup", "aria-label": title });
-    for (const choice of choices) {
+    for (const [at, choice] of choices.entries()) {
       const attributes = { type: "button", role: "radio", "aria-checked": String(choice === value) };
       const word = wordOf(choice) || "auto";
-      const more = { "aria-label": `${title} ${word}`, click: () => set(choice) };
+      const refusal = { disabled: Boolean(refused[at]) && choice !== value, title: refused[at] || help };
+      const more = { "aria-label": `${title} ${word}`, click: () => set(choice), ...refusal };
       group.append(make("button", { ...attributes, ...more }, word));
     }
     return make("div", { class: "pbb-field", title: help }, name, steppedByArrows(group));
   }
   const select = make("select", { "aria-label": title, change: () => set(select.value) });
   if (!choices.includes(value)) select.append(make("option", { value, disabled: true }, value || "–"));
-  for (const choice of choices) select.append(make("option", { value: choice }, wordOf(choice) || "auto"));
+  for (const [at, choice] of choices.entries()) {
+    const word = wordOf(choice) || "auto";
+    const refusal = { disabled: Boolean(refused[at]) && choice !== value, title: refused[at] ?? "" };
+    select.append(make("option", { value: choice, ...refusal }, refused[at] ? `${word} (${refused[at]})` : word));
+  }
   select.value = value;
   return make("label", { class: "pbb-field", title: help }, name, select);
 }

@@ -7,6 +7,7 @@ import { previewRows } from "./hover";
 import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
+import { reasonsView } from "./reasons";
 import { type Asked, Rows, type TableData } from "./rows";
 import { rulesView } from "./rules";
 import { LayerTable } from "./table";
@@ -49,6 +50,7 @@ export class PrecisionStep {
     this.statuses = this.statusBox();
     this.group = this.groupButton();
     const rules = live(model, ["rules", "base"], rulesView, ends);
+    const reasons = live(model, ["layers", "outcomes", "applied"], reasonsView, ends);
     this.element = make(
       "div",
       { class: "pbb-layers" },
@@ -56,6 +58,7 @@ export class PrecisionStep {
       this.editor.element,
       this.table.element,
       this.nothing,
+      reasons,
       rules,
     );
     const namesAt = (target: Element): string[] => this.table.membersAt(target).map((layer) => this.nameOf([layer]));

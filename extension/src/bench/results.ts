@@ -6,9 +6,22 @@ import { type Cleanups, listen, live } from "./live";
 import { act, type BenchModel, RUN_TRAITS, type RunNow, runsNow } from "./model";
 import { detailsOf } from "./rundetails";
 import { takeAway } from "./takeaway";
+import { WrittenView } from "./written";
 
-const TITLES = ["Compare", "Run", "Score", "Against float", "Median (ms)", "Speed-up", "Size", "Made"];
-const WORDS = new Set([0, 1, 7]); // columns without numbers
+const CALLS = ["Compare", "Run", "Score", "Against float", "Median (ms)", "Speed-up", "Size", "Made"];
+const TEXTS = [
+  "Compare",
+  "Run",
+  "Score",
+  "First (ms)",
+  "Token (ms)",
+  "Tokens/s",
+  "Speed-up",
+  "Peak (MB)",
+  "Size",
+  "Made",
+];
+const WORDS = new Set(["Compare", "Run", "Made"]); // columns without numbers
 
 export class ResultsStep {
   readonly element: HTMLElement;
@@ -18,13 +31,15 @@ export class ResultsStep {
   private readonly rows = new Map<string, { element: HTMLElement; key: string }>();
   private compared: string[] = [];
   private known: Set<string> | null = null;
+  private readonly head = make("tr");
+  private readonly written = new WrittenView();
+  private readonly wrote = make("section", { class: "pbb-stack", "aria-label": "What candidates wrote" });
 
   constructor(
     private readonly model: BenchModel,
     ends: Cleanups,
   ) {
-    const head = make("tr", {}, ...TITLES.map((title, at) => headCell(title, at)));
-    const table = make("table", { class: "pbb-runs", "aria-label": "Runs" }, make("thead", {}, head), this.body);
+    const table = make("table", { class: "pbb-runs", "aria-label": "Runs" }, make("thead", {}, this.head), this.body);
     this.table = make(
       "div",
       { class: "pbb-scroll pbb-history", tabindex: "0", role: "region", "aria-label": "Runs" },
@@ -42,15 +57,26 @@ export class ResultsStep {
       this.empty,
       this.table,
       details,
+      this.wrote,
       difference,
       takeAway(model, ends),
     );
+    this.wrote.append(make("h4", {}, "What candidates wrote"), this.written.element);
     listen(model, RUN_TRAITS, () => this.update(), ends);
+    listen(model, ["prompts", "written"], () => this.compareTexts(), ends);
     this.update();
+    this.compareTexts();
+  }
+
+  private compareTexts(): void {
+    const written = this.model.get("written");
+    this.written.show(this.model.get("prompts"), written);
+    this.wrote.hidden = written.length === 0;
   }
 
   private update(): void {
     const runs = runsNow(this.model);
+    this.drawHead(runs);
     this.empty.hidden = runs.length > 0;
     this.table.hidden = runs.length === 0;
     const ids = new Set(runs.map(({ id }) => id));
@@ -62,6 +88,15 @@ export class ResultsStep {
     this.compared = this.compared.filter((id) => ids.has(id));
     for (const [at, run] of runs.entries()) this.place(run, at);
     this.known = ids;
+  }
+
+  /** Costs of generating have columns where any run generated. */
+  private drawHead(runs: readonly RunNow[]): void {
+    const titles = runs.some(({ first }) => first) ? TEXTS : CALLS;
+    if (this.head.children.length === titles.length) return;
+    this.head.replaceChildren(...titles.map(headCell));
+    for (const { element } of this.rows.values()) element.remove();
+    this.rows.clear();
   }
 
   /** Makes a row only where its run changed, so that a long history costs nothing. */
@@ -98,7 +133,12 @@ export class ResultsStep {
       shown,
       pinned,
       made,
+      first,
+      rate,
+      peak,
     } = run;
+    const writes = this.head.children.length === TEXTS.length;
+    const beside = run.beside && `The float model: ${run.beside}`;
     const show = (): void => act(this.model, "show_run", { id });
     const open = make(
       "button",
@@ -113,9 +153,11 @@ export class ResultsStep {
       make("td", {}, this.compareBox(run)),
       make("th", { scope: "row", class: "pbb-name", title: old }, open, make("span", { class: "pbb-dim" }, marks)),
       number(score, spread && `${spread} in 95 % of other draws of the data`),
-      number(change),
+      writes ? number(first, beside) : number(change),
       number(p50, p90 ? `90 % within ${p90}` : ""),
+      ...(writes ? [number(rate, beside)] : []),
       number(`${slower ? "⚠ " : ""}${speed}`, run.why, slower ? "pbb-slower" : ""),
+      ...(writes ? [number(peak, beside)] : []),
       number(size),
       make("td", { class: "pbb-dim", title: made }, timeText(made)),
     );
@@ -147,9 +189,9 @@ export class ResultsStep {
 }
 
 /** The boxes of the first column say what they are for. */
-function headCell(title: string, at: number): HTMLElement {
-  if (at === 0) return make("th", { scope: "col", title: "Compare two runs", "aria-label": title }, "⇄");
-  return make("th", { scope: "col", class: WORDS.has(at) ? "" : "pbb-number" }, title);
+function headCell(title: string): HTMLElement {
+  if (title === "Compare") return make("th", { scope: "col", title: "Compare two runs", "aria-label": title }, "⇄");
+  return make("th", { scope: "col", class: WORDS.has(title) ? "" : "pbb-number" }, title);
 }
 
 function number(text: string, title = "", kind = ""): HTMLElement {

@@ -4,24 +4,44 @@ import type { QueuedSummary, TargetSummary } from "../generated/widgets";
 import { make } from "../render/dom";
 import { actButton } from "./buttons";
 import { settingField } from "./editor";
-import { type Cleanups, live } from "./live";
+import { type Cleanups, listen, live } from "./live";
 import { messageView } from "./message";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
 import { logView, ProgressView } from "./progress";
+import { WrittenView } from "./written";
 
 export function runStep(model: BenchModel, ends: Cleanups): HTMLElement {
   return make(
     "div",
     { class: "pbb-run" },
     live(model, ["targets", "leaf_wrap", "leaf_label"], targetsView, ends),
+    live(model, ["workload"], workloadView, ends),
     live(model, ["running", "targets", "is_queued", "then"], startView, ends),
     new ProgressView(model, ends).element,
     logView(model, ends), // what comes below it when a run ends moves nothing in this step
     live(model, ["queue"], queueView, ends),
+    writingView(model, ends),
     live(model, ["stale", "running"], staleView, ends),
     live(model, ["message"], messageView, ends),
   );
+}
+
+/** What is generated to compare candidates. */
+function workloadView(model: BenchModel): HTMLElement {
+  const workload = model.get("workload");
+  const place = make("div", { class: "pbb-said" });
+  if (workload) place.append(make("p", { class: "pbb-dim" }, `Compared by what they generate: ${workload}.`));
+  return place;
+}
+
+/** The text of candidates as it comes. */
+function writingView(model: BenchModel, ends: Cleanups): HTMLElement {
+  const view = new WrittenView();
+  const show = (): void => view.show(model.get("prompts"), model.get("writing"));
+  listen(model, ["prompts", "writing"], show, ends);
+  show();
+  return view.element;
 }
 
 function targetsView(model: BenchModel): HTMLElement {

@@ -11,6 +11,7 @@ export interface AxisSummary {
   problem: string;
   verified: string;
   places: number;
+  paths: string[];
 }
 
 export interface BenchSummary {
@@ -44,6 +45,9 @@ export interface BenchSummary {
   staleness: Staleness[];
   stale_of: number[];
   difference: RunDifference;
+  workload: string;
+  prompts: string[];
+  written: WrittenBy[];
   code: string;
   stale: string;
   can_undo: boolean;
@@ -75,6 +79,7 @@ export interface Decision {
   weights_only: string;
   block: string;
   observer: string;
+  algorithm: string;
   quantized: boolean;
 }
 
@@ -119,7 +124,7 @@ export interface LayerFacts {
 }
 
 export interface LimitAxis {
-  path: string;
+  path: string[];
   dim: number;
   min: number;
   max: number;
@@ -208,6 +213,7 @@ export interface RunStatus {
   then: string[];
   log: string[];
   message: Card;
+  writing: WrittenBy[];
 }
 
 export interface RunSummary {
@@ -227,6 +233,10 @@ export interface RunSummary {
   why: string;
   error: string;
   is_live: boolean;
+  first: string;
+  rate: string;
+  peak: string;
+  beside: string;
 }
 
 export interface SendFile {
@@ -234,7 +244,7 @@ export interface SendFile {
 }
 
 export interface SetAxis {
-  path: string;
+  path: string[];
   dim: number;
   dynamic: boolean;
 }
@@ -276,6 +286,7 @@ export interface SettingField {
   help: string;
   kind: "choice" | "switch" | "number";
   choices: string[];
+  refused: string[];
 }
 
 export interface Shown {
@@ -314,6 +325,20 @@ export interface Trouble {
   remedy: string;
   file: string;
   line: number;
+}
+
+export interface WrittenBy {
+  name: string;
+  texts: WrittenText[];
+  numbers: string;
+}
+
+export interface WrittenText {
+  same: string;
+  other: string;
+  rest: string;
+  agree: number;
+  tokens: number;
 }
 
 export interface BenchActions {

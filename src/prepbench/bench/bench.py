@@ -25,6 +25,8 @@ from prepbench.checks import check_function, check_progress, check_table, descri
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.measure.generation import Generation
+from prepbench.measure.metrics import token_agreement
 from prepbench.running.alike_samples import alike_samples
 
 
@@ -39,15 +41,19 @@ class Bench(Compiling):
         tracing_inputs: samples that differ in the dims to make dynamic; the calibration inputs if left out.
         calibration_inputs: representative samples, for int8 activations; needed only to quantize.
         data: ``(input, target)`` pairs to compare on; without it the candidates are compared on the calibration
-            inputs by their distance from the float model (SQNR, in dB).
+            inputs by their distance from the float model (SQNR, in dB). A :class:`prepbench.Generation` has them
+            generate text, which is shown side by side as it comes.
         metric: ``metric(output, target) -> number`` for ``data``, e.g. ``pb.metrics.accuracy``.
+        decode: makes text of the token numbers of a generation, such as ``tokenizer.decode``; the numbers are shown
+            when left out.
 
     Attributes:
         selected: the FQN of the module that is selected in all views; "" for none.
         comparison: the newest comparison; None before the first.
 
     Raises:
-        InputError: no samples, samples of different structure, or a metric without data.
+        InputError: no samples, samples of different structure, a metric without data or one that is no metric of
+            generated tokens, or ``decode`` where nothing is generated.
 
     Example:
         >>> import torch
@@ -64,15 +70,17 @@ class Bench(Compiling):
         *,
         tracing_inputs: Iterable[Any] | None = None,
         calibration_inputs: Iterable[Any] | None = None,
-        data: Iterable[Any] | None = None,
+        data: Iterable[Any] | Generation | None = None,
         metric: Callable[[Any, Any], Any] | None = None,
+        decode: Callable[[list[int]], str] | None = None,
     ) -> None:
-        _check_arguments(model, tracing_inputs, calibration_inputs, data, metric)
+        _check_arguments(model, tracing_inputs, calibration_inputs, data, metric, decode)
         arguments = {"tracing_inputs": tracing_inputs, "calibration_inputs": calibration_inputs, "data": data}
-        self._arguments = {"model": model, **arguments, "metric": metric}
+        self._arguments = {"model": model, **arguments, "metric": metric, "decode": decode}
         calibration = _read(model, calibration_inputs, "calibration_inputs")
         tracing = _read(model, tracing_inputs, "tracing_inputs") or calibration
-        super().__init__(model, tracing, calibration, None if data is None else list(data), metric)
+        compared = data if data is None or isinstance(data, Generation) else list(data)
+        super().__init__(model, tracing, calibration, compared, metric, decode)
         self._facts = layer_facts(model, self.layer_rules.layers)
         self._summary: BenchSummary | None = None
 
@@ -165,7 +173,8 @@ class Bench(Compiling):
         """
         check_table("namespace", namespace, "globals()", optional=True)
         found = self._named(namespace)
-        return code_for(self.state, self.inferred_axes, self.explained, found, self.float_name)
+        writes = isinstance(self.data, Generation)
+        return code_for(self.state, self.inferred_axes, self.explained, found, self.float_name, writes=writes)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the bench to ``*.bench.json``, which JupyterLab opens in a tab, and its runs to the journal beside it.
@@ -185,7 +194,7 @@ class Bench(Compiling):
         Args:
             path: the file.
             model: the model that the bench was made for.
-            given: ``tracing_inputs``, ``calibration_inputs``, ``data`` and ``metric``, as for a new bench.
+            given: ``tracing_inputs``, ``calibration_inputs``, ``data``, ``metric`` and ``decode``, as for a new bench.
 
         Raises:
             DocumentError: the file is damaged, of a newer version, or no saved bench.
@@ -259,10 +268,21 @@ class Bench(Compiling):
         super()._changed()
 
 
-def _check_arguments(model: Any, tracing_inputs: Any, calibration_inputs: Any, data: Any, metric: Any) -> None:
+def _check_arguments(
+    model: Any, tracing_inputs: Any, calibration_inputs: Any, data: Any, metric: Any, decode: Any
+) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module, got {described(model)}. Give the module itself.")
-    if data is not None and (isinstance(data, str | bytes | type) or not isinstance(data, Iterable)):
+    generates = isinstance(data, Generation)
+    check_function("decode", decode, "decode(tokens)", optional=True)
+    if decode is not None and not generates:
+        raise InputError("decode is for generated tokens. Give data=pb.Generation(prompts), or leave decode out.")
+    if generates and metric is not None and metric is not token_agreement:
+        raise InputError(
+            "metric: a generation is scored by the tokens that agree with the float model's. Leave metric out, or give "
+            "other data for it, such as pairs of inputs and targets."
+        )
+    if not generates and data is not None and (isinstance(data, str | bytes | type) or not isinstance(data, Iterable)):
         raise InputError(f"data must be an iterable of pairs, got {described(data)}. Give [(input, target), ...].")
     check_function("metric", metric, "metric(output, target)", optional=True)
     if tracing_inputs is None and calibration_inputs is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+from prepbench.bench.axis_groups import InputGroup, input_groups
 from prepbench.bench.summary import AxisSummary, FailureSummary
 from prepbench.capture.aten.verification import AxesReport, AxisResult
-from prepbench.capture.sizes.axis import Axis, pattern_of
+from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.document.model import Failure
 from prepbench.fixes import Draft, Fix
@@ -72,30 +73,28 @@ def _remedy(text: str) -> str:
 
 
 def axis_summaries(axes: DynamicAxes, verified: AxesReport | None = None) -> tuple[AxisSummary, ...]:
-    """A summary of each axis, in their order; arguments that differ in indices only are one."""
+    """A summary of each axis, in their order; inputs of one argument that agree in all dims are one."""
     tensors: dict[str, list[Axis]] = {}
     for axis in axes.axes:
         tensors.setdefault(axis.path, []).append(axis)
-    kinds: dict[str, dict[str, tuple[object, ...]]] = {}
-    for path, dims in tensors.items():
-        kinds.setdefault(pattern_of(path), {})[path] = tuple((axis.sizes, axis.dynamic, axis.symbol) for axis in dims)
-    found = {(result.path, result.dim): result for result in (verified.axes if verified else ())}
-    linked = _linked(axes)
+    groups = input_groups({path: tuple(map(_choice, dims)) for path, dims in tensors.items()})
+    texts = {path: group.text for group in groups for path in group.members}
+    results: dict[tuple[str, int], list[AxisResult]] = {}
+    for result in verified.axes if verified else ():
+        results.setdefault((texts.get(result.path, ""), result.dim), []).append(result)
+    linked = _linked(axes, texts)
     summaries: list[AxisSummary] = []
-    for pattern, paths in kinds.items():
-        alike = len(set(paths.values())) == 1 and len(paths) > 1
-        for path in [next(iter(paths))] if alike else paths:
-            shown = pattern if alike else path
-            for axis in tensors[path]:
-                others = [name for name in linked.get(_key(axis), ()) if name != f"{pattern_of(path)} dim {axis.dim}"]
-                summaries.append(
-                    replace(
-                        _summary(axis, shown, len(paths) if alike else 1),
-                        linked=tuple(dict.fromkeys(others)),
-                        verified=_verified(found.get((axis.path, axis.dim))),
-                    )
-                )
+    for group in groups:
+        for axis in tensors[group.members[0]]:
+            others = [name for name in linked.get(_key(axis), ()) if name != f"{group.text} dim {axis.dim}"]
+            summary = _summary(axis, group)
+            said = _verified(results.get((group.text, axis.dim), ()))
+            summaries.append(replace(summary, linked=tuple(dict.fromkeys(others)), verified=said))
     return tuple(summaries)
+
+
+def _choice(axis: Axis) -> Hashable:
+    return axis.sizes, axis.dynamic, axis.symbol, axis.minimum, axis.maximum
 
 
 def _key(axis: Axis) -> object:
@@ -104,18 +103,18 @@ def _key(axis: Axis) -> object:
     return axis.sizes if len(set(axis.sizes)) > 1 else None
 
 
-def _linked(axes: DynamicAxes) -> dict[object, list[str]]:
-    """The dims of each size that varies or is dynamic, in words."""
+def _linked(axes: DynamicAxes, texts: Mapping[str, str]) -> dict[object, list[str]]:
+    """The dims of each size that varies or is dynamic, in words; ``texts`` are the names of inputs by their paths."""
     found: dict[object, list[str]] = {}
     for axis in axes.axes:
         if _key(axis) is not None:
-            found.setdefault(_key(axis), []).append(f"{pattern_of(axis.path)} dim {axis.dim}")
+            found.setdefault(_key(axis), []).append(f"{texts[axis.path]} dim {axis.dim}")
     return found
 
 
-def _summary(axis: Axis, path: str, places: int) -> AxisSummary:
+def _summary(axis: Axis, group: InputGroup) -> AxisSummary:
     return AxisSummary(
-        path,
+        group.text,
         axis.dim,
         tuple(sorted(set(axis.sizes))),
         axis.dynamic,
@@ -123,8 +122,9 @@ def _summary(axis: Axis, path: str, places: int) -> AxisSummary:
         axis.symbol,
         -1 if axis.minimum is None else axis.minimum,
         -1 if axis.maximum is None else axis.maximum,
-        problem=_problem(axis, path),
-        places=places,
+        problem=_problem(axis, group.text),
+        places=len(group.members),
+        paths=group.paths,
     )
 
 
@@ -139,8 +139,10 @@ def _problem(axis: Axis, path: str) -> str:
     )
 
 
-def _verified(result: AxisResult | None) -> str:
-    """What verification found, in words; a tick where the graph is equal at other sizes."""
+def _verified(results: Sequence[AxisResult]) -> str:
+    """What verification found, in words; a tick where the graph is equal at other sizes. The worst one counts."""
+    failed = [result for result in results if result.status not in ("holds", "untried")]
+    result = next(iter([*failed, *results]), None)
     if result is None:
         return ""
     held = ", ".join(map(str, result.held))

@@ -50,7 +50,7 @@ class Choices:
         self.is_calibrated = calibrated
         self.layer_rules = LayerRulesOf(model)
         self._modules = frozenset(name for name, _ in model.named_modules(remove_duplicate=False))
-        rules = {} if calibrated or not self.layer_rules.layers else {EVERYTHING: FLOAT}
+        rules = {} if calibrated or not self.layer_rules.has_others else {EVERYTHING: FLOAT}
         self._states = [BenchState(axes, rules=rules)]
         self._position = 0
         self._explained: tuple[BenchState, tuple[ExplainedLayer, ...]] | None = None
@@ -99,11 +99,12 @@ class Choices:
 
     # -- axes ----------------------------------------------------------------------------------------------------------
 
-    def set_axis(self, path: str, dim: int, dynamic: bool, *, linked: bool = False) -> None:
+    def set_axis(self, path: str | Iterable[str], dim: int, dynamic: bool, *, linked: bool = False) -> None:
         """Make a dim of an input dynamic or static.
 
         Args:
-            path: the input; ``[*]`` in it stands for every index.
+            path: the input; ``[*]`` in it stands for every index, and ``past.*`` for every tensor of ``past``. Several
+                are changed in one step.
             dim: the dim.
             dynamic: whether other sizes must work.
             linked: do the same to the other dims of the same size.
@@ -112,9 +113,11 @@ class Choices:
             InputError: there is no such input or dim.
         """
         check_switch("linked", linked)
-        axes = self.axes.set(path, dim, dynamic)
-        for axis in self.linked_axes(path, dim) if linked else ():
-            axes = axes.set(axis.path, axis.dim, dynamic)
+        axes = self.axes
+        for each in _paths(path):
+            axes = axes.set(each, dim, dynamic)
+            for axis in self.linked_axes(each, dim) if linked else ():
+                axes = axes.set(axis.path, axis.dim, dynamic)
         self._choose(axes=axes)
 
     def name_axis(self, path: str, dim: int, name: str) -> None:
@@ -126,17 +129,25 @@ class Choices:
         self._choose(axes=self.axes.rename(path, dim, name))
 
     def limit_axis(
-        self, path: str, dim: int, min: int | None = None, max: int | None = None, *, linked: bool = False
+        self,
+        path: str | Iterable[str],
+        dim: int,
+        min: int | None = None,
+        max: int | None = None,
+        *,
+        linked: bool = False,
     ) -> None:
-        """Make a dim dynamic between two sizes, both included; None for no limit.
+        """Make a dim dynamic between two sizes, both included; None for no limit. See :meth:`set_axis`.
 
         Raises:
             InputError: there is no such dim, the range is empty, or a sample lies outside.
         """
         check_switch("linked", linked)
-        axes = self.axes.limit(path, dim, min=min, max=max)
-        for axis in self.linked_axes(path, dim) if linked else ():
-            axes = axes.limit(axis.path, axis.dim, min=min, max=max)
+        axes = self.axes
+        for each in _paths(path):
+            axes = axes.limit(each, dim, min=min, max=max)
+            for axis in self.linked_axes(each, dim) if linked else ():
+                axes = axes.limit(axis.path, axis.dim, min=min, max=max)
         self._choose(axes=axes)
 
     def linked_axes(self, path: str, dim: int) -> tuple[Axis, ...]:
@@ -241,7 +252,7 @@ class Choices:
         """Set how layers are quantized that no rule is for; None leaves all layers in float and drops the rules."""
         check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().", optional=True)
         if settings is None:
-            self._choose(rules=everything_in_float({}) if self.layer_rules.layers else {})
+            self._choose(rules=everything_in_float({}) if self.layer_rules.has_others else {})
             return
         if not self.is_calibrated:
             raise SettingsError(_NOT_CALIBRATED)
@@ -376,3 +387,12 @@ class Choices:
     def _changed(self) -> None:
         for listener in list(self._listeners):
             listener()
+
+
+def _paths(path: Any) -> list[Any]:
+    """One path or several; what is neither is told by who looks for it."""
+    if isinstance(path, str) or not isinstance(path, Iterable):
+        return [path]
+    paths = list(path)
+    check_texts("path", paths, "input_ids")
+    return paths

@@ -7,15 +7,22 @@ from dataclasses import fields
 from textwrap import indent
 from typing import Any
 
+from prepbench.bench.axis_groups import input_groups
 from prepbench.bench.names import Named
 from prepbench.bench.state import BenchState, label_of
-from prepbench.capture.sizes.axis import Axis, pattern_of
+from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.settings import CompileOptions, ExplainedLayer
 
 
 def code_for(
-    state: BenchState, inferred: DynamicAxes, explained: Sequence[ExplainedLayer], given: Named, base: str
+    state: BenchState,
+    inferred: DynamicAxes,
+    explained: Sequence[ExplainedLayer],
+    given: Named,
+    base: str,
+    *,
+    writes: bool = False,
 ) -> str:
     """Python source for ``state``.
 
@@ -23,12 +30,14 @@ def code_for(
         state: the choices.
         inferred: the axes as inferred from the samples; only differences from them are written.
         explained: what is planned for each layer.
-        given: how the code names ``model``, ``tracing_inputs``, ``calibration_inputs``, ``data`` and ``metric``; what
-            was not given is left out.
+        given: how the code names ``model``, ``tracing_inputs``, ``calibration_inputs``, ``data``, ``metric`` and
+            ``decode``; what was not given is left out.
         base: what the float model is called in the comparison.
+        writes: whether text is generated.
 
     Returns:
-        Source that sets ``axes``, ``compiled`` and ``comparison``; with several targets ``compiled`` is a dict.
+        Source that sets ``axes``, ``compiled`` and ``comparison``; with several targets ``compiled`` is a dict. What
+        was generated is ``written``.
     """
     names = given.expressions
     model = names["model"]
@@ -48,7 +57,9 @@ def code_for(
         lines += [indent(line, "    ") for line in _call_lines(state, explained, called, "target")]
         lines += ["    )", "    for name, target in targets.items()", "}"]
         compiled = "**compiled"
-    return "\n".join([*lines, _comparison(compiled, called, base)]) + "\n"
+    lines.append(_comparison(compiled, called, base))
+    lines += [f"written = comparison.generated({called.get('decode', '')})"] if writes else []
+    return "\n".join(lines) + "\n"
 
 
 def _fixes(state: BenchState, names: Mapping[str, str]) -> list[str]:
@@ -67,19 +78,15 @@ def _call_lines(
 
 
 def _changes(axes: DynamicAxes, inferred: DynamicAxes) -> list[str]:
-    """The calls that lead from the inferred axes to these; one pattern where all that it means changes alike."""
+    """The calls that lead from the inferred axes to these; one call for inputs that agree and change alike."""
     before = {(axis.path, axis.dim): axis for axis in inferred.axes}
-    alike: dict[tuple[str, int], list[Axis]] = {}
-    for axis in axes.axes:
-        alike.setdefault((pattern_of(axis.path), axis.dim), []).append(axis)
     calls: list[str] = []
-    for (pattern, dim), members in alike.items():
-        steps = [_steps(axis, before[axis.path, axis.dim]) for axis in members]
-        if len(members) > 1 and len(set(map(tuple, steps))) == 1:
-            calls += [step.format(path=repr(pattern), dim=dim) for step in steps[0]]
-        else:
-            for axis, own in zip(members, steps, strict=True):
-                calls += [step.format(path=repr(axis.path), dim=dim) for step in own]
+    for dim in sorted({axis.dim for axis in axes.axes}):
+        changes: dict[str, tuple[str, ...] | None] = dict.fromkeys(axis.path for axis in axes.axes)
+        changes |= {axis.path: tuple(_steps(axis, before[axis.path, dim])) for axis in axes.axes if axis.dim == dim}
+        for group in input_groups(changes):
+            steps = changes[group.members[0]] or ()
+            calls += [step.format(path=repr(path), dim=dim) for path in group.paths for step in steps]
     return list(dict.fromkeys(calls))
 
 

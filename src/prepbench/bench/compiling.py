@@ -17,12 +17,15 @@ from prepbench.bench.run import Run
 from prepbench.bench.runs import Runs
 from prepbench.bench.state import BenchState, display_name, label_of
 from prepbench.bench.status import TARGET, RunStatus, StatusOfRuns
+from prepbench.bench.writing import Writing
+from prepbench.bench.written import Decode, prompt_texts, run_generation
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_function, check_progress
 from prepbench.compile import CompiledModel, KeptStages, compile_model
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
 from prepbench.measure.comparison import Comparison
+from prepbench.measure.generation import Generation
 from prepbench.measure.run import compare
 
 
@@ -34,11 +37,13 @@ class Compiling(Runs):
         model: nn.Module,
         tracing_inputs: list[Sample],
         calibration_inputs: list[Sample],
-        data: list[Any] | None,
+        data: list[Any] | Generation | None,
         metric: Callable[[Any, Any], Any] | None,
+        decode: Decode | None,
     ) -> None:
         self.tracing_inputs, self.calibration_inputs = tracing_inputs, calibration_inputs
-        self.data, self.metric = data, metric
+        self.data, self.metric, self.decode = data, metric, decode
+        self.prompts = prompt_texts(data, decode) if isinstance(data, Generation) else ()
         self._captures = Captures(model, tracing_inputs)
         self._captures.collection()  # samples that the model does not take are refused here
         super().__init__(model, DynamicAxes.infer(tracing_inputs, model), calibrated=bool(calibration_inputs))
@@ -150,7 +155,7 @@ class Compiling(Runs):
 
     def compare(self, progress: ProgressCallback = report_nothing) -> Comparison:
         """Compare the float model and every result of this process; also kept in :attr:`comparison`."""
-        return self._compare(self.state, list(self.results), progress)
+        return self._compare(self.state, list(self.results), progress, self._writing(self.state, progress))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -196,6 +201,7 @@ class Compiling(Runs):
 
     def _compile(self, state: BenchState, progress: ProgressCallback) -> CompiledModel:
         made, errors = [], []
+        writing = self._writing(state, progress)  # what the float model cannot do is said before anything slow
         for number, target in enumerate(state.targets):
             progress(Progress(TARGET, number, len(state.targets), display_name(target)))
             try:
@@ -205,7 +211,7 @@ class Compiling(Runs):
             except Exception as error:
                 errors.append(error)
         if made:
-            self._compare(state, [run.name for run in made], progress)
+            self._compare(state, [run.name for run in made], progress, writing)
         if errors:
             raise errors[0]
         return self._history.compiled[made[-1].id]
@@ -256,8 +262,21 @@ class Compiling(Runs):
         self._changed()
         return run
 
-    def _compare(self, state: BenchState, names: Sequence[str], progress: ProgressCallback) -> Comparison:
+    def _writing(self, state: BenchState, progress: ProgressCallback) -> Writing | None:
+        """Where candidates generate as somebody looks on; the float model has done so. None for single calls."""
+        if not isinstance(self.data, Generation):
+            return None
+        writing = Writing(self.data, self.decode, self._status.write, progress)
+        writing.write(self.float_name, self._captures.model(state.fixes))
+        return writing
+
+    def _compare(
+        self, state: BenchState, names: Sequence[str], progress: ProgressCallback, writing: Writing | None
+    ) -> Comparison:
         results = self.results
+        if writing is not None:
+            for name in names:
+                writing.write(name, results[name])
         # the float model with the fixes, which are proven to change nothing: it can be timed as a graph
         base = {self.float_name: self._captures.model(state.fixes)}
         data = self.data if self.data is not None else self.calibration_inputs or self.tracing_inputs
@@ -266,7 +285,8 @@ class Compiling(Runs):
         for name in names:
             run = self._history.named(name)
             if run is not None:
-                row = self.comparison[name]
-                self._history.replace(run.id, **measured(run, results[name], self.comparison, row))
+                row, first = self.comparison[name], self.comparison.rows[0]
+                wrote = run_generation(row, first, data, self.decode) if isinstance(data, Generation) else None
+                self._history.replace(run.id, **measured(run, results[name], self.comparison, row, wrote))
         self._changed()
         return self.comparison

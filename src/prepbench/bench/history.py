@@ -16,10 +16,12 @@ from prepbench.bench.cards import slower_because
 from prepbench.bench.journal import Changes
 from prepbench.bench.run import Run
 from prepbench.bench.state import BenchState, display_name
+from prepbench.bench.written import RunGeneration
 from prepbench.checks import check_switch, described
 from prepbench.compile import CompiledModel
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.measure.comparison import CandidateResult, Comparison
+from prepbench.measure.generation import GenerationResult
 from prepbench.targets import target_for
 
 
@@ -174,8 +176,14 @@ def new_run(state: BenchState, name: str, began: float, together: BenchState | N
     )
 
 
-def measured(run: Run, compiled: CompiledModel, comparison: Comparison, row: CandidateResult) -> dict[str, Any]:
-    """The fields of a run that a comparison tells."""
+def measured(
+    run: Run,
+    compiled: CompiledModel,
+    comparison: Comparison,
+    row: CandidateResult,
+    generation: RunGeneration | None = None,
+) -> dict[str, Any]:
+    """The fields of a run that a comparison tells; ``generation`` is what it wrote."""
     report = compiled.report
     slower = slower_because(
         row.speedup,
@@ -195,12 +203,13 @@ def measured(run: Run, compiled: CompiledModel, comparison: Comparison, row: Can
         "speedup": row.speedup,
         "size_bytes": row.size_bytes,
         "why": slower or row.note,
-        "workload": f"{comparison.samples} samples, {comparison.batch_size} in a timed call",
+        "workload": comparison.workload or f"{comparison.samples} samples, {comparison.batch_size} in a timed call",
+        "generation": generation,
     }
 
 
 def comparison_of(runs: Sequence[Run], newest: Comparison | None, base: str) -> Comparison:
-    """Scored runs as one comparison with the float model.
+    """Scored runs as one comparison with the float model: those of the newest metric, of calls or of a generation.
 
     Args:
         runs: the runs; at least one.
@@ -211,8 +220,11 @@ def comparison_of(runs: Sequence[Run], newest: Comparison | None, base: str) -> 
     if newest is None:
         score = math.inf if last.unit else (last.score or 0.0) - (last.change or 0.0)
         p50 = last.p50_ms * last.speedup if last.p50_ms and last.speedup else None
+        first = CandidateResult(
+            base, score, 0.0, p50, p50, 1.0, None, "", "eager", "own process", generation=float_generation(last)
+        )
         newest = Comparison(
-            (CandidateResult(base, score, 0.0, p50, p50, 1.0, None, "", "eager", "own process"),),
+            (first,),
             last.metric,
             last.unit,
             last.higher_is_better,
@@ -220,10 +232,31 @@ def comparison_of(runs: Sequence[Run], newest: Comparison | None, base: str) -> 
             batch_size=0,
             rounds=0,
             threads=0,
+            workload=last.workload if last.generation else "",
         )
-    first = newest.rows[0]
-    alike = [run for run in runs if (run.metric, run.unit) == (newest.metric, newest.unit)]
+    first, wrote = newest.rows[0], bool(newest.workload)
+    alike = [run for run in runs if (run.metric, run.unit, run.generation is not None) == (*_of(newest), wrote)]
     return replace(newest, rows=(first, *map(_row, alike)))
+
+
+def _of(comparison: Comparison) -> tuple[str, str]:
+    return comparison.metric, comparison.unit
+
+
+def float_generation(run: Run) -> GenerationResult | None:
+    """What the float model's generation cost beside that of a run; None where nothing was generated."""
+    found = run.generation
+    if found is None:
+        return None
+    base = found.float_first_token_ms, None, found.float_tokens_per_second, found.float_peak_bytes
+    return GenerationResult(*base, tokens=())
+
+
+def _generation(run: Run) -> GenerationResult | None:
+    found = run.generation
+    if found is None:
+        return None
+    return GenerationResult(found.first_token_ms, run.p50_ms, found.tokens_per_second, found.peak_bytes, tokens=())
 
 
 def _row(run: Run) -> CandidateResult:
@@ -240,4 +273,5 @@ def _row(run: Run) -> CandidateResult:
         "own process",
         run.why,
         spread=run.spread,
+        generation=_generation(run),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from prepbench.bench.state import EVERYTHING, FLOAT
 from prepbench.errors import SettingsError
 from prepbench.settings import ExplainedLayer, LayerQuantizationSettings, QuantizationSettings
 from prepbench.settings.explain import explain_layers
-from prepbench.settings.quantizable import quantizable_layers
+from prepbench.settings.quantizable import is_table, quantizable_layers
 from prepbench.settings.rules import LayerNames, check_rule
 
 _QUANTIZING = ("skip_quantization", "weights_num_bits", "activations_num_bits", "prefer_weights_only_quantization")
@@ -27,11 +27,25 @@ class LayerRulesOf:
 
     def __init__(self, model: nn.Module) -> None:
         self.names = LayerNames(model)
-        self.layers = tuple(quantizable_layers(model))
+        self.layers = tuple(quantizable_layers(model, tables=True))
+        self.tables = frozenset(fqn for fqn in self.layers if is_table(self.names.modules[fqn]))
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is a layer that is no embedding."""
+        return len(self.tables) < len(self.layers)
 
     def explained(self, base: QuantizationSettings, rules: Rules) -> tuple[ExplainedLayer, ...]:
-        """The decision for each layer."""
+        """The decision for each layer that can be quantized so: embeddings are among them by their weights alone."""
         return tuple(explain_layers(self.names, self.layers, base, rules))
+
+    def completed(self, explained: Iterable[ExplainedLayer]) -> tuple[ExplainedLayer, ...]:
+        """The decisions with one for each layer: embeddings that cannot be quantized so are in float."""
+        known = {layer.fqn: layer for layer in explained}
+        return tuple(known.get(fqn) or self._in_float(fqn) for fqn in self.layers)
+
+    def _in_float(self, fqn: str) -> ExplainedLayer:
+        return ExplainedLayer(fqn, type(self.names.modules[fqn]).__name__, "global", None)
 
     def matched(self, pattern: str) -> list[str]:
         """The quantizable layers that a key means: a layer, what is inside a module, a glob, ``re:``, a class.
@@ -65,13 +79,18 @@ class LayerRulesOf:
             SettingsError: the pattern means no quantizable layer, or the settings contradict the global ones.
         """
         meant = self.matched(pattern)
+        if self.tables.issuperset(meant):
+            if settings.skips and not base.prefer_weights_only_quantization:
+                return self._without_tables(base, rules, pattern, meant)
+            if not settings.skips:  # there are no activations to quantize in a table
+                settings = replace(settings, prefer_weights_only_quantization=True)
         names = {alias for fqn in meant for alias in self.names.aliases(fqn)}
         kept = {key: rule for key, rule in rules.items() if key not in names and key != pattern}
         added = {**kept, pattern: settings}
         chosen = set(meant)
         deciding = {layer.fqn: layer.rule for layer in self.explained(base, added)}
         for fqn in meant:  # a rule of higher rank, such as that of a module around, would decide
-            if deciding[fqn] != pattern:
+            if deciding.get(fqn, pattern) != pattern:
                 added[fqn] = settings
         added = self._without_idle(base, added)
         without = {key: rule for key, rule in added.items() if key != pattern and key not in chosen}
@@ -86,18 +105,39 @@ class LayerRulesOf:
             SettingsError: the pattern means no quantizable layer, or the value is not allowed.
         """
         meant, before = set(self.matched(pattern)), self.explained(base, rules)
+        if meant.isdisjoint(each.fqn for each in before):  # embeddings in float
+            before = self.completed(before)
         wanted = {each.fqn: with_field(each.settings, base, field, value) for each in before if each.fqn in meant}
         kinds = set(map(repr, wanted.values()))
         if len(kinds) == 1:
             return self.with_rule(base, rules, pattern, next(iter(wanted.values())))
         goal = [wanted[each.fqn].applied_to(base) if each.fqn in meant else each.settings for each in before]
         fewer = self._changed_in_place(before, rules, pattern, wanted)
-        if [each.settings for each in self.explained(base, fewer)] == goal:
+        found = {each.fqn: each.settings for each in self.completed(self.explained(base, fewer))}
+        if [found[each.fqn] for each in before] == goal:
             return self._without_idle(base, fewer)
         result = dict(rules)
         for fqn, settings in wanted.items():
             result = self.with_rule(base, result, fqn, settings)
         return result
+
+    def _without_tables(
+        self, base: QuantizationSettings, rules: Rules, pattern: str, meant: Sequence[str]
+    ) -> dict[str, LayerQuantizationSettings]:
+        """The rules with embeddings in float, where layers have activations in integers unless a rule says otherwise.
+
+        Raises:
+            SettingsError: a rule for other layers, too, quantizes them.
+        """
+        names = {alias for fqn in meant for alias in self.names.aliases(fqn)}
+        kept = {key: rule for key, rule in rules.items() if key not in names and key != pattern}
+        ruled = next((each for each in self.explained(base, kept) if each.fqn in set(meant)), None)
+        if ruled is None:
+            return kept
+        raise SettingsError(
+            f"{pattern} cannot be left in float alone: the rule {ruled.rule!r} quantizes it together with other "
+            "layers. Remove that rule, and choose the precision of these layers by their own names."
+        )
 
     def _changed_in_place(
         self,
@@ -117,7 +157,8 @@ class LayerRulesOf:
         return {key: rule for key, rule in rules.items() if key in deciding}
 
     def _same(self, base: QuantizationSettings, one: Rules, other: Rules) -> bool:
-        applied = [[layer.settings for layer in self.explained(base, rules)] for rules in (one, other)]
+        decided = [self.completed(self.explained(base, rules)) for rules in (one, other)]
+        applied = [[layer.settings for layer in layers] for layers in decided]
         return applied[0] == applied[1]
 
 
@@ -135,6 +176,8 @@ def with_field(
     if (field == "skip_quantization" and value) or (settings is None and field not in _QUANTIZING):
         return FLOAT
     now = base if settings is None else settings
+    if field == "weights_only_quantization_block_size" and value != 0:  # else it would change nothing
+        now = replace(now, prefer_weights_only_quantization=True)
     if field != "skip_quantization":
         now = _fitting(replace(now, **{field: value}) if _fits(now, field, value) else now, field, value)
     changed = {each.name: getattr(now, each.name) for each in fields(QuantizationSettings)}

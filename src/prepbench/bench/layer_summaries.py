@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch import nn
 
-from prepbench.bench.state import EVERYTHING, EXPLANATIONS, LABELS, PRECISIONS
+from prepbench.bench.state import EVERYTHING, EXPLANATIONS, LABELS, PRECISIONS, display_name
 from prepbench.bench.summary import (
     Decision,
     LayerColumn,
@@ -18,9 +18,11 @@ from prepbench.bench.summary import (
     RuleSummary,
     SettingField,
 )
+from prepbench.quantize import Placement
 from prepbench.quantize.report import LayerReport
-from prepbench.settings import ExplainedLayer, LayerQuantizationSettings, QuantizationSettings
-from prepbench.settings.quantization import ACTIVATION_BITS, BITS, BLOCK_SIZES, OBSERVERS
+from prepbench.settings import DeploymentSettings, ExplainedLayer, LayerQuantizationSettings, QuantizationSettings
+from prepbench.settings.quantization import ACTIVATION_BITS, BITS, BLOCK_SIZES, OBSERVERS, WEIGHT_ALGORITHMS
+from prepbench.targets import target_for
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ COLUMNS = (
     ),
 )
 
-SETTINGS = (
+_SETTINGS = (
     SettingField(
         "weights",
         "Weights",
@@ -62,12 +64,43 @@ SETTINGS = (
     SettingField(
         "block",
         "Block",
-        "for layers quantized in their weights only: how many inputs share a scale; 0 for one for each channel",
+        "how many inputs share a scale, in layers quantized in their weights only; per channel is one for all of them",
         "choice",
         tuple(map(str, BLOCK_SIZES)),
     ),
+    SettingField(
+        "algorithm",
+        "Algorithm",
+        "how weights become integers: nearest rounds each; gptq makes up for errors with later inputs; awq takes "
+        "scales by what the inputs are; hqq takes the range that suits most weights; auto takes what was best in our "
+        "benchmark",
+        "choice",
+        WEIGHT_ALGORITHMS,
+    ),
     SettingField("observer", "Observer", "how the range of activations is learned", "choice", OBSERVERS),
 )
+
+
+def setting_fields(targets: Sequence[DeploymentSettings]) -> tuple[SettingField, ...]:
+    """What the editor of layers offers, and what each of the chosen targets refuses of it."""
+    placements = [(display_name(settings), target_for(settings).placement) for settings in targets]
+
+    def refusal(field: SettingField, choice: str) -> str:
+        lacking = [name for name, placement in placements if not _takes(placement, field.name, choice)]
+        return f"{', '.join(lacking)} {'lacks' if len(lacking) == 1 else 'lack'} it" if lacking else ""
+
+    return tuple(
+        replace(field, refused=tuple(refusal(field, choice) for choice in field.choices)) for field in _SETTINGS
+    )
+
+
+def _takes(placement: Placement, field: str, choice: str) -> bool:
+    if field == "weights":
+        bits = {*placement.weights_bits, *placement.weights_only_bits, 32}
+        return any(int(part) in bits for part in choice.split(","))
+    if field == "activations":
+        return int(choice) in (*placement.activations_bits, 32)
+    return field != "block" or choice == "0" or placement.block_sizes
 
 
 def layer_facts(model: nn.Module, layers: Sequence[str]) -> tuple[LayerFacts, ...]:
@@ -90,6 +123,8 @@ def change_of(field: str, value: str) -> tuple[str, object]:
         return ("prefer_weights_only_quantization", True) if value == "32" else ("activations_num_bits", int(value))
     if field == "block":
         return "weights_only_quantization_block_size", int(value)
+    if field == "algorithm":
+        return "weights_algorithm", value
     return field, value
 
 
@@ -102,7 +137,7 @@ def decisions(explained: Sequence[ExplainedLayer]) -> tuple[tuple[Decision, ...]
 
 def _decision(rule: str, settings: QuantizationSettings | None) -> Decision:
     if settings is None:
-        return Decision("float", rule, "32", "32", "false", "0", "", quantized=False)
+        return Decision("float", rule, "32", "32", "false", "0", "", "", quantized=False)
     only = settings.prefer_weights_only_quantization
     block = settings.weights_only_quantization_block_size if only else 0
     weights = _listed(settings.weights_num_bits)
@@ -115,6 +150,7 @@ def _decision(rule: str, settings: QuantizationSettings | None) -> Decision:
         str(only).lower(),
         _listed(block),
         settings.observer,
+        settings.weights_algorithm,
         quantized=True,
     )
 
@@ -124,27 +160,37 @@ def settings_label(settings: QuantizationSettings | None) -> str:
     if settings is None:
         return "float"
     bits = " or ".join(f"int{number}" for number in _listed(settings.weights_num_bits).split(", "))
+    by = "" if settings.weights_algorithm == "auto" else f", {settings.weights_algorithm}"
     if not settings.prefer_weights_only_quantization:
         activations = settings.activations_num_bits
-        return bits if bits == f"int{activations}" else f"{bits}, int{activations} activations"
+        return (bits if bits == f"int{activations}" else f"{bits}, int{activations} activations") + by
     block = settings.weights_only_quantization_block_size
-    return f"{bits} weights" + (f", blocks of {_listed(block)}" if block != 0 else "")
+    return f"{bits} weights" + (f", blocks of {_listed(block)}" if block != 0 else "") + by
 
 
 def _listed(value: int | Sequence[int]) -> str:
     return str(value) if isinstance(value, int) else ", ".join(map(str, sorted(value)))
 
 
-def outcomes(layers: Sequence[str], report: Mapping[str, LayerReport]) -> tuple[tuple[Outcome, ...], tuple[int, ...]]:
-    """Each kind of outcome once, and for each layer the index of its own; nothing without a report."""
+def outcomes(
+    layers: Sequence[str], report: Mapping[str, LayerReport], tables: Collection[str] = ()
+) -> tuple[tuple[Outcome, ...], tuple[int, ...]]:
+    """Each kind of outcome once, and for each layer the index of its own; nothing without a report.
+
+    Args:
+        layers: FQNs.
+        report: what a run made of layers.
+        tables: those that are embeddings, which a report lists where they could be quantized.
+    """
     kinds: dict[Outcome, int] = {}
-    applied = tuple(kinds.setdefault(_outcome(report.get(fqn)), len(kinds)) for fqn in layers) if report else ()
+    found = [_outcome(report.get(fqn), is_table=fqn in tables) for fqn in layers] if report else []
+    applied = tuple(kinds.setdefault(outcome, len(kinds)) for outcome in found)
     return tuple(kinds), applied
 
 
-def _outcome(row: LayerReport | None) -> Outcome:
+def _outcome(row: LayerReport | None, *, is_table: bool) -> Outcome:
     if row is None:
-        return Outcome("–", "not part of the compiled graph")
+        return Outcome("float", "") if is_table else Outcome("–", "not part of the compiled graph")
     if not row.quantized:
         return Outcome("float", row.reason)
     block = f", blocks of {row.block_size}" if row.block_size else ""

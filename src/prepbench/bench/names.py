@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 from torch import nn
 from torch.nn.parameter import is_lazy
+
+from prepbench.measure.generation import Generation
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,15 @@ def given_to(arguments: Mapping[str, Any], sizes: Iterable[tuple[str, int]]) -> 
         "calibration_inputs": (f"representative samples: {shown}", "[...]"),
         "data": ("(input, target) pairs to compare on", "[...]"),
         "metric": ("a function: metric(output, target) -> number", "..."),
+        "decode": ("a function: decode(tokens) -> text, such as tokenizer.decode", "..."),
     }
+    if isinstance(arguments.get("data"), Generation):
+        new_tokens = arguments["data"].new_tokens
+        wanted["data"] = ("the prompts, as a tokenizer returns them", f"pb.Generation(..., new_tokens={new_tokens})")
     values = dict(arguments)
     if values["tracing_inputs"] is None:
         values["tracing_inputs"] = values["calibration_inputs"]
-    return tuple(Given(name, values[name], *wanted[name]) for name in wanted if values[name] is not None)
+    return tuple(Given(name, values[name], *wanted[name]) for name in wanted if values.get(name) is not None)
 
 
 def user_namespace() -> dict[str, Any]:
@@ -119,6 +126,8 @@ def _names_of(value: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
     for name, other in list(namespace.items()):
         if other is value and name.isidentifier() and not name.startswith("_"):  # _ and _3 are results of cells
             yield name
+    if isinstance(value, MethodType):  # each look-up makes another one: its object is what has a name
+        yield from (f"{name}.{value.__name__}" for name in _names_of(value.__self__, namespace))
 
 
 def _public_name(value: Any) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from prepbench.bench.report_columns import from_columns, to_columns
+from prepbench.bench.written import RunGeneration
 from prepbench.document.codec import plain, read_object
 from prepbench.errors import DocumentError, SettingsError
 from prepbench.quantize.report import LayerReport
@@ -45,6 +46,7 @@ class Measurement:
         machine: what it ran on, in words.
         workload: what one measurement ran, in words, e.g. ``"64 samples in batches of 8"``.
         model: the fingerprint of the model.
+        generation: what generating cost and gave, where that was measured; the latencies are those of a token then.
     """
 
     target: str
@@ -69,6 +71,7 @@ class Measurement:
     machine: str = ""
     workload: str = ""
     model: str = ""
+    generation: RunGeneration | None = None
 
     @property
     def deployment(self) -> DeploymentSettings:

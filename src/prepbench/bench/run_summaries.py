@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from prepbench.bench.cards import size_words
 from prepbench.bench.run import Run
 from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary, Staleness
+from prepbench.bench.written import RunGeneration, WrittenBy, WrittenText
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.quantize.report import LayerReport
 
 _LAYERS = 500  # rows of a comparison of layers
+_WRITTEN = 5  # runs whose texts are shown
 
 
 def in_order(runs: Sequence[Run]) -> list[Run]:
@@ -63,6 +65,10 @@ def _summary(run: Run, live: bool) -> RunSummary:
         why=run.why,
         error=run.error,
         is_live=live,
+        first=texts["first"],
+        rate=texts["rate"],
+        peak=texts["peak"],
+        beside=_beside(run),
     )
 
 
@@ -77,7 +83,61 @@ def result_texts(run: Run) -> dict[str, str]:
         "p90": milliseconds(run.p90_ms),
         "speed": "–" if run.speedup is None else f"{run.speedup:.2f}×",
         "size": megabytes(run.size_bytes),
+        **_generation_texts(run.generation),
     }
+
+
+def _generation_texts(found: RunGeneration | None) -> dict[str, str]:
+    if found is None:
+        return {"first": "", "rate": "", "peak": ""}
+    return _cost(found.first_token_ms, found.tokens_per_second, found.peak_bytes)
+
+
+def _cost(first: float | None, rate: float | None, peak: int | None) -> dict[str, str]:
+    return {"first": milliseconds(first), "rate": milliseconds(rate), "peak": megabytes(peak)}
+
+
+def _beside(run: Run) -> str:
+    """What generating cost the float model in the same rounds."""
+    found = run.generation
+    if found is None:
+        return ""
+    texts = _cost(found.float_first_token_ms, found.float_tokens_per_second, found.float_peak_bytes)
+    return _numbers({"p50": milliseconds(float_ms(run)), **texts})
+
+
+def _numbers(texts: Mapping[str, str]) -> str:
+    units = {"first": "{} ms to the first token", "p50": "{} ms a token", "rate": "{} tokens/s", "peak": "{} MB peak"}
+    known = [unit.format(texts[key]) for key, unit in units.items() if texts[key] not in ("", "–")]
+    return " · ".join(known)
+
+
+def float_ms(run: Run) -> float | None:
+    """The latency of the float model in the rounds of a run."""
+    return None if run.speedup is None or run.p50_ms is None else run.p50_ms * run.speedup
+
+
+def written_by(runs: Sequence[Run], base: str, given: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[WrittenBy, ...]]:
+    """The prompts, and what the float model and the newest runs wrote after them; nothing where none generated.
+
+    Args:
+        runs: the history, oldest first.
+        base: what the float model is called.
+        given: the prompts of now; none where single calls are compared.
+    """
+    wrote = [run for run in runs if run.generation is not None and not run.error]
+    wrote = [run for run in wrote if run.generation is not None and given in ((), run.generation.prompts)]
+    if not wrote or (last := wrote[-1].generation) is None:
+        return given, ()
+    alike = [
+        (run, found)
+        for run in wrote
+        if (found := run.generation) is not None
+        and (found.prompts, found.float_texts) == (last.prompts, last.float_texts)
+    ]
+    reference = WrittenBy(base, tuple(map(WrittenText, last.float_texts)), _beside(wrote[-1]))
+    others = [WrittenBy(run.name, found.texts, _numbers(result_texts(run))) for run, found in alike[-_WRITTEN:]]
+    return last.prompts, (reference, *others)
 
 
 def outcome_of(run: Run, base: str) -> str:
@@ -86,7 +146,10 @@ def outcome_of(run: Run, base: str) -> str:
     label = f"{run.metric} ({run.unit})" if run.unit else run.metric
     score = "–" if run.score is None else number(run.score, run.unit)
     change = "" if run.change is None else f" ({texts['change']})"
-    speed = f"{texts['p50']} ms per batch ({texts['speed']} the speed of {base})"
+    per = "batch" if run.generation is None else "token"
+    speed = f"{texts['p50']} ms per {per} ({texts['speed']} the speed of {base})"
+    if run.generation is not None:
+        speed += f", {texts['first']} ms to the first, {texts['rate']} tokens/s, {texts['peak']} MB of memory at most"
     latency = "latency not measured" if run.p50_ms is None else speed
     size = size_words(texts["size"], note=run.why)
     return f"{run.name}: {label} {score}{change}, {latency}, {size}. {run.why}".rstrip()
@@ -100,6 +163,9 @@ _TITLES = {
     "p90": "90th percentile ms",
     "speed": "Speed against float",
     "size": "Size in MB",
+    "first": "Ms to the first token",
+    "rate": "Tokens a second",
+    "peak": "Peak memory in MB",
 }
 
 
@@ -112,7 +178,8 @@ def difference_of(first: Run, second: Run, settings: tuple[DifferenceRow, ...]) 
         settings: the choices that differ.
     """
     texts = result_texts(first), result_texts(second)
-    results = [DifferenceRow(title, texts[0][key], texts[1][key]) for key, title in _TITLES.items()]
+    known = [key for key in _TITLES if any(text[key] for text in texts) or key == "spread"]
+    results = [DifferenceRow(_TITLES[key], texts[0][key], texts[1][key]) for key in known]
     results.insert(0, DifferenceRow("Target", first.target_name, second.target_name))
     layers = _layers(first.report, second.report)
     note = f"{len(layers)} layers differ; the first {_LAYERS} are listed." if len(layers) > _LAYERS else ""

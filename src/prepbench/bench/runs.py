@@ -263,6 +263,7 @@ class Runs(Choices):
         key = (state.quantization, tuple(state.rules.items()))
         if key not in self._plans:
             explained = explained or self.layer_rules.explained(state.quantization, state.rules)
+            explained = self.layer_rules.completed(explained)
             numbers: dict[int, int] = {}  # layers with one rule share one object
             for layer in explained:
                 if id(layer.settings) not in numbers:

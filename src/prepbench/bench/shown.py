@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from prepbench.bench.run import Run
-from prepbench.bench.run_summaries import result_texts
+from prepbench.bench.run_summaries import float_ms, result_texts
 from prepbench.bench.state import BenchState, display_name
 from prepbench.bench.summary import AxisSummary, BenchSummary, FailureSummary
 from prepbench.capture.modules.collection import GraphCollection
@@ -62,7 +62,7 @@ def shown(bench: Showable) -> ShownBench:
         settings=_settings(bench.state, summary),
         failures=tuple(map(_failure, summary.failures)),
         assumptions=summary.assumptions,
-        tables=(_axes(summary.axes), _rules(summary), _layers(summary), _runs(summary)),
+        tables=(_axes(summary.axes), _rules(summary), _layers(summary), _runs(summary), *_written(summary)),
         chart=_chart(bench.runs, bench.float_name),
         code=summary.code,
         environment=_environment(bench.state.targets),
@@ -159,18 +159,37 @@ def _figure(value: float | None, unit: str) -> str:
 
 
 def _runs(summary: BenchSummary) -> Table:
-    head = ("run", "target", "made", "score", "change", "p50 ms", "p90 ms", "speed", "size MB", "remarks")
+    head = ["run", "target", "made", "score", "change", "p50 ms", "p90 ms", "speed", "size MB"]
+    wrote = any(run.first for run in summary.runs)
+    head += ["first token ms", "tokens/s", "peak MB"] if wrote else []
     rows = [
         (
             ("★ " if run.pinned else "") + run.name,
             run.target,
             run.made.replace("T", " "),
             *(run.score, run.change, run.p50, run.p90, run.speed, run.size),
+            *((run.first or "–", run.rate or "–", run.peak or "–") if wrote else ()),
             " ".join(filter(None, (run.error and f"✕ {run.error}", run.why, "; ".join(stale)))),
         )
         for run, stale in zip(summary.runs, (summary.staleness[at].texts for at in summary.stale_of), strict=True)
     ]
-    return Table("Runs", head, tuple(rows), (3, 4, 5, 6, 7, 8))
+    return Table("Runs", (*head, "remarks"), tuple(rows), tuple(range(3, len(head))))
+
+
+def _written(summary: BenchSummary) -> tuple[Table, ...]:
+    """What candidates generated: for each prompt, what is as the float model has it, and what follows."""
+    if not summary.written:
+        return ()
+    base = summary.written[0].name
+    head = ("prompt", "candidate", f"tokens as {base}", f"text as {base}", "first other token", "and then")
+    rows = []
+    for index, prompt in enumerate(summary.prompts):
+        for by in summary.written:
+            if index < len(by.texts):
+                text = by.texts[index]
+                agree = f"{text.agree} of {text.tokens}" if by is not summary.written[0] else ""
+                rows.append((prompt, by.name, agree, text.same, text.other, text.rest))
+    return (Table("Generated", head, tuple(rows), (2,)),)
 
 
 def _chart(runs: Sequence[Run], base: str) -> Chart:
@@ -179,18 +198,26 @@ def _chart(runs: Sequence[Run], base: str) -> Chart:
     if not scored:
         return Chart()
     last = scored[-1]
-    alike = [run for run in scored if (run.metric, run.unit) == (last.metric, last.unit)][-_CHART:]
+    alike = [run for run in scored if _kind(run) == _kind(last)][-_CHART:]
     points = [_point(run, last) for run in alike]
     reference = _reference(last, base)
-    return bench_chart([*([reference] if reference else []), *points], last.metric, last.unit, last.higher_is_better)
+    chart = [*([reference] if reference else []), *points]
+    per = "call" if last.generation is None else "token"
+    return bench_chart(chart, last.metric, last.unit, last.higher_is_better, per=per)
+
+
+def _kind(run: Run) -> tuple[str, str, bool]:
+    return run.metric, run.unit, run.generation is None
 
 
 def _point(run: Run, last: Run) -> ChartRun:
     texts = result_texts(run)
+    wrote = f", {texts['first']} ms to the first token, {texts['rate']} tokens/s, {texts['peak']} MB at most"
     here, latency = run.machine == last.machine, run.p50_ms or 0.0
     return ChartRun(
         name=run.name,
-        note=f"{texts['score']}, {texts['p50']} ms, {texts['speed']}, {texts['size']} MB, {run.target_name}",
+        note=f"{texts['score']}, {texts['p50']} ms, {texts['speed']}, {texts['size']} MB, {run.target_name}"
+        + (wrote if run.generation is not None else ""),
         kind="run" if here else "elsewhere",
         score=math.nan if run.score is None else run.score,
         p50_ms=latency,
@@ -201,14 +228,9 @@ def _point(run: Run, last: Run) -> ChartRun:
     )
 
 
-def _float_ms(run: Run) -> float | None:
-    """The latency of the float model in the rounds of a run."""
-    return None if run.speedup is None or run.p50_ms is None else run.p50_ms * run.speedup
-
-
 def _reference(run: Run, base: str) -> ChartRun | None:
     """The float model that a run was compared with; its size is not known."""
-    latency = _float_ms(run)
+    latency = float_ms(run)
     if latency is None or run.score is None:
         return None
     score = math.inf if run.unit == "dB" else run.score - run.change if run.change is not None else math.nan

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from prepbench.bench.cards import Card
 from prepbench.bench.progress import COMPARING, RunProgress
+from prepbench.bench.written import WrittenBy
 from prepbench.jobs import CANCELLING, Progress
 
 TARGET = "target"
@@ -33,6 +34,7 @@ class RunStatus:
         then: the targets of this run that come next.
         log: what was done so far, with times.
         message: what the last action had to say.
+        writing: what candidates have generated so far, while they do.
     """
 
     running: bool = False
@@ -46,6 +48,7 @@ class RunStatus:
     then: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     message: Card = _NOTHING
+    writing: tuple[WrittenBy, ...] = ()
 
 
 class StatusOfRuns:
@@ -76,7 +79,7 @@ class StatusOfRuns:
         if before.running:  # one run follows another: what was said of that one stays
             self._run.log = before.log
             self._run.note(name)
-            self._tell(replace(before, cancelling=False, stage="starting", fraction=0.0, log=self._run.log))
+            self._tell(replace(before, cancelling=False, stage="starting", fraction=0.0, log=self._run.log, writing=()))
         else:
             self._tell(RunStatus(running=True, stage="starting"))
 
@@ -105,6 +108,11 @@ class StatusOfRuns:
                 log=run.log,
             )
         )
+
+    def write(self, writing: tuple[WrittenBy, ...]) -> None:
+        """Candidates have generated more."""
+        if self.status.running:
+            self._tell(replace(self.status, writing=writing))
 
     def end(self, message: Card, *notes: str, goes_on: bool) -> None:
         """The run has ended.

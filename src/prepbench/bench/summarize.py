@@ -7,16 +7,16 @@ from prepbench.bench.captures import Captures
 from prepbench.bench.cards import LEAF_LABEL
 from prepbench.bench.compiling import Compiling
 from prepbench.bench.layer_summaries import (
-    SETTINGS,
     base_label,
     columns,
     decisions,
     outcomes,
     precision_choices,
     rule_summaries,
+    setting_fields,
 )
 from prepbench.bench.queue import QueuedRun
-from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of
+from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of, written_by
 from prepbench.bench.state import axes_words, display_name, precision_words
 from prepbench.bench.summary import (
     AxisSummary,
@@ -28,6 +28,8 @@ from prepbench.bench.summary import (
     TargetSummary,
 )
 from prepbench.bench.target_summaries import target_summaries
+from prepbench.bench.written import workload_words
+from prepbench.measure.generation import Generation
 
 
 def summarize(bench: Compiling, captures: Captures, facts: tuple[LayerFacts, ...], code: str) -> BenchSummary:
@@ -45,8 +47,9 @@ def summarize(bench: Compiling, captures: Captures, facts: tuple[LayerFacts, ...
     differences = bench._differences_of(shown) if shown is not None else ()
     runs = in_order(bench.runs)
     stale = staleness_of(runs, bench._differences_of)
-    planned = decisions(explained)
-    done = outcomes(layers, report)
+    prompts, written = written_by(bench.runs, bench.float_name, bench.prompts)
+    planned = decisions(bench.layer_rules.completed(explained))
+    done = outcomes(layers, report, bench.layer_rules.tables)
     # the card of what is fixed stays, so that it can be taken back
     failures = failure_summaries(captures.collection().failures, captures.fixes, state.fixes, state.leaves)
     axes = axis_summaries(state.axes, captures.verified(state.axes))
@@ -72,7 +75,7 @@ def summarize(bench: Compiling, captures: Captures, facts: tuple[LayerFacts, ...
         columns=columns(layers, report),
         rules=rule_summaries(state.rules, state.quantization, explained),
         base=base_label(state.quantization, state.rules),
-        settings=SETTINGS,
+        settings=setting_fields(state.targets),
         precisions=precision_choices(calibrated=bench.is_calibrated),
         targets=targets,
         queue=tuple(map(_queued, bench.queue)),
@@ -83,6 +86,9 @@ def summarize(bench: Compiling, captures: Captures, facts: tuple[LayerFacts, ...
         staleness=stale[0],
         stale_of=stale[1],
         difference=bench.difference,
+        workload=workload_words(bench.data) if isinstance(bench.data, Generation) else "",
+        prompts=prompts,
+        written=written,
         code=code,
         stale=f"compiled with other choices: {'; '.join(differences)}" if differences else "",
         can_undo=bench.can_undo,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prepbench.bench.state import Precision
+from prepbench.bench.written import WrittenBy
 
 StepName = Literal["capture", "axes", "precision", "run", "results"]
 Kind = Literal["", "good", "warning", "bad"]
@@ -70,7 +71,7 @@ class AxisSummary:
     """One dim of one tensor argument, or of several that are alike.
 
     Attributes:
-        path: the argument; a pattern where it stands for several.
+        path: the argument, as it is shown; patterns where it stands for several.
         dim: the dim, from 0.
         sizes: the sizes in the samples.
         dynamic: whether other sizes must work.
@@ -82,6 +83,7 @@ class AxisSummary:
         problem: what contradicts the choice; "" if nothing does.
         verified: sizes at which the graph ran and was equal, in words, or what speaks against it; "" before.
         places: how many arguments ``path`` stands for.
+        paths: what actions take for them.
     """
 
     path: str
@@ -96,6 +98,7 @@ class AxisSummary:
     problem: str = ""
     verified: str = ""
     places: int = 1
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ class Decision:
         weights_only: ``"true"`` where activations stay in float.
         block: inputs that share a scale; ``"0"`` for one scale for each channel.
         observer: how ranges are learned.
+        algorithm: how weights become integers.
         quantized: whether the layer is quantized.
     """
 
@@ -129,6 +133,7 @@ class Decision:
     weights_only: str
     block: str
     observer: str
+    algorithm: str
     quantized: bool
 
 
@@ -162,13 +167,23 @@ class RuleSummary:
 
 @dataclass(frozen=True)
 class SettingField:
-    """A setting that the editor of layers offers; ``name`` is the field of :class:`Decision` that has its value."""
+    """A setting that the editor of layers offers.
+
+    Attributes:
+        name: the field of :class:`Decision` that has its value.
+        title: the words beside it.
+        help: what it does.
+        kind: of its control.
+        choices: its values.
+        refused: for each value, which of the chosen targets do not have it, in words; "" where all do.
+    """
 
     name: str
     title: str
     help: str
     kind: Control
     choices: tuple[str, ...]
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,7 +221,16 @@ class TargetSummary:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run in the history, as text; ``is_live`` tells whether its compiled model is in this process."""
+    """A run in the history, as text.
+
+    Attributes:
+        p50: the median latency of a call; of a token where text was generated.
+        first: time to the first token; empty where nothing was generated, as the next ones.
+        rate: tokens in a second.
+        peak: most memory of the process, in MB.
+        beside: the same of the float model, in words.
+        is_live: whether its compiled model is in this process.
+    """
 
     id: str
     name: str
@@ -224,6 +248,10 @@ class RunSummary:
     why: str
     error: str
     is_live: bool
+    first: str = ""
+    rate: str = ""
+    peak: str = ""
+    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -299,6 +327,9 @@ class BenchSummary:
         staleness: how the choices behind runs differ from the current ones, each kind once.
         stale_of: for each run the index of its staleness; apart from the runs, because each click changes it.
         difference: in what two runs differ that are compared.
+        workload: what is generated to compare candidates, in words; "" where single calls are compared.
+        prompts: the prompts of it that are shown.
+        written: what the float model and the newest runs have written.
         code: the Python lines that do the same.
         stale: in what the choices behind the shown results differ from the current ones; empty when they do not.
         can_undo: whether there is a change to undo.
@@ -335,6 +366,9 @@ class BenchSummary:
     staleness: tuple[Staleness, ...]
     stale_of: tuple[int, ...]
     difference: RunDifference
+    workload: str
+    prompts: tuple[str, ...]
+    written: tuple[WrittenBy, ...]
     code: str
     stale: str
     can_undo: bool

@@ -48,12 +48,14 @@ class ChartRun:
     pinned: bool = False
 
 
-def bench_chart(runs: Sequence[ChartRun], metric: str, unit: str, higher_is_better: bool) -> Chart:
-    """The runs, placed; runs without a number for either axis must be left out."""
+def bench_chart(
+    runs: Sequence[ChartRun], metric: str, unit: str, higher_is_better: bool, *, per: str = "call"
+) -> Chart:
+    """The runs, placed; runs without a number for either axis must be left out. ``per`` is what the latency is of."""
     runs = [run for run in runs if run.p50_ms > 0 and math.isfinite(run.p50_ms) and not math.isnan(run.score)]
     if not runs:
         return Chart()
-    x, y = _latency(runs), _scores(runs, f"{metric} ({unit})" if unit else metric)
+    x, y = _latency(runs, per), _scores(runs, f"{metric} ({unit})" if unit else metric)
     largest = max(run.size_bytes for run in runs)
     points = [_point(run, x, y, largest) for run in runs]
     best = _front(runs, higher_is_better)
@@ -81,10 +83,10 @@ def _sentence(runs: Sequence[ChartRun], best: Sequence[int], metric: str) -> str
     return f"{metric} against latency of {len(runs)} run{'s' * (len(runs) != 1)}; beaten by none: {', '.join(names)}."
 
 
-def _latency(runs: Sequence[ChartRun]) -> Axis:
+def _latency(runs: Sequence[ChartRun], per: str) -> Axis:
     middles = tuple(run.p50_ms for run in runs)
     high = max(max(run.p90_ms, run.p50_ms) for run in runs)
-    title = "latency (ms per call): median, whisker to p90"
+    title = f"latency (ms per {per}): median, whisker to p90"
     if max(middles) / min(middles) > _LOG_FROM_RATIO:
         low, high = min(middles) / 2, high * 1.6
         powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)

@@ -37,9 +37,9 @@ class Controls(Protocol):
 
 @dataclass(frozen=True)
 class SetAxis:
-    """Make a dim of an input, and those of the same size, dynamic or static."""
+    """Make a dim of inputs, and those of the same size, dynamic or static."""
 
-    path: str
+    path: tuple[str, ...]
     dim: int
     dynamic: bool
 
@@ -55,9 +55,9 @@ class NameAxis:
 
 @dataclass(frozen=True)
 class LimitAxis:
-    """Limit the sizes of a dim; 0 is no limit."""
+    """Limit the sizes of a dim of inputs; 0 is no limit."""
 
-    path: str
+    path: tuple[str, ...]
     dim: int
     min: int
     max: int
@@ -183,7 +183,7 @@ def _set_axis(controls: Controls) -> Callable[..., object]:
 
 
 def _limit_axis(controls: Controls) -> Callable[..., object]:
-    def limit(path: str, dim: int, min: int, max: int) -> None:
+    def limit(path: tuple[str, ...], dim: int, min: int, max: int) -> None:
         bounds = [bound or None for bound in (min, max)]
         controls.bench.limit_axis(path, dim, bounds[0], bounds[1], linked=True)
 

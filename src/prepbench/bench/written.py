@@ -1,0 +1,175 @@
+"""What candidates wrote, as text beside what the float model wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from prepbench.errors import InputError, printable
+from prepbench.measure.comparison import CandidateResult
+from prepbench.measure.generation import Generation
+
+Decode = Callable[[list[int]], str]
+Rows = Sequence[Sequence[int]]
+"""The new tokens of each prompt, all batches one after the other."""
+
+SHOWN = 8
+"""Prompts whose texts are kept and shown."""
+_CHARACTERS = 4_000  # of one text
+
+
+@dataclass(frozen=True)
+class WrittenText:
+    """The text after one prompt, in three parts; all of it is untrusted.
+
+    Attributes:
+        same: what the float model wrote, too.
+        other: the first token that differs; empty where none does.
+        rest: what follows it.
+        agree: how many tokens come before it.
+        tokens: how many tokens there are.
+    """
+
+    same: str
+    other: str = ""
+    rest: str = ""
+    agree: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class WrittenBy:
+    """What one candidate wrote.
+
+    Attributes:
+        name: of the candidate.
+        texts: the text after each prompt that is shown.
+        numbers: what it cost, in words; empty while it is not measured.
+    """
+
+    name: str
+    texts: tuple[WrittenText, ...]
+    numbers: str = ""
+
+
+@dataclass(frozen=True)
+class RunGeneration:
+    """What a run generated, and what the float model did in the same rounds.
+
+    Attributes:
+        first_token_ms: median time from a prompt to its first token; None where it was not measured.
+        tokens_per_second: of all prompts.
+        peak_bytes: most memory of the process.
+        float_first_token_ms: of the float model.
+        float_tokens_per_second: of the float model.
+        float_peak_bytes: of the float model.
+        prompts: the prompts as text, as many as are kept.
+        texts: what the run wrote after each.
+        float_texts: what the float model wrote.
+    """
+
+    first_token_ms: float | None = None
+    tokens_per_second: float | None = None
+    peak_bytes: int | None = None
+    float_first_token_ms: float | None = None
+    float_tokens_per_second: float | None = None
+    float_peak_bytes: int | None = None
+    prompts: tuple[str, ...] = ()
+    texts: tuple[WrittenText, ...] = ()
+    float_texts: tuple[str, ...] = ()
+
+
+def text_of(tokens: Sequence[int], decode: Decode | None) -> str:
+    """Token numbers as text; the numbers themselves without a function for it.
+
+    Raises:
+        InputError: the function fails, or returns no text.
+    """
+    if decode is None:
+        return " ".join(map(str, tokens))
+    remedy = "Give a function from a list of token numbers to text, such as tokenizer.decode."
+    try:
+        text = decode(list(tokens))
+    except Exception as error:
+        raise InputError(f"decode failed for the tokens {list(tokens)[:5]}: {error}. {remedy}") from error
+    if not isinstance(text, str):
+        raise InputError(f"decode returned {type(text).__name__} for the tokens {list(tokens)[:5]}. {remedy}")
+    return printable(text[:_CHARACTERS])
+
+
+def compared_text(tokens: Sequence[int], expected: Sequence[int], decode: Decode | None) -> WrittenText:
+    """The text of tokens, parted at the first that differs from those that were expected.
+
+    Example:
+        >>> compared_text([4, 9, 7], [4, 9, 8], None)
+        WrittenText(same='4 9', other=' 7', rest='', agree=2, tokens=3)
+    """
+    agree = next((i for i, (one, other) in enumerate(zip(tokens, expected, strict=False)) if one != other), len(tokens))
+    whole = text_of(tokens, decode)
+    if agree == len(tokens):
+        return WrittenText(whole, agree=agree, tokens=len(tokens))
+    # what stands for a token may depend on those around it, such as the bytes of one letter
+    same = _shared_start(text_of(tokens[:agree], decode), whole)
+    upto = _shared_start(text_of(tokens[: agree + 1], decode), whole)
+    return WrittenText(same, whole[len(same) : len(upto)], whole[max(len(same), len(upto)) :], agree, len(tokens))
+
+
+def _shared_start(one: str, other: str) -> str:
+    pairs = enumerate(zip(one, other, strict=False))
+    return one[: next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))]
+
+
+def rows_of(candidate: CandidateResult) -> list[tuple[int, ...]]:
+    """The new tokens of each prompt that is shown."""
+    found = candidate.generation
+    return [] if found is None else [row for batch in found.tokens for row in batch][:SHOWN]
+
+
+def prompt_texts(workload: Generation, decode: Decode | None) -> tuple[str, ...]:
+    """The prompts that are shown, without their padding."""
+    rows = [
+        [token for token, counts in zip(ids, mask, strict=True) if counts]
+        for batch in workload.batches
+        for ids, mask in zip(batch.ids.tolist(), batch.mask.tolist(), strict=True)
+    ]
+    return tuple(text_of(row, decode) for row in rows[:SHOWN])
+
+
+def compared_texts(rows: Rows, expected: Rows, decode: Decode | None) -> tuple[WrittenText, ...]:
+    """The texts of a candidate beside the tokens of the float model."""
+    return tuple(compared_text(one, other, decode) for one, other in zip(rows, expected, strict=True))
+
+
+def run_generation(
+    row: CandidateResult, first: CandidateResult, workload: Generation, decode: Decode | None
+) -> RunGeneration | None:
+    """What is kept of a candidate that generated; None where it did not.
+
+    Args:
+        row: the candidate.
+        first: the float model.
+        workload: what was generated.
+        decode: makes text of token numbers.
+    """
+    if row.generation is None or first.generation is None:
+        return None
+    expected = rows_of(first)
+    return RunGeneration(
+        row.generation.first_token_ms,
+        row.generation.tokens_per_second,
+        row.generation.peak_bytes,
+        first.generation.first_token_ms,
+        first.generation.tokens_per_second,
+        first.generation.peak_bytes,
+        prompt_texts(workload, decode),
+        compared_texts(rows_of(row), expected, decode),
+        tuple(text_of(tokens, decode) for tokens in expected),
+    )
+
+
+def workload_words(workload: Generation) -> str:
+    """What a generation does, e.g. ``"16 tokens after each of 2 prompts"``."""
+    count = sum(len(batch.ids) for batch in workload.batches)
+    which = f"a prompt of {workload.batches[0].ids.shape[1]} tokens" if count == 1 else f"each of {count} prompts"
+    tokens = f"{workload.new_tokens} token{'s' * (workload.new_tokens != 1)}"
+    return " · ".join([f"{tokens} after {which}", *workload.remarks])
