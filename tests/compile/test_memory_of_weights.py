@@ -111,3 +111,17 @@ def test_a_weight_that_is_also_read_otherwise_is_cast_as_a_whole() -> None:
 
     program = torch.export.export(Norms().bfloat16(), (torch.ones(2, 8, dtype=torch.bfloat16),), strict=False)
     assert not weights_to_cast(program)
+
+
+def test_weights_with_one_scale_for_each_channel_are_stored_in_bytes() -> None:
+    samples = [torch.randn(k, 128) for k in (2, 3)]
+    half, single = (
+        pb.compile_model(
+            nn.Sequential(nn.Linear(128, 256)).eval().to(dtype),
+            calibration_inputs=[sample.to(dtype) for sample in samples],
+            deployment_settings=pb.OnnxRuntimeDeployment(),
+            quantization_settings=pb.QuantizationSettings(),
+        ).report.size_bytes
+        for dtype in (torch.bfloat16, torch.float32)
+    )
+    assert half == pytest.approx(single, rel=0.05)
