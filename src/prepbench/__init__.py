@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from prepbench.measure import metrics as metrics
     from prepbench.measure.comparison import Comparison as Comparison
     from prepbench.measure.generation import Generation as Generation
+    from prepbench.measure.profile import profile as profile
+    from prepbench.measure.profile_result import Profile as Profile
     from prepbench.measure.run import compare as compare
     from prepbench.prepare import PreparationReport as PreparationReport
     from prepbench.prepare import prepare_model as prepare_model
@@ -79,6 +81,7 @@ _HOME = {
     "OpenVinoDeployment": "prepbench.settings",
     "PreparationReport": "prepbench.prepare",
     "PrepbenchError": "prepbench.errors",
+    "Profile": "prepbench.measure.profile_result",
     "Progress": "prepbench.jobs",
     "QuantizationSettings": "prepbench.settings",
     "RobustTracer": "prepbench.capture.modules.tracer",
@@ -94,6 +97,7 @@ _HOME = {
     "load_compiled": "prepbench.compile",
     "metrics": "prepbench.measure",
     "prepare_model": "prepbench.prepare",
+    "profile": "prepbench.measure.profile",
     "record_inputs": "prepbench.running.record_inputs",
     "recursive_trace": "prepbench.capture.modules.collection",
     "show_progress": "prepbench.progress_bar",

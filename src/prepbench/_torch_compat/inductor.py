@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,19 @@ def compile_package(program: torch.export.ExportedProgram, file: Path, options: 
     with needed_for("compiling ahead of time"):
         from torch._inductor import aoti_compile_and_package
     aoti_compile_and_package(program, package_path=str(file), inductor_configs=options)
+
+
+def kernel_events(call: Callable[[], object]) -> tuple[list[tuple[str, float]], float]:
+    """What torch's profiler saw at the top while something ran: names with seconds, in order; and seconds in all."""
+    with needed_for("profiling"):
+        from torch.autograd.profiler_legacy import profile  # the newer one prints on standard error
+
+    with profile() as profiled:
+        start = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - start
+    events = [event for event in profiled.function_events if event.cpu_parent is None]
+    return [(event.name, event.time_range.elapsed_us() / 1e6) for event in events], seconds
 
 
 def load_library(file: Path) -> Any:

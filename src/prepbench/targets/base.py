@@ -18,6 +18,7 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.kept_programs import KeptPrograms
+from prepbench.targets.kernel_times import KernelTimes
 
 Derive = Callable[[], torch.export.ExportedProgram]
 
@@ -76,6 +77,21 @@ class Runtime(ABC):
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write what :meth:`Target.load` needs into an existing folder."""
+
+    def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
+        """What each kernel takes in one call, measured by the runtime's own profiler.
+
+        Args:
+            calls: the inputs of one or several calls.
+            rounds: how often each is measured.
+
+        Raises:
+            TargetError: the runtime has no profiler.
+        """
+        raise TargetError(
+            "This target has no profiler here. Profile the same model compiled for OnnxRuntimeDeployment(), "
+            "OpenVinoDeployment() or EagerDeployment(), or the original model."
+        )
 
 
 class Target(ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from prepbench.settings import DeploymentSettings
 from prepbench.storage import write_file
 from prepbench.targets.base import NO_LEAVES, Runtime, Target
 from prepbench.targets.eager import EagerTarget
+from prepbench.targets.kernel_times import KernelTimes
 
 # the target of partitions that fall back to PyTorch
 FALLBACK: Target = EagerTarget()
@@ -56,9 +57,21 @@ class PartitionedRuntime(Runtime):
         ]
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        return self._run(leaves, lambda partition, given: None)
+
+    def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
+        given: dict[int, list[Sequence[Any]]] = {}
+        for leaves in calls:
+            self._run(leaves, lambda partition, inputs: given.setdefault(id(partition), []).append(inputs))
+        times = [each.runtime.kernel_times(given[id(each)], rounds) for each in self._partitions]
+        return KernelTimes(tuple(k for each in times for k in each.kernels), sum(each.seconds for each in times))
+
+    def _run(self, leaves: Sequence[Any], note: Callable[[Partition, Sequence[Any]], None]) -> Sequence[Any]:
         values: dict[str, Any] = dict(zip(self._inputs, leaves, strict=True))
         for partition, last_used in zip(self._partitions, self._last_used, strict=True):
-            results = partition.runtime.run([values[name] for name in partition.inputs])
+            inputs = [values[name] for name in partition.inputs]
+            note(partition, inputs)
+            results = partition.runtime.run(inputs)
             values.update(zip(partition.outputs, results, strict=True))
             for name in last_used:
                 del values[name]

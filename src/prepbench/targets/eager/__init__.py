@@ -10,15 +10,26 @@ import torch
 
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, EagerDeployment
+from prepbench.storage import write_file
 from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
+from prepbench.targets.eager.profiling import kernel_times, layers_of
+from prepbench.targets.kernel_times import KernelTimes, layers_from_text, layers_to_text
 from prepbench.targets.programs import load_program, save_program, written_buffers
+
+_LAYERS = "layers.json"
 
 
 class EagerRuntime(Runtime):
-    """The program as a module."""
+    """The program as a module.
 
-    def __init__(self, program: torch.export.ExportedProgram) -> None:
+    Args:
+        program: what it runs.
+        layers: FQNs by names of its operators, where the program does not have them itself.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram, layers: Mapping[str, str | None] | None = None) -> None:
         self._program = program
+        self._layers = layers_of(program.graph) if layers is None else layers
         self._module = program.module(check_guards=False)
         # weights are shared with the original model, but not the buffers that the program changes in each call
         for name in written_buffers(program):
@@ -30,8 +41,12 @@ class EagerRuntime(Runtime):
         outputs: Sequence[Any] = self._module(*leaves)
         return outputs
 
+    def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
+        return kernel_times(self._module, calls, rounds, self._layers)
+
     def save(self, folder: Path) -> None:
         save_program(self._program, folder)
+        write_file(folder / _LAYERS, layers_to_text(self._layers))
 
 
 class EagerTarget(Target):
@@ -54,4 +69,13 @@ class EagerTarget(Target):
         allow_code: bool = False,
         leaves: Mapping[str, str] = NO_LEAVES,
     ) -> Runtime:
-        return EagerRuntime(load_program(folder, allow_code=allow_code, leaves=leaves))
+        program = load_program(folder, allow_code=allow_code, leaves=leaves)
+        return EagerRuntime(program, _noted(folder / _LAYERS))
+
+
+def _noted(file: Path) -> dict[str, str | None]:
+    """FQNs by names of operators; nothing in folders that were written without."""
+    try:
+        return layers_from_text(file.read_text())
+    except (OSError, UnicodeDecodeError):
+        return {}

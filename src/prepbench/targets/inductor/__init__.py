@@ -19,10 +19,12 @@ from prepbench.errors import ArtifactError, MissingPackageError, TargetError, To
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, InductorDeployment
-from prepbench.storage import KeptFolder
+from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
 from prepbench.targets.inductor.package import Package, write_dim_orders
 from prepbench.targets.inductor.passes import fit_to_inductor
+from prepbench.targets.inductor.profiling import OPTIONS, kernel_times
+from prepbench.targets.kernel_times import KernelTimes
 from prepbench.targets.programs import GRAPH, load_program, save_program
 from prepbench.targets.state import check_kept_state
 
@@ -32,13 +34,27 @@ FILE = "model.pt2"
 class AheadOfTime(Runtime):
     """A compiled package: machine code, with the weights folded in."""
 
-    def __init__(self, file: Path, keep: KeptFolder | None = None) -> None:
+    def __init__(self, file: Path, keep: KeptFolder | None = None, lowering: Lowering | None = None) -> None:
         self._file = file
         self._keep = keep
+        self._lowering = lowering
         self._package = Package(file)
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         return self._package([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
+
+    def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
+        """Compiles once more, with kernels that say when they run."""
+        if self._lowering is None:
+            raise TargetError(
+                "A loaded package of Inductor does not know the layers of its model. Profile what compile_model "
+                "returned, or the same model compiled for OnnxRuntimeDeployment() or OpenVinoDeployment()."
+            )
+        program = fit_to_inductor(self._lowering.program)
+        with temporary_folder("profile") as folder:
+            file = folder / FILE
+            _compile(program, self._lowering, file, {**_options(), **OPTIONS})
+            return kernel_times(AheadOfTime(file).run, calls, rounds, file, program.graph)
 
     def save(self, folder: Path) -> None:
         shutil.copy(self._file, folder / FILE)
@@ -102,19 +118,14 @@ class InductorTarget(Target):
                 ) from error
         keep = KeptFolder("inductor")
         file = keep.path / FILE
-        program = fit_to_inductor(lowering.program)
         try:
-            # what is true of sizes of at least 2 must not be taken for true of all
-            exact = exact_zero_one() if is_exact(program.graph) else contextlib.nullcontext()
-            with torch.no_grad(), _quiet(), exact:
-                compile_package(program, file, _options())
-                write_dim_orders(file, [leaf for leaf in _examples(lowering) if isinstance(leaf, torch.Tensor)])
+            _compile(fit_to_inductor(lowering.program), lowering, file, _options())
         except Exception as error:  # Inductor's passes have no errors of their own
             raise TargetError(
                 f"Inductor cannot compile the graph: {type(error).__name__}: {sentence(error)} Choose another target, "
                 "such as OnnxRuntimeDeployment(), for this model."
             ) from error
-        return AheadOfTime(file, keep)
+        return AheadOfTime(file, keep, lowering)
 
     def load(
         self,
@@ -135,6 +146,14 @@ class InductorTarget(Target):
         if is_program:
             return JustInTime(load_program(folder, allow_code=allow_code, leaves=leaves))
         return AheadOfTime(folder / FILE)
+
+
+def _compile(program: torch.export.ExportedProgram, lowering: Lowering, file: Path, options: dict[str, Any]) -> None:
+    # what is true of sizes of at least 2 must not be taken for true of all
+    exact = exact_zero_one() if is_exact(program.graph) else contextlib.nullcontext()
+    with torch.no_grad(), _quiet(), exact:
+        compile_package(program, file, options)
+        write_dim_orders(file, [leaf for leaf in _examples(lowering) if isinstance(leaf, torch.Tensor)])
 
 
 def _examples(lowering: Lowering) -> Sequence[Any]:

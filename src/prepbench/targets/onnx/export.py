@@ -23,6 +23,7 @@ from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
 from prepbench.targets.onnx.finish import forget_origin, type_by_zero_point, write_dropout_out
+from prepbench.targets.onnx.layers import write_layers
 from prepbench.targets.onnx.merge import merge_tables
 from prepbench.targets.onnx.recurrent_weights import pack_recurrent_weights
 from prepbench.targets.onnx.translations import OPSET, translations
@@ -72,6 +73,7 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change], *, 
     for change in changes:
         change(model)
     remove_unused_initializers(model)
+    write_layers(model)
     forget_origin(model)
     model.metadata_props["prepbench.inputs"] = "\n".join(used)
     model.metadata_props[EXAMPLE_SHAPES] = json.dumps(_example_shapes(lowering.program, used))

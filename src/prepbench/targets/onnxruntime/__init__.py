@@ -17,12 +17,15 @@ from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
+from prepbench.targets.kernel_times import KernelTimes, layers_from_text
 from prepbench.targets.onnx.export import FILE, export_onnx
+from prepbench.targets.onnx.layers import LAYERS
 from prepbench.targets.onnx.renamed import rename_ends
 from prepbench.targets.onnx.saved import check_saved
 from prepbench.targets.onnx.tables import look_up_integers
 from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
+from prepbench.targets.onnxruntime.profiling import kernel_times
 
 
 class OnnxRuntime(Runtime):
@@ -48,14 +51,9 @@ class OnnxRuntime(Runtime):
     ) -> None:
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        if settings.intra_op_threads is not None:
-            options.intra_op_num_threads = settings.intra_op_threads
-        options.log_severity_level = 4  # errors are raised, and need not be printed as well
-        if not fuse:
-            options.add_session_config_entry("session.disable_quant_qdq", "1")
+        self._settings, self._fuse = settings, fuse
         try:
-            self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(str(file), self._options(), providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no common base
             raise TargetError(
                 f"ONNX Runtime cannot run the graph: {str(error).strip()} If its number type is the reason, compile "
@@ -70,6 +68,17 @@ class OnnxRuntime(Runtime):
         self._has_bfloat16 = any(end.type == "tensor(bfloat16)" for end in ends)
         self._file = file
         self._keep = keep
+
+    def _options(self) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        if self._settings.intra_op_threads is not None:
+            options.intra_op_num_threads = self._settings.intra_op_threads
+        options.log_severity_level = 4  # errors are raised, and need not be printed as well
+        if not self._fuse:
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
+        return options
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         if not self._has_bfloat16:
@@ -99,6 +108,11 @@ class OnnxRuntime(Runtime):
             for name, leaf in zip(self._inputs, leaves, strict=True)
             if name and isinstance(leaf, torch.Tensor)
         }
+
+    def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
+        layers = layers_from_text(self.metadata.get(LAYERS))
+        feeds = [self._values(leaves) if self._has_bfloat16 else self.feeds(leaves) for leaves in calls]
+        return kernel_times(self._file, self._options(), feeds, rounds, layers)
 
     @property
     def output_names(self) -> list[str]:

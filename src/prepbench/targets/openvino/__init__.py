@@ -7,6 +7,7 @@ import json
 import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OpenVinoDeployment
 from prepbench.storage import KeptFolder, temporary_folder
 from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
+from prepbench.targets.kernel_times import KernelTimes, layers_from_text
 from prepbench.targets.onnx.export import export_onnx
+from prepbench.targets.onnx.layers import LAYERS
 from prepbench.targets.onnx.requirements import unsupported_nodes
 from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.openvino.indices import keep_indices_inside
 from prepbench.targets.openvino.integers import is_all_integer
+from prepbench.targets.openvino.profiling import kernel_times, named_operations
 from prepbench.targets.openvino.quantizers import add_biases, hoist_quantizers, multiply_rows, use_signed_integers
 from prepbench.targets.openvino.renamed import rename_ends
 from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
@@ -47,20 +51,12 @@ class OpenVino(Runtime):
     """
 
     def __init__(self, folder: Path, settings: OpenVinoDeployment, keep: KeptFolder | None = None) -> None:
-        config: dict[str, Any] = {
-            "PERFORMANCE_HINT": settings.performance_hint,
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-        }
-        if settings.inference_threads is not None:
-            config["INFERENCE_NUM_THREADS"] = settings.inference_threads
         try:
             model = _core().read_model(folder / FILES[0])
-            precision = settings.inference_precision or (None if is_all_integer(model) else "f32")
-            if precision is not None:
-                config["INFERENCE_PRECISION_HINT"] = precision
-            self._compiled = _core().compile_model(model, "CPU", config)
+            self._compiled = _core().compile_model(model, "CPU", _configuration(settings, model))
         except RuntimeError as error:  # the only kind that it raises
             raise _refused(error) from error
+        self._settings = settings
         self._inputs: list[str] = json.loads(model.get_rt_info(_LEAVES).astype(str))
         self._folder = folder
         self._keep = keep
@@ -71,17 +67,29 @@ class OpenVino(Runtime):
             request = self._idle.pop()
         except IndexError:
             request = self._compiled.create_infer_request()
-        arrays = []  # alive until the call is done
+        arrays = self._set_inputs(request, leaves)
+        request.infer()
+        del arrays
+        # copies, because the next call of this request writes into the same memory
+        outputs = [from_openvino(tensor) for tensor in request.output_tensors]
+        self._idle.append(request)
+        return outputs
+
+    def _set_inputs(self, request: Any, leaves: Sequence[Any]) -> list[Any]:
+        """Give a request the inputs of a call; returns what has to be alive until the call is done."""
+        arrays = []
         for name, leaf in zip(self._inputs, leaves, strict=True):
             if name:
                 tensor, array = to_openvino(leaf, name)
                 arrays.append(array)
                 request.set_tensor(name, tensor)
-        request.infer()
-        # copies, because the next call of this request writes into the same memory
-        outputs = [from_openvino(tensor) for tensor in request.output_tensors]
-        self._idle.append(request)
-        return outputs
+        return arrays
+
+    def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
+        model = _core().read_model(self._folder / FILES[0])
+        layers = named_operations(model, layers_from_text(_noted(model)))
+        compiled = _core().compile_model(model, "CPU", {**_configuration(self._settings, model), "PERF_COUNT": True})
+        return kernel_times(compiled, [partial(self._set_inputs, leaves=leaves) for leaves in calls], rounds, layers)
 
     def save(self, folder: Path) -> None:
         for name in FILES:
@@ -144,6 +152,27 @@ class OpenVinoTarget(OnnxTarget):
     ) -> Runtime:
         assert isinstance(settings, OpenVinoDeployment)
         return OpenVino(folder, settings)
+
+
+def _configuration(settings: OpenVinoDeployment, model: Any) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "PERFORMANCE_HINT": settings.performance_hint,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+    }
+    if settings.inference_threads is not None:
+        config["INFERENCE_NUM_THREADS"] = settings.inference_threads
+    precision = settings.inference_precision or (None if is_all_integer(model) else "f32")
+    if precision is not None:
+        config["INFERENCE_PRECISION_HINT"] = precision
+    return config
+
+
+def _noted(model: Any) -> str:
+    """What the ONNX file noted about layers; nothing for an IR that was written without."""
+    try:
+        return str(model.get_rt_info(["framework", LAYERS]).astype(str))
+    except RuntimeError:
+        return ""
 
 
 def _write_ir(lowering: Lowering, folder: Path) -> None:

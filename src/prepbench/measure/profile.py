@@ -1,0 +1,108 @@
+"""``profile``: where the time of one call goes, by layer, as each runtime's own profiler tells it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from prepbench.checks import check_count, check_type
+from prepbench.compile.compiled import CompiledModel, runtime_and_calls
+from prepbench.compile.tensor_specs import checked_tensors
+from prepbench.errors import InputError
+from prepbench.inputs import normalize_samples
+from prepbench.measure.module_times import module_times
+from prepbench.measure.profile_result import Profile as Profile
+from prepbench.measure.profile_result import ProfileRow
+from prepbench.measure.scores import eval_mode
+from prepbench.running.check_inputs import find_writes
+from prepbench.running.twin import Twin
+from prepbench.targets.kernel_times import BETWEEN, KernelTime, KernelTimes
+
+
+def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
+    """Say what each layer of a model takes in one call.
+
+    Compiled models are measured by the profiler of their runtime: ONNX Runtime's profile, OpenVINO's counters, and
+    PyTorch operator by operator. Its kernels are assigned to the layers that they compute; a kernel that computes
+    several, which the runtime has fused, counts for the first of them. What belongs to no layer has a name:
+    conversions between integers and floats, reordering of memory, time between kernels. Models that are not compiled
+    are measured module by module, each without those inside of it.
+
+    The profiler itself takes time, so totals are a little longer than those of :func:`prepbench.compare`. It runs in
+    this process: other work on the machine, such as other cells, is measured as well.
+
+    Args:
+        model: a compiled model, or any module. It is left as it was.
+        inputs: a sample, or several of the same sizes, in any form that ``compile_model`` takes.
+        rounds: how often each sample is measured, after once to warm up.
+
+    Raises:
+        InputError: no model, or inputs that it does not take.
+        TargetError: the target has no profiler here.
+
+    Example:
+        >>> pb.profile(compiled, x).table().head()
+        >>> diagram.overlay(pb.profile(compiled, x).table(), "ms")
+    """
+    check_type("model", model, nn.Module, "Give a model, or what compile_model returned.")
+    check_count("rounds", rounds)
+    if rounds < 1:
+        raise InputError(f"rounds must be at least 1, got {rounds}.")
+    if isinstance(model, CompiledModel):
+        return _compiled(model, inputs, rounds)
+    samples = normalize_samples(model, inputs)
+    find_writes(model, samples[0])
+    twin = Twin(model).model
+    with eval_mode([twin]):
+        times = module_times(twin, samples, rounds)
+    modules = dict(model.named_modules())
+    types = {fqn: type(module).__name__ for fqn, module in modules.items()}
+    weights = {fqn: sum(p.nbytes for p in module.parameters(recurse=False)) for fqn, module in modules.items()}
+    return _profile(times, types, weights, "PyTorch", rounds * len(samples))
+
+
+def _compiled(model: CompiledModel, inputs: Any, rounds: int) -> Profile:
+    runtime, calls = runtime_and_calls(model)
+    samples = normalize_samples(model, inputs)
+    flat: list[Sequence[Any]] = []
+    for sample in samples:
+        leaves = calls.flatten(sample.args, sample.kwargs)
+        flat.append(checked_tensors(leaves, calls.tensors, calls.paths))
+    layers = model.report.layers
+    types = {row.fqn: row.type for row in layers}
+    weights = {row.fqn: row.parameters * row.weights_bits // 8 for row in layers}
+    return _profile(runtime.kernel_times(flat, rounds), types, weights, model.target, rounds * len(samples))
+
+
+def _profile(
+    times: KernelTimes, types: Mapping[str, str], weights: Mapping[str, int], target: str, calls: int
+) -> Profile:
+    kernels: defaultdict[tuple[str, bool], list[KernelTime]] = defaultdict(list)
+    for kernel in times.kernels:
+        kernels[kernel.place, kernel.is_layer].append(kernel)
+    inside = sum(kernel.seconds for kernel in times.kernels)
+    total = max(times.seconds, inside)
+    if total > inside:
+        kernels[BETWEEN, False].append(KernelTime("", "", BETWEEN, total - inside, False))
+    rows = [
+        ProfileRow(
+            name,
+            is_layer,
+            types.get(name, "") if is_layer else "",
+            1e3 * (seconds := sum(kernel.seconds for kernel in each)),
+            seconds / total if total else 0.0,
+            weights.get(name) if is_layer else None,
+            _bytes(each),
+            tuple(dict.fromkeys(kernel.operator for kernel in each if kernel.operator)),
+        )
+        for (name, is_layer), each in kernels.items()
+    ]
+    return Profile(tuple(sorted(rows, key=lambda row: -row.ms)), 1e3 * total, target, calls)
+
+
+def _bytes(kernels: Sequence[KernelTime]) -> int | None:
+    sizes = [kernel.result_bytes for kernel in kernels if kernel.result_bytes is not None]
+    return sum(sizes) if sizes else None

@@ -1,0 +1,80 @@
+"""What each operator of a program takes in PyTorch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.targets.kernel_times import KernelTime, KernelTimes, placed, typical
+
+_STORED = ("p_", "b_", "c_")
+"""How inputs of an exported graph begin that are parameters, buffers and constants."""
+
+
+def kernel_times(
+    module: fx.GraphModule, calls: Sequence[Sequence[Any]], rounds: int, layers: Mapping[str, str | None]
+) -> KernelTimes:
+    """Run a program operator by operator and say what each takes.
+
+    Args:
+        module: the program.
+        calls: the inputs of calls.
+        rounds: how often each call is made, after once to warm up.
+        layers: FQNs by names of operators.
+    """
+    measured = []
+    for index, leaves in enumerate([*calls, *(each for each in calls for _ in range(rounds))]):
+        timed = _Timed(module, layers)
+        start = time.perf_counter()
+        with torch.no_grad():
+            timed.run(*leaves)
+        seconds = time.perf_counter() - start
+        if index >= len(calls):
+            measured.append(KernelTimes(tuple(timed.kernels), seconds))
+    return typical(measured)
+
+
+class _Timed(fx.Interpreter):
+    """Runs a graph and notes the time of each operator."""
+
+    def __init__(self, module: fx.GraphModule, layers: Mapping[str, str | None]) -> None:
+        super().__init__(module)
+        self.kernels: list[KernelTime] = []
+        self._layers = layers
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op not in ("call_function", "call_module", "call_method"):
+            return super().run_node(n)
+        start = time.perf_counter()
+        result = super().run_node(n)
+        seconds = time.perf_counter() - start
+        self.kernels.append(placed(n.name, str(n.target), self._layers.get(n.name), seconds, _bytes(result)))
+        return result
+
+
+def _bytes(result: Any) -> int:
+    several = result if isinstance(result, tuple | list) else [result]
+    return sum(each.nbytes for each in several if isinstance(each, torch.Tensor))
+
+
+def layers_of(graph: fx.Graph) -> dict[str, str | None]:
+    """FQNs by names of nodes.
+
+    Quantizers of weights belong to what reads them, and those of activations to nothing.
+
+    Args:
+        graph: of an exported program.
+    """
+    layers: dict[str, str | None] = {}
+    for node in reversed(graph.nodes):
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        if "quantize" in str(node.target):
+            is_weight = all(each.op == "placeholder" and each.name[:2] in _STORED for each in node.all_input_nodes)
+            layers[node.name] = next((layers[user.name] for user in node.users), None) if is_weight else None
+        elif node.op == "call_function":
+            layers[node.name] = stack[-1][0] if stack else None
+    return layers

@@ -1,0 +1,127 @@
+"""Where the time of a lowered program goes: its kernels as the runtime's own profiler sees them, by layer."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+CONVERSIONS = "conversions between integers and floats"
+REORDERING = "reordering of memory"
+BETWEEN = "between kernels"
+OTHERS = "kernels of no layer"
+
+_CONVERTING = re.compile(r"(Dynamic|Fake|De)?Quantize|Convert|Cast$|.*quantize_per_", re.IGNORECASE)
+_REORDERING = frozenset(["ReorderInput", "ReorderOutput", "Reorder", "Transpose", "Reshape", "Squeeze", "Unsqueeze"])
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel of a runtime, in one call of the model.
+
+    Attributes:
+        name: as the runtime calls it.
+        operator: what it computes, as the runtime calls it, such as ``"QLinearConv"``.
+        place: FQN of the layer, "" for the model itself; where ``is_layer`` is false one of the names above.
+        seconds: what it takes itself, without the kernels of graphs inside of it.
+        is_layer: whether ``place`` is an FQN.
+        result_bytes: of its results; None where the runtime does not tell.
+    """
+
+    name: str
+    operator: str
+    place: str
+    seconds: float
+    is_layer: bool = True
+    result_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """The kernels of one call.
+
+    Attributes:
+        kernels: in the order in which they ran.
+        seconds: of the whole call. What is in no kernel is the runtime's own.
+    """
+
+    kernels: tuple[KernelTime, ...]
+    seconds: float
+
+
+def placed(name: str, operator: str, layer: str | None, seconds: float, result_bytes: int | None = None) -> KernelTime:
+    """A kernel of a layer, or of what runtimes put between layers.
+
+    Args:
+        name: of the kernel.
+        operator: decides what a kernel without a layer is.
+        layer: FQN; None for none.
+        seconds: what it takes.
+        result_bytes: of its results.
+    """
+    if layer is not None:
+        return KernelTime(name, operator, layer, seconds, True, result_bytes)
+    rest = CONVERSIONS if _CONVERTING.match(operator) else REORDERING if operator in _REORDERING else OTHERS
+    return KernelTime(name, operator, rest, seconds, False, result_bytes)
+
+
+def layer_of(name: str, layers: Mapping[str, str | None]) -> tuple[bool, str | None]:
+    """Whether a kernel's name comes from a known one, and the layer of that.
+
+    Runtimes append to the names of what they fuse or change: ``node_conv2d_1_token_4``, ``node_linear/WithoutBiases``.
+
+    Args:
+        name: as the runtime says it.
+        layers: FQNs by the names that the runtime got; None for what belongs to no layer.
+
+    Example:
+        >>> layer_of("conv_1_token_4", {"conv": "stem", "conv_1": "head"})
+        (True, 'head')
+    """
+    end = len(name)
+    while end > 0:
+        if name[:end] in layers:
+            return True, layers[name[:end]]
+        end = max(name.rfind(mark, 0, end) for mark in "_/ ")
+    return False, None
+
+
+def layers_to_text(layers: Mapping[str, str | None]) -> str:
+    """FQNs by names as text, which :func:`layers_from_text` reads."""
+    names: defaultdict[str | None, list[str]] = defaultdict(list)
+    for name, layer in layers.items():
+        names[layer].append(name)
+    return json.dumps(list(names.items()), separators=(",", ":"))  # a list, because keys of objects are never null
+
+
+def layers_from_text(text: str | None) -> dict[str, str | None]:
+    """FQNs by names; nothing for text that is missing or damaged."""
+    try:
+        return {name: layer for layer, names in json.loads(text or "[]") for name in names if _is_layer(layer)}
+    except (ValueError, TypeError, RecursionError):
+        return {}
+
+
+def _is_layer(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def typical(calls: Sequence[KernelTimes]) -> KernelTimes:
+    """The median of each kernel, and of what lies between them, over the quickest quarter of some calls.
+
+    Slower calls were interrupted by other programs. Where these calls ran different kernels, it is one of them.
+
+    Args:
+        calls: at least one.
+    """
+    calls = sorted(calls, key=lambda call: call.seconds)[: math.ceil(len(calls) / 4)]
+    if len({tuple(kernel.name for kernel in call.kernels) for call in calls}) > 1:
+        return calls[len(calls) // 2]
+    columns = zip(*(call.kernels for call in calls), strict=True)
+    kernels = tuple(replace(each[0], seconds=statistics.median(k.seconds for k in each)) for each in columns)
+    between = statistics.median(call.seconds - sum(k.seconds for k in call.kernels) for call in calls)
+    return KernelTimes(kernels, sum(kernel.seconds for kernel in kernels) + max(between, 0.0))

@@ -1,0 +1,62 @@
+"""Which layer of the model each node of an ONNX graph computes, written into the file for profilers."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prepbench.targets.kernel_times import layers_to_text
+
+# metadata: FQNs by names of nodes and outputs, None for quantizers
+LAYERS = "prepbench.layers"
+
+_SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+
+
+def write_layers(model: Any) -> None:
+    """Note in the metadata of an ``onnx_ir.Model`` of which layer its nodes are, and give each node a name of its own.
+
+    Nodes made here rather than by the exporter belong to the layer that reads them, and so do quantizers of weights.
+    Quantizers of activations belong to none.
+    """
+    nodes = [node for graph in (model.graph, *model.functions.values()) for node in graph.all_nodes()]
+    count = Counter(node.name for node in nodes)
+    for index, node in enumerate(nodes):
+        if not node.name or count[node.name] > 1:
+            node.name = f"{node.op_type}_node_{index}"
+    layers: dict[str, str | None] = {}
+    for node in reversed(nodes):  # readers come after what they read
+        layers[node.name] = layer = _layer(node, layers)
+        layers.update({value.name: layer for value in node.outputs if value.name and value.is_graph_output()})
+    model.metadata_props[LAYERS] = layers_to_text(layers)
+
+
+def _layer(node: Any, layers: Mapping[str, str | None]) -> str | None:
+    if node.op_type in _QUANTIZERS:
+        return _of_readers(node, layers) if all(_is_constant(value) for value in node.inputs) else None
+    scopes, classes = (_texts(node.metadata_props.get(key)) for key in (_SCOPES, _CLASSES))
+    if len(scopes) > 1 and not any("<locals>" in each for each in classes):
+        return scopes[-2]
+    return _of_readers(node, layers)
+
+
+def _of_readers(node: Any, layers: Mapping[str, str | None]) -> str | None:
+    readers: Iterable[Any] = (use.node for value in node.outputs for use in value.uses())
+    found = [layers[reader.name] for reader in readers if layers.get(reader.name) is not None]
+    return found[0] if found else None
+
+
+def _is_constant(value: Any) -> bool:
+    return value is None or value.const_value is not None
+
+
+def _texts(text: str | None) -> list[str]:
+    """A list of texts as the exporter writes it."""
+    try:
+        found = ast.literal_eval(text or "[]")
+    except (ValueError, SyntaxError):
+        return []
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []

@@ -1,0 +1,193 @@
+"""Profiles as tables, bars and text."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import TYPE_CHECKING, Any
+
+from prepbench.measure.comparison import megabytes, milliseconds
+from prepbench.measure.profile_result import Profile, ProfileDifference, ProfileRow
+from prepbench.views.charts import FIRST, GRID, LINE, OTHER, TEXT
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects as go
+
+_BARS = 12
+_NAME = 34
+
+
+def profile_table(profile: Profile) -> pandas.DataFrame:
+    """One row for each layer and named part of the rest, numbers as numbers."""
+    import pandas
+
+    columns: dict[str, list[Any]] = {
+        "layer": [row.name for row in profile.rows],
+        "type": [row.type for row in profile.rows],
+        "ms": [row.ms for row in profile.rows],
+        "share": [row.share for row in profile.rows],
+        "weights MB": [None if row.weights_bytes is None else row.weights_bytes / 1e6 for row in profile.rows],
+        "results MB": [None if row.result_bytes is None else row.result_bytes / 1e6 for row in profile.rows],
+        "is layer": [row.is_layer for row in profile.rows],
+        "operators": [", ".join(row.operators) for row in profile.rows],
+    }
+    return pandas.DataFrame(columns).astype({"weights MB": float, "results MB": float})
+
+
+def difference_table(difference: ProfileDifference) -> pandas.DataFrame:
+    """One row for each layer, with both times; None where it had none of its own."""
+    import pandas
+
+    first, second = ({row.name: row.ms for row in each.rows} for each in (difference.first, difference.second))
+    names = list(difference.saved_ms)
+    columns = {
+        "layer": names,
+        _titles(difference)[0]: [first.get(name) for name in names],
+        _titles(difference)[1]: [second.get(name) for name in names],
+        "saved ms": list(difference.saved_ms.values()),
+    }
+    return pandas.DataFrame(columns).astype(dict.fromkeys(list(columns)[1:], float))
+
+
+def profile_figure(profile: Profile) -> go.Figure:
+    """The slowest rows as bars, what is in no layer in grey, and all others as one."""
+    shown, others = profile.rows[:_BARS], profile.rows[_BARS:]
+    names = [_name(row.name) for row in shown]
+    bars = [row.ms for row in shown]
+    colours = [OTHER if row.is_layer else FIRST for row in shown]
+    texts = [f"{milliseconds(row.ms)} ms · {row.share:.0%}" for row in shown]
+    if others:
+        names.append(f"{len(others)} more")
+        bars.append(sum(row.ms for row in others))
+        colours.append(LINE)
+        texts.append(f"{milliseconds(bars[-1])} ms · {sum(row.share for row in others):.0%}")
+    hovers = [_hover(row) for row in shown] + [""] * bool(others)
+    trace = _bars("", names, bars, texts, colours, hovers)
+    return _figure("Time by layer", profile.caption, [trace], len(names), legend=False)
+
+
+def difference_figure(difference: ProfileDifference) -> go.Figure:
+    """Both times of the layers that changed most."""
+    names = list(difference.saved_ms)[:_BARS]
+    traces = []
+    for profile, title, colour in zip(
+        (difference.first, difference.second), _titles(difference), (FIRST, OTHER), strict=True
+    ):
+        rows = {row.name: row for row in profile.rows}
+        ms = [rows[name].ms if name in rows else 0.0 for name in names]
+        texts = [milliseconds(each) if each else "–" for each in ms]
+        hovers = [_hover(rows[name]) if name in rows else "no time of its own" for name in names]
+        traces.append(_bars(title, [_name(name) for name in names], ms, texts, [colour] * len(names), hovers))
+    return _figure("What got faster, what slower", difference.caption, traces, 2 * len(names), legend=True)
+
+
+def profile_text(profile: Profile) -> str:
+    """The slowest rows as aligned text."""
+    header = ["layer", "ms", "share", "weights MB", "results MB"]
+    body = [
+        [
+            _name(row.name),
+            milliseconds(row.ms),
+            f"{row.share:.0%}",
+            *map(megabytes, (row.weights_bytes, row.result_bytes)),
+        ]
+        for row in profile.rows[:_BARS]
+    ]
+    return _text(header, body, len(profile.rows) - _BARS, profile.caption)
+
+
+def difference_text(difference: ProfileDifference) -> str:
+    """The rows that changed most as aligned text."""
+    rows = difference.table().itertuples(index=False)
+    body = [
+        [_name(row[0]), *("–" if each != each else f"{each:.3g}".replace("-", "−") for each in row[1:])] for row in rows
+    ]
+    header = ["layer", *_titles(difference), "saved ms"]
+    return _text(header, body[:_BARS], len(body) - _BARS, difference.caption)
+
+
+def bundle(result: Profile | ProfileDifference) -> dict[str, Any]:
+    """What a notebook shows: the chart where plotly's renderer is installed, else the table, else text."""
+    chart = json.loads(result.figure().to_json())
+    table = result.table().head(_BARS).to_html(index=False, na_rep="–", float_format=lambda value: f"{value:.3g}")
+    return {
+        "application/vnd.plotly.v1+json": {**chart, "config": {"displaylogo": False, "responsive": True}},
+        "text/html": f"{table}<small>{html.escape(result.caption)}</small>",
+        "text/plain": repr(result),
+    }
+
+
+def _titles(difference: ProfileDifference) -> tuple[str, str]:
+    first, second = (f"{each.target} ms" for each in (difference.first, difference.second))
+    return (first, second) if first != second else (f"{first}, first", f"{second}, second")
+
+
+def _name(name: str) -> str:
+    """A name that fits beside a bar; its end says most."""
+    return (name if len(name) <= _NAME else "…" + name[1 - _NAME :]) or "(the model itself)"
+
+
+def _hover(row: ProfileRow) -> str:
+    lines = [f"<b>{html.escape(row.name or '(the model itself)')}</b>", html.escape(row.type)]
+    lines += [f"{milliseconds(row.ms)} ms, {row.share:.1%}"]
+    lines += [f"{megabytes(row.weights_bytes)} MB of weights"] if row.weights_bytes else []
+    lines += [f"{megabytes(row.result_bytes)} MB of results"] if row.result_bytes else []
+    lines += [html.escape(", ".join(row.operators[:6]))]
+    return "<br>".join(filter(None, lines)).replace("%{", "% {")
+
+
+def _bars(
+    title: str, names: list[str], values: list[float], texts: list[str], colours: list[str], hovers: list[str]
+) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": html.escape(title),
+        "y": [html.escape(name) for name in names],
+        "x": values,
+        "text": texts,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": colours},
+        "hovertext": hovers,
+        "hoverinfo": "text",
+    }
+
+
+def _figure(heading: str, caption: str, traces: list[dict[str, Any]], bars: int, *, legend: bool) -> go.Figure:
+    import plotly.graph_objects as go
+
+    longest = max((value for trace in traces for value in trace["x"]), default=1.0)
+    figure = go.Figure(data=traces)
+    small = f"<br><span style='font-size:12px'>{html.escape(caption)}</span>"
+    figure.update_layout(
+        template="none",
+        height=130 + 22 * bars,
+        margin={"l": 10, "r": 30, "t": 70, "b": 46},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
+        title={"text": f"<b>{heading}</b>{small}", "font": {"size": 16}, "x": 0, "xref": "paper", "xanchor": "left"},
+        xaxis={"title": {"text": "ms per call"}, "gridcolor": GRID, "range": [0, longest * 1.3], "zeroline": False},
+        yaxis={"autorange": "reversed", "automargin": True, "ticksuffix": " "},
+        barmode="group",
+        bargap=0.25,
+        showlegend=legend,
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
+    )
+    return figure
+
+
+def _text(header: list[str], body: list[list[str]], more: int, caption: str) -> str:
+    rows = [header, *body]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([*lines, *([f"{more} more"] if more > 0 else []), caption])

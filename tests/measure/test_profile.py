@@ -1,0 +1,191 @@
+"""Where time goes, by layer: each runtime's own profiler, assigned to the layers of the model."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.errors import InputError, SettingsError, TargetError, UnknownNameError
+from prepbench.targets.kernel_times import (
+    BETWEEN,
+    CONVERSIONS,
+    KernelTime,
+    KernelTimes,
+    layer_of,
+    layers_from_text,
+    layers_to_text,
+    typical,
+)
+from prepbench.targets.onnxruntime.profiling import _own_times
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, width, 1)
+        self.bn = nn.BatchNorm2d(width)
+
+    def forward(self, x):
+        return torch.relu(x + self.narrow(torch.relu(self.bn(self.wide(x)))))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3)
+        self.blocks = nn.ModuleList([Block(16), Block(16)])
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x.mean((2, 3)))).softmax(-1)
+
+
+LAYERS = {"stem", "head", "norm", *(f"blocks.{i}.{name}" for i in (0, 1) for name in ("wide", "narrow"))}
+
+
+def samples(*rows: int) -> list[torch.Tensor]:
+    return [torch.randn(count, 3, 24, 24, generator=torch.Generator().manual_seed(count)) for count in rows]
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def quantized(deployment: Any) -> pb.CompiledModel:
+    return pb.compile_model(
+        net(),
+        calibration_inputs=samples(4, 5),
+        deployment_settings=deployment,
+        quantization_settings=pb.QuantizationSettings(),
+    )
+
+
+def check(profile: pb.Profile) -> set[str]:
+    """What holds for every profile; returns the names of its layers."""
+    assert sum(row.share for row in profile.rows) == pytest.approx(1)
+    assert sum(row.ms for row in profile.rows) == pytest.approx(profile.total_ms)
+    assert all(first.ms >= second.ms for first, second in itertools.pairwise(profile.rows))
+    modules = dict(net().named_modules())
+    assert all(row.name in modules for row in profile.rows if row.is_layer)
+    return {row.name for row in profile.rows if row.is_layer}
+
+
+@pytest.mark.parametrize("deployment", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment(), pb.EagerDeployment()])
+def test_time_lies_on_layers_also_of_a_loaded_model(deployment: Any, tmp_path: Any) -> None:
+    compiled = quantized(deployment)
+    compiled.save(tmp_path / "saved")
+    for model in (compiled, pb.load_compiled(tmp_path / "saved", allow_code=True)):
+        profile = pb.profile(model, samples(6), rounds=8)
+        assert check(profile) >= LAYERS
+        rest = {row.name for row in profile.rows if not row.is_layer}
+        assert CONVERSIONS in rest
+        assert "kernels of no layer" not in rest
+        assert profile["head"].type == "Linear"
+        assert profile["head"].weights_bytes == 170
+
+
+def test_kernels_of_inductor_lie_on_layers_too(tmp_path: Any) -> None:
+    compiled = quantized(pb.InductorDeployment())
+    assert check(pb.profile(compiled, samples(6), rounds=4)) >= LAYERS - {"norm"}  # fused with what is around it
+    compiled.save(tmp_path / "saved")
+    with pytest.raises(TargetError, match=r"Profile what compile_model returned"):
+        pb.profile(pb.load_compiled(tmp_path / "saved", allow_code=True), samples(6))
+
+
+def test_a_module_is_measured_without_those_inside_and_left_as_it_was() -> None:
+    model = net().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    profile = pb.profile(model, samples(6), rounds=4)
+    assert check(profile) >= {*LAYERS, "", "blocks.0", "blocks.0.bn"}
+    assert profile["blocks.0"].ms < profile["blocks.0.wide"].ms + profile["blocks.0.narrow"].ms
+    assert profile["stem"].result_bytes == 6 * 16 * 22 * 22 * 4
+    assert model.training
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_two_profiles_side_by_side() -> None:
+    model = net()
+    first, second = (
+        pb.profile(model, samples(6), rounds=2),
+        pb.profile(quantized(pb.EagerDeployment()), samples(6), rounds=2),
+    )
+    difference = first.against(second)
+    table = difference.table()
+    assert list(table.columns) == ["layer", "PyTorch ms", "eager ms", "saved ms"]
+    assert set(table["layer"]) == {row.name for row in (*first.rows, *second.rows)}
+    assert sum(difference.saved_ms.values()) == pytest.approx(first.total_ms - second.total_ms)
+    assert table["eager ms"].isna()[list(table["layer"]).index("blocks.0.bn")]
+    for result in (first, difference):
+        shown = result._repr_mimebundle_()
+        assert result.caption in shown["text/plain"]
+        assert len(shown["application/vnd.plotly.v1+json"]["data"]) == (1 if result is first else 2)
+    assert first.against(first).table().columns[1:3].tolist() == ["PyTorch ms, first", "PyTorch ms, second"]
+
+
+def test_an_overlay_and_a_missing_layer() -> None:
+    model = net()
+    profile = pb.profile(model, samples(6), rounds=1)
+    diagram = pb.recursive_trace(model, inputs=samples(2)).diagram()
+    diagram.overlay(profile.table(), "ms")
+    assert diagram.overlay == "ms"
+    with pytest.raises(UnknownNameError, match="'stm' took no time here"):
+        profile["stm"]
+
+
+def test_names_of_layers_are_untrusted() -> None:
+    name = "<img src=x onerror=alert(1)>"
+    row = pb.profile(nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2), rounds=1).rows[0]
+    profile = pb.Profile((type(row)(name, True, name, 1.0, 1.0, None, None, (name,)),), 1.0, name, 1)
+    shown = profile._repr_mimebundle_()
+    assert "<img" not in shown["text/html"]
+    assert "<img" not in str(shown["application/vnd.plotly.v1+json"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"model": 3}, SettingsError, "model must be"),
+        ({"rounds": 0}, InputError, "at least 1"),
+        ({"inputs": []}, InputError, "inputs is empty"),
+        ({"inputs": torch.ones(1, 4)}, Exception, "shapes cannot be multiplied"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        pb.profile(**{"model": nn.Linear(2, 2), "inputs": torch.ones(1, 2), **arguments})
+
+
+def test_names_that_runtimes_change_are_known() -> None:
+    layers = {"conv": "stem", "conv_1": "head", "quantize": None}
+    assert layer_of("conv_1_token_4", layers) == (True, "head")
+    assert layer_of("conv_10", layers) == (True, "stem")
+    assert layer_of("conv/WithoutBiases", layers) == (True, "stem")
+    assert layer_of("quantize_1", layers) == (True, None)
+    assert layer_of("convolution", layers) == (False, None)
+    assert layers_from_text(layers_to_text(layers)) == layers
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[1]", '[["a"]]', '[["a", 3]]', "[" * 20_000, '[[3, ["a"]]]'])
+def test_damaged_names_are_no_names(text: str | None) -> None:
+    assert layers_from_text(text) == {}
+
+
+def test_a_loop_does_not_count_what_runs_inside() -> None:
+    events = [{"ts": 0, "dur": 10}, {"ts": 12, "dur": 5}, {"ts": 2, "dur": 3}, {"ts": 6, "dur": 3}]
+    assert [seconds for seconds, _ in _own_times(events)] == pytest.approx([4e-6, 5e-6, 3e-6, 3e-6])
+
+
+def test_interrupted_calls_do_not_count() -> None:
+    calls = [KernelTimes((KernelTime("a", "Conv", "stem", 1.0),), 2.0 + 10 * index) for index in range(8)]
+    assert typical(calls).seconds == pytest.approx(1.0 + (1.0 + 11.0) / 2)
+    assert BETWEEN not in {kernel.place for kernel in typical(calls).kernels}
