@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
 from prepbench.targets.kernel_times import KernelTime, KernelTimes, typical
 
@@ -85,7 +86,7 @@ class _Clock:
         def leave(module: nn.Module, args: Any, result: Any) -> None:
             self._count()
             self._running.pop()
-            leaves = torch.utils._pytree.tree_leaves(result)
+            leaves = pytree.tree_leaves(result)
             self._bytes[fqn] = sum(each.nbytes for each in leaves if isinstance(each, torch.Tensor))
             self._since = time.perf_counter()
 
