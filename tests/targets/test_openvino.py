@@ -57,6 +57,19 @@ def error(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got - expected).pow(2).sum() / expected.pow(2).sum())
 
 
+@pytest.mark.parametrize(("bits", "precision", "together"), [(4, None, 32), (4, "f32", 0), (8, None, 0)])
+def test_inputs_are_rounded_in_each_call_only_beside_weights_of_4_bits(
+    bits: int, precision: str | None, together: int
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8))
+    blocks: Any = {"prefer_weights_only_quantization": True, "weights_only_quantization_block_size": 32}
+    model = compiled(net, (64,), precision, weights_num_bits=bits, **blocks)
+    assert model._runtime._compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") == together
+    x = noise(40, 64)
+    assert error(model(x), converted(model, x)) < (1e-3 if together else 1e-8)
+
+
 @pytest.mark.parametrize(
     "net, shape",
     [CONV_STACK, DEPTHWISE, RESIDUAL, MLP, TOKENS, POOLED, CONV1D],

@@ -59,8 +59,8 @@ def test_tables_are_stored_in_the_bits_that_were_named(
     found = compiled(model, DEPLOYMENTS[target], bits, block, symmetric)
     reference = compiled(model, pb.EagerDeployment(), bits, block, symmetric)
     assert [row.weights_bits for row in found.report.layers] == [bits] * 3
-    # its 4-bit kernels round what they multiply to 8 bits
-    assert sqnr(reference(*IDS[1]), found(*IDS[1])) > (25 if target == "onnxruntime" else 60)
+    # their 4-bit kernels round what they multiply to 8 bits
+    assert sqnr(reference(*IDS[1]), found(*IDS[1])) > (25 if target == "onnxruntime" or bits == 4 else 60)
     weights = ROWS * SIZE * (1 if tied else 2) + SIZE * SIZE
     scales = (2 * ROWS + SIZE) * 5 * (SIZE // block if block else 1)
     assert found.report.size_bytes < weights * bits // 8 + scales + 4 * (ROWS + SIZE) + 30_000

@@ -1,11 +1,14 @@
-"""Whether all layers of an OpenVINO model are quantized."""
+"""Which integers the layers of an OpenVINO model multiply by."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 _MULTIPLY = ("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul")
 _MOVE = ("Reshape", "Transpose", "Convert")
+_SCALE = (*_MOVE, "Multiply", "Subtract")
+_FEW_BITS = ("i4", "u4")
 
 
 def is_all_integer(model: Any) -> bool:
@@ -22,7 +25,26 @@ def is_all_integer(model: Any) -> bool:
     )
 
 
+def multiplies_few_bits(model: Any) -> bool:
+    """Whether a layer multiplies by integers of 4 bits; a table that is only looked up in counts for nothing.
+
+    Args:
+        model: an ``openvino.Model``.
+    """
+    return any(
+        _constant_behind(operation.input_value(1).get_node(), _SCALE).get_element_type().get_type_name() in _FEW_BITS
+        for operation in model.get_ops()
+        if operation.get_type_name() == "MatMul"
+    )
+
+
 def _is_float_constant(operation: Any) -> bool:
-    while operation.get_type_name() in _MOVE:
-        operation = operation.input_value(0).get_node()
+    operation = _constant_behind(operation, _MOVE)
     return bool(operation.get_type_name() == "Constant" and operation.get_element_type().is_real())
+
+
+def _constant_behind(operation: Any, passed: Collection[str]) -> Any:
+    """What an operation is made from by operations of these kinds: a constant, or what else stops the search."""
+    while operation.get_type_name() in passed:
+        operation = operation.input_value(0).get_node()
+    return operation
