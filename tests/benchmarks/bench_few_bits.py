@@ -1,37 +1,51 @@
 """What few bits cost a small trained language model: perplexity against float, for each algorithm and each peer.
 
 A row is one way to quantize, a column one form of weights: ``w8a8`` (8 bits, activations too), 4 bits in blocks of 32
-and 128, and 4 bits with a scale for each channel. A cell is the perplexity's distance from float in percent. One
-process per row. Peers that are not installed are left out: NNCF needs the benchmark's environment.
+and 128, and 4 bits with a scale for each channel. A cell is the perplexity's distance from float in percent, and the
+divergence of the predictions from those in float in thousandths of a nat. Errors of weights move the perplexity of
+one text up or down by chance, which is why it may be below that in float; they only ever add to the divergence. The
+distance of ours to the best peer therefore has its standard error, from pairs of pieces of text. One process per row.
+Peers that are not installed are left out: NNCF needs the benchmark's environment.
 
-``python -m tests.benchmarks.bench_few_bits [--rows "prepbench gptq" "NNCF awq sym"]`` runs a part of it.
+``python -m tests.benchmarks.bench_few_bits [--rows "prepbench gptq" "NNCF awq sym"] [--model deep]`` runs a part of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tests.benchmarks.language_model import Predictor, perplexity, trained, windows
+from tests.benchmarks.language_model import Predictor, losses, predictions, trained, windows
 
 FORMS = ("w8a8", "w4 32", "w4 128", "w4 channel")
 LIMITS = {"w8a8": 0.5, "w4 32": 0.5, "w4 128": 1.0, "w4 channel": 3.0}
 ALGORITHMS = ("nearest", "hqq", "awq", "gptq")
 CALIBRATION = 16
 LIMIT = 3600
+# the variable of the environment that says where rows share files
+FOLDER = "PREPBENCH_FEW_BITS"
+# a second model says whether something was fitted to the first one
+MODELS: dict[str, dict[str, object]] = {
+    "wide": {},
+    "deep": {
+        "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_key_value_heads": 4,
+    },
+}  # fmt: skip
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
-Cell = tuple[float, int]  # perplexity, bytes on disk
+Cell = tuple[Logits, int]  # the quantized model, bytes on disk
 Row = Callable[[Predictor, str], Cell | None]
 
 
@@ -66,21 +80,26 @@ def _ours(algorithm: str, deployment: str, symmetric: bool = True, tables: int |
         left = [row.fqn for row in compiled.report.layers if not row.quantized]
         if left:
             print(f"{len(left)} layers stay in float in {form}: {left[:3]}", flush=True)
-        return perplexity(compiled), int(compiled.report.size_bytes or 0)
+        return compiled, int(compiled.report.size_bytes or 0)
 
     return run
 
 
-def _float_onnx(model: Predictor, folder: Path) -> Path:
+def _float_onnx(model: Predictor) -> Path:
+    """The model in float as ONNX, written once for all rows."""
     import prepbench as pb
+
+    folder = Path(os.environ.get(FOLDER) or tempfile.mkdtemp()) / "float"
+    if found := list(folder.rglob("model.onnx")):
+        return found[0]
 
     compiled = pb.compile_model(
         model,
         tracing_inputs=[windows(1)[0], windows(1)[0][:2, :96]],
         deployment_settings=pb.OnnxRuntimeDeployment(),
     )
-    compiled.save(folder / "float")
-    return next((folder / "float").rglob("model.onnx"))
+    compiled.save(folder)
+    return next(folder.rglob("model.onnx"))
 
 
 def _session(path: Path) -> Logits:
@@ -95,13 +114,37 @@ def _folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+class _Reader:
+    """The samples as its quantizer asks for them."""
+
+    def __init__(self, path: Path, samples: Any) -> None:
+        import onnx
+
+        self._name = onnx.load(path, load_external_data=False).graph.input[0].name
+        self._samples = samples
+
+    def get_next(self) -> dict[str, Any] | None:
+        sample = next(self._samples, None)
+        return sample and {self._name: sample["ids"]}
+
+
+def _torchao(model: Predictor, form: str) -> Cell | None:
+    from torchao.quantization import Int4WeightOnlyConfig, quantize_
+
+    if form in ("w8a8", "w4 channel"):
+        return None
+    model = copy.deepcopy(model).bfloat16()
+    quantize_(model, Int4WeightOnlyConfig(group_size=_block(form), int4_packing_format="opaque"))
+    return (lambda ids: model(ids).float()), 0
+
+
 def _ort(algorithm: str, symmetric: bool = True) -> Row:
     def run(model: Predictor, form: str) -> Cell | None:
         import onnx
         from onnxruntime.quantization import QuantType, matmul_nbits_quantizer, quantize_dynamic
 
         folder = Path(tempfile.mkdtemp())
-        path, out = _float_onnx(model, folder), folder / "out" / "model.onnx"
+        path, out = _float_onnx(model), folder / "out" / "model.onnx"
         out.parent.mkdir()
         if form == "w8a8":
             if algorithm != "default" or not symmetric:
@@ -109,14 +152,19 @@ def _ort(algorithm: str, symmetric: bool = True) -> Row:
             quantize_dynamic(str(path), str(out), per_channel=True, weight_type=QuantType.QInt8)
         else:
             block = _block(form) or 256  # it has no channels; this is its largest block
-            if algorithm == "hqq":
+            if algorithm == "gptq":
+                samples = iter([{"ids": batch.numpy()} for batch in windows(CALIBRATION)])
+                config = matmul_nbits_quantizer.GPTQWeightOnlyQuantConfig(
+                    calibration_data_reader=_Reader(path, samples), block_size=block
+                )
+            elif algorithm == "hqq":
                 config = matmul_nbits_quantizer.HQQWeightOnlyQuantConfig(block_size=block, bits=4)
             else:
                 config = matmul_nbits_quantizer.DefaultWeightOnlyQuantConfig(block_size=block, is_symmetric=symmetric)
             quantizer = matmul_nbits_quantizer.MatMulNBitsQuantizer(onnx.load(path), algo_config=config)
             quantizer.process()
             quantizer.model.save_model_to_file(str(out), use_external_data_format=True)
-        return perplexity(_session(out)), _folder_bytes(out.parent)
+        return _session(out), _folder_bytes(out.parent)
 
     return run
 
@@ -127,7 +175,7 @@ def _nncf(algorithm: str, mode: str) -> Row:
         import openvino
 
         folder = Path(tempfile.mkdtemp())
-        converted = openvino.Core().read_model(_float_onnx(model, folder))
+        converted = openvino.Core().read_model(_float_onnx(model))
         samples = nncf.Dataset([[batch.numpy()] for batch in windows(CALIBRATION)])
         if form == "w8a8":
             if (algorithm, mode) != ("plain", "sym"):
@@ -147,7 +195,7 @@ def _nncf(algorithm: str, mode: str) -> Row:
         openvino.save_model(converted, folder / "out.xml", compress_to_fp16=False)
         compiled = openvino.compile_model(converted, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         return (
-            perplexity(lambda ids: torch.from_numpy(compiled([ids.numpy()])[0])),
+            lambda ids: torch.from_numpy(compiled([ids.numpy()])[0]),
             (folder / "out.bin").stat().st_size,
         )
 
@@ -158,11 +206,15 @@ ROWS: dict[str, Callable[[], Row]] = {
     **{f"prepbench {name}": lambda name=name: _ours(name, "EagerDeployment") for name in ALGORITHMS},  # type: ignore[misc]
     **{f"prepbench {name} asym": lambda name=name: _ours(name, "EagerDeployment", False) for name in ALGORITHMS},  # type: ignore[misc]
     "prepbench ORT": lambda: _ours("auto", "OnnxRuntimeDeployment"),
-    "prepbench ORT, tables 8": lambda: _ours("auto", "OnnxRuntimeDeployment", tables=8),
+    "prepbench ORT, tables 4": lambda: _ours("auto", "OnnxRuntimeDeployment", tables=4),
     "prepbench OpenVINO": lambda: _ours("auto", "OpenVinoDeployment"),
+    "prepbench ORT asym": lambda: _ours("auto", "OnnxRuntimeDeployment", False),
+    "prepbench OpenVINO asym": lambda: _ours("auto", "OpenVinoDeployment", False),
     "ORT MatMulNBits sym": lambda: _ort("default"),
     "ORT MatMulNBits asym": lambda: _ort("default", symmetric=False),
     "ORT MatMulNBits hqq": lambda: _ort("hqq", symmetric=False),
+    "ORT MatMulNBits gptq": lambda: _ort("gptq"),
+    "torchao int4": lambda: _torchao,
     **{
         f"NNCF {name} {mode}": lambda name=name, mode=mode: _nncf(name, mode)  # type: ignore[misc]
         for name in ("plain", "awq", "scale", "gptq")
@@ -171,23 +223,30 @@ ROWS: dict[str, Callable[[], Row]] = {
 }
 
 
-def measure(row: str) -> None:
-    """Print the cells of one row as JSON, one line each."""
+def measure(row: str, sizes: str) -> None:
+    """Print the cells of one row as JSON, one line each: losses, divergence, bytes."""
     import logging
 
     logging.disable(logging.ERROR)
-    model, run = trained(), ROWS[row]()
+    model, run = trained(**MODELS[sizes]), ROWS[row]()
+    before = predictions(model)
     for form in FORMS:
         start = time.perf_counter()
+        cell: Any = None
         try:
-            cell: Any = run(model, form)
+            found = run(model, form)
+            if found is not None:
+                after = predictions(found[0])
+                divergence = float((before.exp() * (before - after)).sum(-1).mean())
+                cell = [losses(after).tolist(), divergence, found[1]]
         except Exception as error:
             cell = f"{type(error).__name__}: {error}"
         print("\n" + json.dumps([form, cell, time.perf_counter() - start]), flush=True)
 
 
-def _in_process(row: str) -> dict[str, tuple[Any, float]]:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.bench_few_bits", "--one", "--rows", row]
+def _in_process(row: str, sizes: str) -> dict[str, tuple[Any, float]]:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.bench_few_bits", "--one"]
+    command += ["--rows", row, "--model", sizes]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
         end, output = f"ended with {done.returncode}: {done.stderr[-300:]}", done.stdout
@@ -201,37 +260,68 @@ def _in_process(row: str) -> dict[str, tuple[Any, float]]:
     return {form: cells.get(form, (end, 0.0)) for form in FORMS}
 
 
+TARGETS = {"ORT": "ORT", "OpenVINO": "NNCF"}
+
+
+def _compare(form: str, before: torch.Tensor, rows: Mapping[str, Any]) -> None:
+    """Print the best of ours beside the best peer of the same runtime, by perplexity and by divergence."""
+    for target, peer in TARGETS.items():
+        ours = {row: cell for row, cell in rows.items() if row.startswith(f"prepbench {target}")}
+        peers = {row: cell for row, cell in rows.items() if row.startswith(peer)}
+        if not ours or not peers:
+            continue
+        one, other = (min(group, key=lambda row: sum(group[row][0])) for group in (ours, peers))
+        far = torch.tensor(ours[one][0]) - torch.tensor(peers[other][0])
+        near, nearest = (min(group, key=lambda row: group[row][1]) for group in (ours, peers))
+        print(
+            f"{form}, limit {LIMITS[form]:+.2f} %: {one} {_percent(before, ours[one][0]):+.2f} %, {other} "
+            f"{_percent(before, peers[other][0]):+.2f} %, difference {100 * float(far.mean()):+.2f} "
+            f"± {100 * float(far.std()) / len(far) ** 0.5:.2f} %; divergence {near} {1e3 * ours[near][1]:.2f}, "
+            f"{nearest} {1e3 * peers[nearest][1]:.2f}"
+        )
+
+
+def _percent(before: torch.Tensor, after: Sequence[float]) -> float:
+    return 100 * (float((torch.tensor(after).mean() - before.mean()).exp()) - 1)
+
+
 def main() -> None:
     """Print a row for each way, then the best of ours and of the peers for each form."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--model", choices=MODELS, default="wide")
     parser.add_argument("--one", action="store_true", help="measure the only row in this process")
     given = parser.parse_args()
     if given.one:
-        measure(given.rows[0])
+        measure(given.rows[0], given.model)
         return
-    before = perplexity(trained())
-    print(f"perplexity in float {before:.3f}\n{'':<24}" + "".join(f"{form:>26}" for form in FORMS), flush=True)
-    far: dict[str, dict[str, float]] = {form: {} for form in FORMS}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[FOLDER] = folder
+        _print_table(given.rows, given.model)
+
+
+def _print_table(rows: Sequence[str], sizes: str) -> None:
+    before = losses(predictions(trained(**MODELS[sizes])))
+    head = "".join(f"{form:>30}" for form in FORMS)
+    print(f"perplexity in float {float(before.mean().exp()):.3f}\n{'':<24}{head}", flush=True)
+    found: dict[str, dict[str, Any]] = {form: {} for form in FORMS}
     errors = []
-    for row in given.rows:
+    for row in rows:
         if row.startswith("NNCF") and importlib.util.find_spec("nncf") is None:
             continue
         texts = []
-        for form, (cell, seconds) in _in_process(row).items():
+        for form, (cell, seconds) in _in_process(row, sizes).items():
             if isinstance(cell, str):
                 errors.append(f"{row}, {form}: {cell}")
             if not isinstance(cell, list):
                 texts.append("-" if cell is None else cell.split(":")[0])
                 continue
-            far[form][row] = 100 * (cell[0] / before - 1)
-            texts.append(f"{far[form][row]:+.2f} % {cell[1] / 1e6:.1f} MB {seconds:.0f} s")
-        print(f"{row:<24}" + "".join(f"{text:>26}" for text in texts), flush=True)
-    for form, rows in far.items():
-        peers = {row: value for row, value in rows.items() if not row.startswith("prepbench")}
-        ours = {row: value for row, value in rows.items() if row.startswith("prepbench")}
-        best = [f"{min(group, key=group.__getitem__)} {min(group.values()):+.2f} %" for group in (ours, peers) if group]
-        print(f"{form}: limit {LIMITS[form]:+.2f} %; best {'; '.join(best)}")
+            found[form][row] = cell
+            percent = _percent(before, cell[0])
+            texts.append(f"{percent:+.2f} % {1e3 * cell[1]:.2f} {cell[2] / 1e6:.1f} MB {seconds:.0f} s")
+        print(f"{row:<24}" + "".join(f"{text:>30}" for text in texts), flush=True)
+    for form, cells in found.items():
+        _compare(form, before, cells)
     print(*errors, sep="\n")
 
 

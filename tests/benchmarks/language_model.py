@@ -83,13 +83,25 @@ def trained(**sizes: object) -> Predictor:
     return model.eval()
 
 
+def held_out() -> torch.Tensor:
+    """Pieces of the text that is held out, of shape (:data:`HELD_OUT`, :data:`WINDOW`)."""
+    _, held = _split()
+    return held[: HELD_OUT * WINDOW].reshape(HELD_OUT, WINDOW)
+
+
 @torch.no_grad()
+def predictions(logits: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Logarithms of the probabilities of each byte after all bytes of held-out text, the last ones left out."""
+    pieces = [logits(batch)[:, :-1].float().log_softmax(-1) for batch in held_out().split(8)]
+    return torch.cat(pieces)
+
+
+def losses(predicted: torch.Tensor) -> torch.Tensor:
+    """Nats for each byte, a mean for each piece of held-out text, of what :func:`predictions` gives."""
+    right = predicted.gather(-1, held_out()[:, 1:, None]).squeeze(-1)
+    return -right.mean(1)
+
+
 def perplexity(logits: Callable[[torch.Tensor], torch.Tensor]) -> float:
     """Of held-out text: how many bytes the model hesitates between."""
-    _, held = _split()
-    pieces = held[: HELD_OUT * WINDOW].reshape(HELD_OUT, WINDOW)
-    lost = [
-        nn.functional.cross_entropy(logits(batch)[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten())
-        for batch in pieces.split(8)
-    ]
-    return float(torch.stack(lost).mean().exp())
+    return float(losses(predictions(logits)).mean().exp())
