@@ -76,7 +76,8 @@ def test_a_plan_says_how_much_memory_compiling_takes() -> None:
 def test_the_limit_of_a_container_counts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_GROUP", tmp_path)
     free = memory.available_memory()
-    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.current").write_text("1400\n")
+    (tmp_path / "memory.stat").write_text("anon 850\nfile 550\nshmem 50\n")  # of files 500 can be given up
     (tmp_path / "memory.max").write_text("1000\n")
     assert memory.available_memory() == 100
     (tmp_path / "memory.max").write_text("max\n")

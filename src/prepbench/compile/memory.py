@@ -91,8 +91,12 @@ def available_memory() -> int:
     free = int(psutil.virtual_memory().available)
     try:
         limit, used = ((_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return free if limit == "max" else min(free, int(limit) - int(used))
-    except (OSError, ValueError):
+        lines = (line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
+        told = {name: int(count) for name, count in lines}
+        # copies of files in memory are given up for whoever needs it
+        kept = int(used) - (told["file"] - told["shmem"])
+        return free if limit == "max" else min(free, int(limit) - kept)
+    except (OSError, ValueError, KeyError):
         return free
 
 
