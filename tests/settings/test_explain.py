@@ -172,3 +172,13 @@ def test_a_root_that_is_itself_a_layer() -> None:
     (row,) = explain_settings(nn.Linear(2, 2), QuantizationSettings(), {"Linear": PER_TENSOR})
     assert row.fqn == ""
     assert row.rule == "Linear"
+
+
+def test_an_embedding_can_stay_in_float_where_a_rule_for_all_would_take_it() -> None:
+    model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 4))
+    rules = {"*": LayerQuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True), "0": SKIP}
+    rows = {row.fqn: row for row in explain_settings(model, QuantizationSettings(), rules)}
+    assert rows["0"].settings is None
+    assert rows["1"].settings is not None
+    with pytest.raises(SettingsError, match=r"\['0'\] changes nothing"):
+        explain_settings(model, QuantizationSettings(), {"0": SKIP})

@@ -128,7 +128,7 @@ def explain_layers(
     patterns = names.patterns(rules)
     layers = list(layers)
     explained = (_explained(fqn, names, rules, settings, applied, patterns) for fqn in layers)
-    meant = [row for row in explained if _is_meant(row, names, settings)]
+    meant = [row for row in explained if _is_meant(row, names, settings, applied)]
     multiplied = {id(value) for fqn in layers for value in _weights_that_multiply(names.modules[fqn])}
     rows = Explanation(_with_wide_table(row, names, rules, multiplied) for row in meant)
     _check_rules_matter(rows, rules)
@@ -136,10 +136,21 @@ def explain_layers(
     return rows
 
 
-def _is_meant(row: ExplainedLayer, names: LayerNames, settings: QuantizationSettings) -> bool:
-    """Whether a layer is one under these settings: embeddings are where weights alone are quantized."""
-    here = settings if row.settings is None else row.settings
-    return here.prefer_weights_only_quantization or not is_table(names.modules[row.fqn])
+def _is_meant(
+    row: ExplainedLayer,
+    names: LayerNames,
+    settings: QuantizationSettings,
+    applied: Mapping[str, QuantizationSettings | None],
+) -> bool:
+    """Whether a layer is one under these settings: embeddings are where weights alone are quantized.
+
+    One that its rule keeps in float is, if it were one by what this rule outranks.
+    """
+    if not is_table(names.modules[row.fqn]):
+        return True
+    outranked = (*(applied[key] for key in row.overruled), settings)
+    here = outranked if row.settings is None else (row.settings,)
+    return any(each is not None and each.prefer_weights_only_quantization for each in here)
 
 
 def _weights_that_multiply(module: nn.Module) -> Iterable[torch.Tensor]:
