@@ -238,7 +238,7 @@ def _generated_cells(result: GenerationResult | None) -> list[str]:
     if result is None:
         return []
     rate = result.tokens_per_second
-    return [milliseconds(result.first_token_ms), "–" if rate is None else f"{rate:.3g}", megabytes(result.peak_bytes)]
+    return [milliseconds(result.first_token_ms), milliseconds(rate), megabytes(result.peak_bytes)]
 
 
 def number(value: float, unit: str = "", *, signed: bool = False) -> str:
