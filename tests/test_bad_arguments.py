@@ -87,6 +87,7 @@ def objects() -> dict[str, Any]:
         "DynamicAxes": pb.DynamicAxes.infer(SAMPLES, model),
         "GraphCollection": pb.recursive_trace(model),
         "Job": pb.Job(lambda progress: 1),
+        "Profile": pb.profile(model, SAMPLES[:1], rounds=1),
         "LayerQuantizationSettings": pb.LayerQuantizationSettings(),
         "QuantizationSettings": pb.QuantizationSettings(),
         "OnnxRuntimeDeployment": pb.OnnxRuntimeDeployment(),
@@ -114,7 +115,7 @@ GOOD: dict[str, Any] = {
 
 LEFT_OUT = {
     # data that we make, and that nobody makes by hand
-    "Captured", "Comparison", "CompiledModel", "PreparationReport", "Progress", "Sample",
+    "Captured", "Comparison", "CompiledModel", "PreparationReport", "Profile", "Progress", "Sample",
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
     # what prepbench calls itself

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import InputError, SettingsError, TargetError, UnknownNameError
+from prepbench.errors import CaptureError, InputError, SettingsError, TargetError, UnknownNameError
 from prepbench.targets.kernel_times import (
     BETWEEN,
     CONVERSIONS,
@@ -121,10 +121,10 @@ def test_two_profiles_side_by_side() -> None:
     )
     difference = first.against(second)
     table = difference.table()
-    assert list(table.columns) == ["layer", "PyTorch ms", "eager ms", "saved ms"]
+    assert list(table.columns) == ["layer", "PyTorch ms", "PyTorch eager ms", "saved ms"]
     assert set(table["layer"]) == {row.name for row in (*first.rows, *second.rows)}
     assert sum(difference.saved_ms.values()) == pytest.approx(first.total_ms - second.total_ms)
-    assert table["eager ms"].isna()[list(table["layer"]).index("blocks.0.bn")]
+    assert table["PyTorch eager ms"].isna()[list(table["layer"]).index("blocks.0.bn")]
     for result in (first, difference):
         shown = result._repr_mimebundle_()
         assert result.caption in shown["text/plain"]
@@ -157,7 +157,7 @@ def test_names_of_layers_are_untrusted() -> None:
         ({"model": 3}, SettingsError, "model must be"),
         ({"rounds": 0}, InputError, "at least 1"),
         ({"inputs": []}, InputError, "inputs is empty"),
-        ({"inputs": torch.ones(1, 4)}, Exception, "shapes cannot be multiplied"),
+        ({"inputs": torch.ones(1, 4)}, CaptureError, "shapes cannot be multiplied"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

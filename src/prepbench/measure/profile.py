@@ -17,8 +17,9 @@ from prepbench.measure.module_times import module_times
 from prepbench.measure.profile_result import Profile as Profile
 from prepbench.measure.profile_result import ProfileRow
 from prepbench.measure.scores import eval_mode
-from prepbench.running.check_inputs import find_writes
+from prepbench.running.check_inputs import checked_samples, find_writes
 from prepbench.running.twin import Twin
+from prepbench.targets import target_named
 from prepbench.targets.kernel_times import BETWEEN, KernelTime, KernelTimes
 
 
@@ -41,6 +42,7 @@ def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
 
     Raises:
         InputError: no model, or inputs that it does not take.
+        CaptureError: the model itself raises on a sample.
         TargetError: the target has no profiler here.
 
     Example:
@@ -53,7 +55,7 @@ def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
         raise InputError(f"rounds must be at least 1, got {rounds}.")
     if isinstance(model, CompiledModel):
         return _compiled(model, inputs, rounds)
-    samples = normalize_samples(model, inputs)
+    samples = checked_samples(model, inputs)
     find_writes(model, samples[0])
     twin = Twin(model).model
     with eval_mode([twin]):
@@ -74,7 +76,8 @@ def _compiled(model: CompiledModel, inputs: Any, rounds: int) -> Profile:
     layers = model.report.layers
     types = {row.fqn: row.type for row in layers}
     weights = {row.fqn: row.parameters * row.weights_bits // 8 for row in layers}
-    return _profile(runtime.kernel_times(flat, rounds), types, weights, model.target, rounds * len(samples))
+    times = runtime.kernel_times(flat, rounds)
+    return _profile(times, types, weights, target_named(model.target).display_name, rounds * len(samples))
 
 
 def _profile(

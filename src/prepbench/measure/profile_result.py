@@ -48,7 +48,7 @@ class Profile:
     Attributes:
         rows: layers and named parts of the rest, the slowest first.
         total_ms: milliseconds of a whole call under the profiler: the median over the quickest quarter of the calls.
-        target: name of the deployment target; ``"PyTorch"`` for a model that is not compiled.
+        target: the deployment target as people call it; ``"PyTorch"`` for a model that is not compiled.
         calls: how many calls were measured.
 
     Example:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _BARS = 12
-_NAME = 34
+_NAME = 40
 
 
 def profile_table(profile: Profile) -> pandas.DataFrame:
@@ -160,21 +160,35 @@ def _figure(heading: str, caption: str, traces: list[dict[str, Any]], bars: int,
 
     longest = max((value for trace in traces for value in trace["x"]), default=1.0)
     figure = go.Figure(data=traces)
-    small = f"<br><span style='font-size:12px'>{html.escape(caption)}</span>"
+    lines = caption.replace(", median", "; median").split("; ")
+    small = "".join(f"<br><span style='font-size:12px'>{html.escape(line)}</span>" for line in lines)
+    top = 60 + 18 * len(lines) + 24 * legend
     figure.update_layout(
         template="none",
-        height=130 + 22 * bars,
-        margin={"l": 10, "r": 30, "t": 70, "b": 46},
+        height=60 + top + 22 * bars,
+        margin={"l": 16, "r": 24, "t": top, "b": 50},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
-        title={"text": f"<b>{heading}</b>{small}", "font": {"size": 16}, "x": 0, "xref": "paper", "xanchor": "left"},
-        xaxis={"title": {"text": "ms per call"}, "gridcolor": GRID, "range": [0, longest * 1.3], "zeroline": False},
+        title={
+            "text": f"<b>{heading}</b>{small}",
+            "font": {"size": 16},
+            "x": 0.02,
+            "y": 1,
+            "yanchor": "top",
+            "pad": {"t": 16},
+        },
+        xaxis={
+            "title": {"text": "ms per call", "font": {"size": 13}},
+            "gridcolor": GRID,
+            "range": [0, longest * 1.3],
+            "zeroline": False,
+        },
         yaxis={"autorange": "reversed", "automargin": True, "ticksuffix": " "},
         barmode="group",
         bargap=0.25,
         showlegend=legend,
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"},
         modebar={"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
     )
     return figure
