@@ -31,11 +31,14 @@ def multiplies_few_bits(model: Any) -> bool:
     Args:
         model: an ``openvino.Model``.
     """
-    return any(
-        _constant_behind(operation.input_value(1).get_node(), _SCALE).get_element_type().get_type_name() in _FEW_BITS
+    sources = (
+        _constant_behind(operation.input_value(1).get_node(), _SCALE)
         for operation in model.get_ops()
         if operation.get_type_name() == "MatMul"
     )
+    # others may have several results, and no type of their own
+    constants = (source for source in sources if source.get_type_name() == "Constant")
+    return any(constant.get_element_type().get_type_name() in _FEW_BITS for constant in constants)
 
 
 def _is_float_constant(operation: Any) -> bool:
