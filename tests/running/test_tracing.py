@@ -110,6 +110,29 @@ def test_other_threads_notice_nothing_of_an_export() -> None:
     assert identities() == before
 
 
+def test_other_threads_print_tensors_while_one_exports() -> None:
+    """Printing takes off all modes meanwhile, and torch has one place for those of an export."""
+    stop, printed, x = threading.Event(), [], torch.ones(3)
+
+    def look() -> None:
+        while not stop.is_set():
+            printed.append(repr(x))
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(20)))
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(3):
+            with tracing():
+                program = torch.export.export(model, (x,))
+            assert torch.equal(program.module()(x), model(x))
+    finally:
+        stop.set()
+        thread.join()
+    assert set(printed) == {repr(x)}
+    assert torch._ops._len_torch_dispatch_stack_pre_dispatch() == 0
+
+
 def test_other_threads_call_modules_while_fx_traces() -> None:
     before = identities()
 

@@ -104,12 +104,31 @@ def torch_traces_here() -> Iterator[None]:
 
     FX replaces ``Module.__call__``, ``Module.__getattr__`` and wrapped functions; export replaces ``max``, ``min`` and
     ``math.pow``; both set flags by which models and torch's own compiled functions choose their way. Export also puts
-    back the generator of random numbers.
+    back the generator of random numbers, and has modes that are the same for all threads.
     """
     with ExitStack() as stack:
-        for entered in (*_fx_patches(), *_flags(), *_builtins_of_export(), *numbers_preserved_here()):
+        own = (_modes_before_autograd(), *_fx_patches(), *_flags(), *_builtins_of_export(), *numbers_preserved_here())
+        for entered in own:
             stack.enter_context(entered)
         yield
+
+
+def _modes_before_autograd() -> AbstractContextManager[None]:
+    """The modes of tracing before autograd, which torch keeps in one place for all threads.
+
+    A thread that prints a tensor takes all modes off meanwhile: it would take off those of an export elsewhere.
+    """
+    with needed_for("tracing before autograd in one thread only"):
+        ops = importlib.import_module("torch._ops")
+        of_torch, kind = ops.mode_stack_state_for_pre_dispatch, ops._ModeStackStateForPreDispatch
+    others = threading.local()
+
+    def of_others() -> Any:
+        if not hasattr(others, "modes"):
+            others.modes = kind()
+        return others.modes
+
+    return patched(ops, "mode_stack_state_for_pre_dispatch", only_here(of_others, of_torch))
 
 
 def _fx_patches() -> list[AbstractContextManager[None]]:
