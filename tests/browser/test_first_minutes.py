@@ -323,7 +323,7 @@ def test_long_models_and_caches_open_on_what_they_hold(page: Page, shared_lab: L
         turn_to(page.locator(".pbb-box").last, "axes")
         rows = page.locator(".pbb-axes-row")
         expect(rows).to_have_count(2)
-        expect(rows.last).to_contain_text("cache[*][*] × 12")
+        expect(rows.last).to_contain_text("cache[*][*] (12)")
         expect(rows.last).to_contain_text("past")
         rows.last.scroll_into_view_if_needed()
         shot(page, f"axes-{width}-{theme[-5:].strip()}")
