@@ -129,3 +129,36 @@ def test_a_part_that_was_never_called_says_so() -> None:
 def test_a_plain_function_is_refused() -> None:
     with pytest.raises(InputError, match="bound method"):
         pb.record_inputs(torch.relu)
+
+
+class Marks:
+    """A part of a cache that marks what was done, and holds no tensor until then."""
+
+    def __init__(self) -> None:
+        self.done = {0: False}
+
+
+class Keys:
+    def __init__(self) -> None:
+        self.keys = torch.ones(2, 3)
+
+
+class Cache:
+    def __init__(self, part: object) -> None:
+        self.layers = [part]
+
+
+class Marking(nn.Module):
+    def forward(self, x: torch.Tensor, cache: Cache) -> torch.Tensor:
+        for part in cache.layers:
+            if isinstance(part, Marks):
+                part.done[0] = True
+        return x
+
+
+def test_an_empty_cache_of_a_known_class_is_recorded_as_it_was() -> None:
+    model, x = Marking(), torch.ones(2, 3)
+    with pb.record_inputs(model) as recorded:
+        model(x, Cache(Keys()))  # from now on the class is known to hold tensors
+        model(x, Cache(Marks()))
+    assert recorded.samples[1].args[1].layers[0].done == {0: False}

@@ -98,7 +98,7 @@ class record_inputs:
             if full or (self._distinct and shapes in self._shapes):
                 return
             self._shapes.add(shapes)
-            copied = pytree.tree_map(_without_what_follows, detached_copy((args, kwargs)))
+            copied = pytree.tree_map(_without_what_follows, detached_copy((args, kwargs)), is_leaf=_holds_nothing)
             self._samples.append(Sample(copied[0], copied[1], len(self._samples)))
 
     @property
@@ -129,6 +129,11 @@ class record_inputs:
         if len(self._samples) > 8:
             lines.append(f"  … {len(self._samples) - 8} more")
         return "\n".join(lines)
+
+
+def _holds_nothing(value: Any) -> bool:
+    """Whether it is an object without tensors, of which pytrees would copy only the outermost part."""
+    return not isinstance(value, tuple | list | dict) and not has_no_parts(value) and not collect(value)
 
 
 def _without_what_follows(leaf: Any) -> Any:
