@@ -132,13 +132,43 @@ def test_two_profiles_side_by_side() -> None:
     assert first.against(first).table().columns[1:3].tolist() == ["PyTorch ms, first", "PyTorch ms, second"]
 
 
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.layers(x)[0])
+
+
+@pytest.mark.parametrize("deployment", [None, pb.OnnxRuntimeDeployment(), pb.EagerDeployment()])
+def test_samples_of_several_sizes_count_alike(deployment: Any) -> None:
+    model, several = Tagger().eval(), [torch.randn(2, 5, 8), torch.randn(3, 6, 8)]
+    if deployment is not None:
+        model = pb.compile_model(model, tracing_inputs=several, deployment_settings=deployment)
+    profile = pb.profile(model, several, rounds=4)
+    assert profile.calls == 8
+    assert {row.name for row in profile.rows if row.is_layer} <= {"layers", "head", ""}
+    kernels = 1 if deployment is None else len(profile["head"].operators)  # each has a result of this size
+    assert profile["head"].result_bytes == kernels * (2 * 5 + 3 * 6) // 2 * 2 * 4
+    assert sum(row.ms for row in profile.rows) == pytest.approx(profile.total_ms)
+
+
+def test_a_target_without_a_profiler_is_named() -> None:
+    compiled = pb.compile_model(
+        nn.Linear(3, 2), tracing_inputs=[torch.ones(2, 3)], deployment_settings=pb.ExecuTorchDeployment()
+    )
+    with pytest.raises(TargetError, match=r"ExecuTorch: It has no profiler here.*OnnxRuntimeDeployment\(\)"):
+        pb.profile(compiled, torch.ones(2, 3))
+
+
 def test_an_overlay_and_a_missing_layer() -> None:
     model = net()
     profile = pb.profile(model, samples(6), rounds=1)
     diagram = pb.recursive_trace(model, inputs=samples(2)).diagram()
     diagram.overlay(profile.table(), "ms")
     assert diagram.overlay == "ms"
-    with pytest.raises(UnknownNameError, match="'stm' took no time here"):
+    with pytest.raises(UnknownNameError, match=r"'stm' took no time of its own here. Nearest are 'stem'"):
         profile["stm"]
 
 
@@ -155,7 +185,7 @@ def test_names_of_layers_are_untrusted() -> None:
     ("arguments", "error", "message"),
     [
         ({"model": 3}, SettingsError, "model must be"),
-        ({"rounds": 0}, InputError, "at least 1"),
+        ({"rounds": 0}, SettingsError, "at least 1"),
         ({"inputs": []}, InputError, "inputs is empty"),
         ({"inputs": torch.ones(1, 4)}, CaptureError, "shapes cannot be multiplied"),
     ],

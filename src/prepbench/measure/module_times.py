@@ -12,7 +12,7 @@ from torch import nn
 
 from prepbench._torch_compat import pytree
 from prepbench.inputs import Sample
-from prepbench.targets.kernel_times import KernelTime, KernelTimes, typical
+from prepbench.targets.kernel_times import KernelTime, KernelTimes, mean_call
 
 
 def module_times(model: nn.Module, samples: Sequence[Sample], rounds: int) -> KernelTimes:
@@ -31,7 +31,7 @@ def module_times(model: nn.Module, samples: Sequence[Sample], rounds: int) -> Ke
             sample.call(model)
             if index >= len(samples):
                 measured.append(clock.times())
-    return typical(measured)
+    return mean_call(measured, len(samples))
 
 
 class _Clock:

@@ -11,7 +11,7 @@ from torch import nn
 from prepbench.checks import check_count, check_type
 from prepbench.compile.compiled import CompiledModel, runtime_and_calls
 from prepbench.compile.tensor_specs import checked_tensors
-from prepbench.errors import InputError
+from prepbench.errors import TargetError
 from prepbench.inputs import normalize_samples
 from prepbench.measure.module_times import module_times
 from prepbench.measure.profile_result import Profile as Profile
@@ -37,11 +37,12 @@ def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
 
     Args:
         model: a compiled model, or any module. It is left as it was.
-        inputs: a sample, or several of the same sizes, in any form that ``compile_model`` takes.
+        inputs: a sample, or several, of which the mean is taken, in any form that ``compile_model`` takes.
         rounds: how often each sample is measured, after once to warm up.
 
     Raises:
-        InputError: no model, or inputs that it does not take.
+        InputError: inputs that the model does not take.
+        SettingsError: no model, or a number of rounds below 1.
         CaptureError: the model itself raises on a sample.
         TargetError: the target has no profiler here.
 
@@ -50,9 +51,7 @@ def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
         >>> diagram.overlay(pb.profile(compiled, x).table(), "ms")
     """
     check_type("model", model, nn.Module, "Give a model, or what compile_model returned.")
-    check_count("rounds", rounds)
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}.")
+    check_count("rounds", rounds, 1)
     if isinstance(model, CompiledModel):
         return _compiled(model, inputs, rounds)
     samples = checked_samples(model, inputs)
@@ -76,8 +75,12 @@ def _compiled(model: CompiledModel, inputs: Any, rounds: int) -> Profile:
     layers = model.report.layers
     types = {row.fqn: row.type for row in layers}
     weights = {row.fqn: row.parameters * row.weights_bits // 8 for row in layers}
-    times = runtime.kernel_times(flat, rounds)
-    return _profile(times, types, weights, target_named(model.target).display_name, rounds * len(samples))
+    target = target_named(model.target).display_name
+    try:
+        times = runtime.kernel_times(flat, rounds)
+    except TargetError as error:
+        raise TargetError(f"{target}: {error}") from error
+    return _profile(times, types, weights, target, rounds * len(samples))
 
 
 def _profile(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from prepbench._display import view
-from prepbench.checks import check_type
+from prepbench.checks import check_type, described
 from prepbench.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -66,8 +67,11 @@ class Profile:
         for row in self.rows:
             if row.name == name:
                 return row
-        known = ", ".join(repr(row.name) for row in self.rows[:8])
-        raise UnknownNameError(f"name: {name!r} took no time here. The slowest are {known}.")
+        names = [row.name for row in self.rows]
+        near = difflib.get_close_matches(str(name), names, 3, 0.4)
+        which = "Nearest are" if near else "The slowest are"
+        known = ", ".join(map(repr, near or names[:8]))
+        raise UnknownNameError(f"name: {described(name)} took no time of its own here. {which} {known}.")
 
     @property
     def placed(self) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench.capture.sizes.recurrent import lstm_results
 from prepbench.quantize.layer_nodes import LayerNode
 
 _FLOAT = torch.ops.prepbench.lstm_layer.default
@@ -40,16 +41,7 @@ def dynamic_lstm_layer(
     return torch.cat(y, 2), torch.stack(h_last), torch.stack(c_last)
 
 
-@dynamic_lstm_layer.register_fake
-def _(
-    x: torch.Tensor,
-    h: torch.Tensor,
-    c: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    lengths: torch.Tensor | None = None,
-) -> Any:
-    return x.new_empty((x.shape[0], x.shape[1], h.shape[0] * h.shape[2])), torch.empty_like(h), torch.empty_like(c)
-
+dynamic_lstm_layer.register_fake(lstm_results)
 
 OPERATOR = torch.ops.prepbench.dynamic_lstm_layer.default
 

@@ -89,8 +89,8 @@ class Runtime(ABC):
             TargetError: the runtime has no profiler.
         """
         raise TargetError(
-            "This target has no profiler here. Profile the same model compiled for OnnxRuntimeDeployment(), "
-            "OpenVinoDeployment() or EagerDeployment(), or the original model."
+            "It has no profiler here that tells of layers. Profile the same model compiled for "
+            "OnnxRuntimeDeployment(), OpenVinoDeployment() or EagerDeployment(), or the original model."
         )
 
 

@@ -15,6 +15,9 @@ REORDERING = "reordering of memory"
 BETWEEN = "between kernels"
 OTHERS = "kernels of no layer"
 
+NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+"""What torch writes in the place of a module's FQN where it knows none."""
+
 _CONVERTING = re.compile(r"(Dynamic|Fake|De)?Quantize|Convert|Cast$|.*quantize_per_", re.IGNORECASE)
 _REORDERING = frozenset(["ReorderInput", "ReorderOutput", "Reorder", "Transpose", "Reshape", "Squeeze", "Unsqueeze"])
 
@@ -110,13 +113,34 @@ def _is_layer(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
+def mean_call(measured: Sequence[KernelTimes], samples: int) -> KernelTimes:
+    """The mean over samples of a typical call of each.
+
+    Args:
+        measured: as many calls of each sample, those of one after those of another.
+        samples: how many there are.
+    """
+    rounds = len(measured) // samples
+    found = [typical(measured[at * rounds : (at + 1) * rounds]) for at in range(samples)]
+    kernels = tuple(
+        replace(
+            kernel,
+            seconds=kernel.seconds / samples,
+            result_bytes=None if kernel.result_bytes is None else round(kernel.result_bytes / samples),
+        )
+        for one in found
+        for kernel in one.kernels
+    )
+    return KernelTimes(kernels, sum(one.seconds for one in found) / samples)
+
+
 def typical(calls: Sequence[KernelTimes]) -> KernelTimes:
     """The median of each kernel, and of what lies between them, over the quickest quarter of some calls.
 
     Slower calls were interrupted by other programs. Where these calls ran different kernels, it is one of them.
 
     Args:
-        calls: at least one.
+        calls: of one sample, at least one.
     """
     calls = sorted(calls, key=lambda call: call.seconds)[: math.ceil(len(calls) / 4)]
     if len({tuple(kernel.name for kernel in call.kernels) for call in calls}) > 1:

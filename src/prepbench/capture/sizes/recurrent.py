@@ -50,13 +50,14 @@ def lstm_layer(
 
 
 @lstm_layer.register_fake
-def _(
+def lstm_results(
     x: torch.Tensor,
     h: torch.Tensor,
     c: torch.Tensor,
     weights: Sequence[torch.Tensor],
     lengths: torch.Tensor | None = None,
 ) -> Any:
+    """Tensors without values in the form of the results of :func:`lstm_layer`."""
     return x.new_empty(_steps(x, h)), torch.empty_like(h), torch.empty_like(c)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.targets.kernel_times import KernelTime, KernelTimes, placed, typical
+from prepbench.targets.kernel_times import NO_MODULE, KernelTime, KernelTimes, mean_call, placed
 
 _STORED = ("p_", "b_", "c_")
 """How inputs of an exported graph begin that are parameters, buffers and constants."""
@@ -35,7 +35,7 @@ def kernel_times(
         seconds = time.perf_counter() - start
         if index >= len(calls):
             measured.append(KernelTimes(tuple(timed.kernels), seconds))
-    return typical(measured)
+    return mean_call(measured, len(calls))
 
 
 class _Timed(fx.Interpreter):
@@ -71,10 +71,10 @@ def layers_of(graph: fx.Graph) -> dict[str, str | None]:
     """
     layers: dict[str, str | None] = {}
     for node in reversed(graph.nodes):
-        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path != NO_MODULE]
         if "quantize" in str(node.target):
             is_weight = all(each.op == "placeholder" and each.name[:2] in _STORED for each in node.all_input_nodes)
             layers[node.name] = next((layers[user.name] for user in node.users), None) if is_weight else None
         elif node.op == "call_function":
-            layers[node.name] = stack[-1][0] if stack else None
+            layers[node.name] = stack[-1] if stack else None
     return layers

@@ -15,7 +15,7 @@ from torch import fx
 from prepbench._torch_compat.inductor import kernel_events
 from prepbench.quantize.layer_nodes import WEIGHTED
 from prepbench.targets.eager.profiling import layers_of
-from prepbench.targets.kernel_times import KernelTime, KernelTimes, placed, typical
+from prepbench.targets.kernel_times import KernelTime, KernelTimes, mean_call, placed
 
 # options with which kernels say when they run, and the package where they come from
 OPTIONS = {"cpp.enable_kernel_profile": True, "trace.provenance_tracking_level": 1}
@@ -44,7 +44,7 @@ def kernel_times(
     for leaves in [each for each in calls for _ in range(rounds)]:
         events, seconds = kernel_events(partial(run, leaves))
         measured.append(_call(events, seconds, sources, places))
-    return typical(measured)
+    return mean_call(measured, len(calls))
 
 
 def _call(

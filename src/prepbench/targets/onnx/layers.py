@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prepbench.targets.kernel_times import layers_to_text
+from prepbench.targets.kernel_times import NO_MODULE, layers_to_text
 
 # metadata: FQNs by names of nodes and outputs, None for quantizers
 LAYERS = "prepbench.layers"
@@ -38,6 +38,7 @@ def _layer(node: Any, layers: Mapping[str, str | None]) -> str | None:
     if node.op_type in _QUANTIZERS:
         return _of_readers(node, layers) if all(_is_constant(value) for value in node.inputs) else None
     scopes, classes = (_texts(node.metadata_props.get(key)) for key in (_SCOPES, _CLASSES))
+    scopes = [each for each in scopes if each != NO_MODULE]
     if len(scopes) > 1 and not any("<locals>" in each for each in classes):
         return scopes[-2]
     return _of_readers(node, layers)

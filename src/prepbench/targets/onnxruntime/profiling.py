@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.storage import temporary_folder
-from prepbench.targets.kernel_times import KernelTime, KernelTimes, layer_of, placed, typical
+from prepbench.targets.kernel_times import KernelTime, KernelTimes, layer_of, mean_call, placed
 
 _KERNEL, _CALL, _NODE = "_kernel_time", "model_run", "Node"
 
@@ -37,7 +37,7 @@ def kernel_times(
             else:
                 session.run(None, dict(feeds))
         events = json.loads(Path(session.end_profiling()).read_bytes())
-    return typical([_call(run, layers) for run in list(_runs(events))[len(calls) :]])
+    return mean_call([_call(run, layers) for run in list(_runs(events))[len(calls) :]], len(calls))
 
 
 def _runs(events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, list[tuple[float, Mapping[str, Any]]]]]:

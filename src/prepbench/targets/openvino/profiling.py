@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from prepbench.targets.kernel_times import KernelTimes, layer_of, placed, typical
+from prepbench.targets.kernel_times import KernelTimes, layer_of, mean_call, placed
 
 _CHAIN = 8
 """How many operations an unnamed one may lie before a named one: as many as a normalisation is made of."""
@@ -36,7 +36,7 @@ def kernel_times(
         del kept
         if index >= len(calls):
             measured.append(_call(request.profiling_info, seconds, fused, layers))
-    return typical(measured)
+    return mean_call(measured, len(calls))
 
 
 def named_operations(model: Any, layers: Mapping[str, str | None]) -> dict[str, str | None]:
