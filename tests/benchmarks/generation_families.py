@@ -82,7 +82,7 @@ class Family:
     def generate(self, batch: int, length: int, new_tokens: int = NEW_TOKENS) -> torch.Tensor:
         """The tokens that the model generates after seeded prompts, greedily."""
         found: torch.Tensor = self.model.generate(
-            **self._prompts(batch, length), max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False
+            **self.prompts(batch, length), max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False
         )
         return found
 
@@ -98,7 +98,8 @@ class Family:
             sample for sample in recorded if one_graph or _form(sample.kwargs) == _form(recorded.samples[-1].kwargs)
         ]
 
-    def _prompts(self, batch: int, length: int) -> dict[str, Any]:
+    def prompts(self, batch: int, length: int) -> dict[str, Any]:
+        """Seeded prompts, as a tokenizer or processor returns them."""
         torch.manual_seed(100 * batch + length)
         if self.model.main_input_name == "input_features":
             return {"input_features": torch.randn(batch, 8, 40).to(self.dtype)}

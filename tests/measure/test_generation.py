@@ -144,3 +144,19 @@ def test_what_does_not_generate_is_said(model: Any) -> None:
     narrow = pb.compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
     with pytest.raises(InputError, match="candidate 'linear': arguments: no tokens among input"):
         pb.compare({"linear": narrow}, Generation(PROMPTS, 2))
+
+
+class Sound(torch.nn.Module):
+    """Takes what no token is, and cannot generate."""
+
+    def forward(self, input_features: torch.Tensor) -> torch.Tensor:
+        return input_features
+
+
+def test_prompts_of_sound_go_to_generate() -> None:
+    features = torch.ones(2, 8, 40)
+    workload = Generation({"input_features": features, "attention_mask": torch.ones(2, 40)}, 2)
+    assert workload.batches[0].given.keys() == {"input_features", "attention_mask"}
+    assert workload.remarks == ()
+    with pytest.raises(InputError, match=r"candidate 'sound': Sound has no method generate, .* Give a model of"):
+        pb.compare({"sound": Sound()}, workload)

@@ -20,12 +20,20 @@ class Prompt:
     """A batch of prompts of one length.
 
     Attributes:
-        ids: token numbers of shape (batch, tokens), int64.
+        ids: token numbers of shape (batch, tokens), int64; without tokens where the prompt is sound alone.
         mask: of the same shape, 0 where there is padding.
+        further: other tensors, such as ``pixel_values`` and ``input_features``, by name.
     """
 
     ids: torch.Tensor
     mask: torch.Tensor
+    further: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def given(self) -> dict[str, torch.Tensor]:
+        """What ``model.generate`` is given."""
+        text = {"input_ids": self.ids, "attention_mask": self.mask} if self.ids.numel() else {}
+        return {**text, **self.further}
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,14 @@ class Generation:
     The prompt is read in one step (prefill), and each further step reads the token before. An end-of-text token does
     not end it, so that all candidates do the same work.
 
+    Models with an encoder (T5, Whisper), with states (Mamba) or with images (LLaVA) compute other things in the first
+    step. It then runs in the PyTorch model, which must be among the candidates, by ``model.generate``, and the time of
+    the first token is PyTorch's; further tokens are made by each candidate in a process of its own.
+
     Args:
-        prompts: token numbers of shape (batch, tokens), or what a tokenizer returns with ``return_tensors="pt"``
-            (``input_ids`` and ``attention_mask``); or a list of these.
+        prompts: token numbers of shape (batch, tokens), or what a tokenizer or processor returns with
+            ``return_tensors="pt"`` (``input_ids`` and ``attention_mask``, ``pixel_values``, ``input_features``); or a
+            list of these.
         new_tokens: how many tokens follow each prompt.
 
     Raises:
@@ -66,13 +79,18 @@ class Generation:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What spoils the generation whatever runs it: padding after the prompt."""
-        right = [index for index, prompt in enumerate(self.batches) if bool((prompt.mask[:, -1] == 0).any())]
+        right = [index for index, prompt in enumerate(self.batches) if bool((prompt.mask[:, -1:] == 0).any())]
         if not right:
             return ()
         return (
             f"prompts[{right[0]}] is padded on the right, so the model continues padding: set the tokenizer's "
             "padding_side to 'left'",
         )
+
+    @property
+    def has_further(self) -> bool:
+        """Whether a prompt holds more than text: numbers of images or sound."""
+        return any(one.is_floating_point() for prompt in self.batches for one in prompt.further.values())
 
     @property
     def is_padded(self) -> bool:
@@ -122,6 +140,11 @@ class GenerationResult:
 
 def _prompt(given: Any, name: str) -> Prompt:
     ids = given.get("input_ids") if isinstance(given, Mapping) else given
+    further = _further(given) if isinstance(given, Mapping) else {}
+    if ids is None and any(one.is_floating_point() for one in further.values()):
+        further |= {"attention_mask": given["attention_mask"]} if given.get("attention_mask") is not None else {}
+        empty = torch.zeros(len(next(iter(further.values()))), 0, dtype=torch.long)
+        return Prompt(empty, empty, further)
     place = f"{name}['input_ids']" if isinstance(given, Mapping) else name
     wanted = f"{place} must be a tensor of token numbers (torch.int64) of shape (batch, tokens)"
     if not isinstance(ids, torch.Tensor):
@@ -141,4 +164,12 @@ def _prompt(given: Any, name: str) -> Prompt:
             f"{tuple(mask.shape) if isinstance(mask, torch.Tensor) else described(mask)}. Give both as the tokenizer "
             "returns them."
         )
-    return Prompt(ids.detach().long().clone(), mask.detach().long().clone())
+    return Prompt(ids.detach().long().clone(), mask.detach().long().clone(), further)
+
+
+def _further(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.detach().clone()
+        for name, value in given.items()
+        if name not in ("input_ids", "attention_mask") and isinstance(value, torch.Tensor)
+    }

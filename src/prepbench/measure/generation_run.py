@@ -19,14 +19,17 @@ from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import Artifact, save_candidate
 from prepbench.measure.comparison import CandidateResult, Comparison
+from prepbench.measure.first_steps import NOTE, PyTorchFirst, loops_with_first_step, needs_first_step
 from prepbench.measure.generation import Generation, GenerationResult, Prompt
-from prepbench.measure.latency import NOT_TIMED, OWN_PROCESS, THIS_PROCESS, Steps, started_workers
+from prepbench.measure.latency import NOT_TIMED, OWN_PROCESS, THIS_PROCESS, Steps, inputs_of, started_workers
 from prepbench.measure.process import WorkerProcess
 from prepbench.measure.rates import percentile, speedup
 from prepbench.measure.scores import Candidate, eval_mode
 from prepbench.measure.transfer import save_sample
 from prepbench.running.twin import Twin
 from prepbench.storage import temporary_folder
+
+Loop = CompiledSteps | ModelSteps | PyTorchFirst
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def compare_generation(
             "give prepbench.metrics.token_agreement; for other metrics give data in place of the Generation."
         )
     called = {name: _as_called(one) for name, one in candidates.items()}
-    loops = {name: _loop(name, one) for name, one in called.items()}
+    loops = _loops(called, workload)
     with eval_mode(called.values()):
         tokens = {}
         for position, (name, loop) in enumerate(loops.items()):
@@ -70,8 +73,9 @@ def compare_generation(
             artifacts = {}
             for position, (name, candidate) in enumerate(candidates.items()):
                 progress(Progress("save", position, len(candidates), name))
-                samples = _samples(called[name], loops[name], workload.batches[0])
-                artifacts[name] = save_candidate(candidate, samples, folder / str(position), progress)
+                artifacts[name] = _saved(
+                    name, candidate, called[name], loops[name], workload, folder / str(position), progress
+                )
             timed = _times(loops, artifacts, workload, folder, rounds=rounds, timeout=timeout, progress=progress)
     return _comparison(workload, loops, tokens, artifacts, timed, rounds)
 
@@ -82,6 +86,35 @@ def _as_called(candidate: Candidate) -> Candidate:
     return twin
 
 
+def _loops(candidates: Mapping[str, Candidate], workload: Generation) -> Mapping[str, Loop]:
+    # all of them or none, so that their first tokens compare
+    if any(needs_first_step(one, workload) for one in candidates.values()):
+        return loops_with_first_step(candidates)
+    return {name: _loop(name, one) for name, one in candidates.items()}
+
+
+def _saved(
+    name: str,
+    candidate: Candidate,
+    called: Candidate,
+    loop: Loop,
+    workload: Generation,
+    folder: Path,
+    progress: ProgressCallback,
+) -> Artifact:
+    """The candidate in a folder, and beside it what its later steps begin with where the first one is PyTorch's."""
+    if not isinstance(loop, PyTorchFirst):
+        return save_candidate(candidate, _samples(called, loop, workload.batches[0]), folder, progress)
+    samples = [] if isinstance(candidate, CompiledModel) else loop.samples(workload)
+    artifact = save_candidate(candidate, samples, folder, progress)
+    if artifact.folder is not None:
+        try:
+            loop.save_begun(workload, artifact.folder, inputs_of(artifact.folder))
+        except InputError as error:
+            raise InputError(f"candidate {name!r}: {error}") from error
+    return artifact
+
+
 def _loop(name: str, candidate: Candidate) -> CompiledSteps | ModelSteps:
     try:
         return CompiledSteps(candidate) if isinstance(candidate, CompiledModel) else ModelSteps(candidate)
@@ -89,12 +122,17 @@ def _loop(name: str, candidate: Candidate) -> CompiledSteps | ModelSteps:
         raise InputError(f"candidate {name!r}: {error}") from error
 
 
-def _generate(name: str, loop: CompiledSteps | ModelSteps, workload: Generation, index: int) -> Generated:
+def _generate(name: str, loop: Loop, workload: Generation, index: int) -> Generated:
     prompt = workload.batches[index]
     try:
+        if isinstance(loop, PyTorchFirst):
+            return loop.generate(prompt, workload.new_tokens)
         return loop.generate(prompt.ids, prompt.mask, workload.new_tokens)
     except Exception as error:
-        remedy = _COMPILED_REMEDY if isinstance(loop, CompiledSteps) else _MODEL_REMEDY
+        if isinstance(loop, PyTorchFirst):
+            remedy = _FIRST_REMEDY
+        else:
+            remedy = _COMPILED_REMEDY if isinstance(loop, CompiledSteps) else _MODEL_REMEDY
         raise InputError(
             f"candidate {name!r} failed to generate {workload.new_tokens} tokens after prompts[{index}] of shape "
             f"{tuple(prompt.ids.shape)}: {type(error).__name__}: {str(error).strip().rstrip('.')}. {remedy}"
@@ -108,9 +146,13 @@ _MODEL_REMEDY = (
     "A model that generates is called as those of transformers are, model(input_ids=..., attention_mask=..., "
     "past_key_values=..., use_cache=True), and returns logits and past_key_values."
 )
+_FIRST_REMEDY = (
+    "Its first step runs in the PyTorch model, by model.generate(**prompt), and the others by the candidate: give "
+    "prompts that generate takes, and compile with samples of later steps of two batch sizes and lengths."
+)
 
 
-def _samples(candidate: Candidate, loop: CompiledSteps | ModelSteps, prompt: Prompt) -> list[Sample]:
+def _samples(candidate: Candidate, loop: Loop, prompt: Prompt) -> list[Sample]:
     """Calls from which a float model can be captured for generation; none are needed of a compiled one."""
     if isinstance(loop, CompiledSteps):
         return []
@@ -141,7 +183,7 @@ def _empty_like(cache: Any, candidate: Any) -> Any:
 
 
 def _times(
-    loops: Mapping[str, CompiledSteps | ModelSteps],
+    loops: Mapping[str, Loop],
     artifacts: Mapping[str, Artifact],
     workload: Generation,
     folder: Path,
@@ -173,15 +215,24 @@ def _times(
 Maker = Callable[[int], tuple[Sequence[int], int | None]]
 
 
-def _maker(name: str, loop: CompiledSteps | ModelSteps, worker: WorkerProcess | None, workload: Generation) -> Maker:
+def _maker(name: str, loop: Loop, worker: WorkerProcess | None, workload: Generation) -> Maker:
+    if worker is not None and isinstance(loop, PyTorchFirst):
+        return functools.partial(_with_first_step, loop, worker, workload)
     if worker is not None:
         return functools.partial(worker.generated, workload.new_tokens)
     return lambda index: (_generate(name, loop, workload, index).times_ns, None)
 
 
+def _with_first_step(loop: PyTorchFirst, worker: WorkerProcess, workload: Generation, index: int) -> Any:
+    """The times of a first step here, and of the later ones there."""
+    first = loop.generate(workload.batches[index], 1).times_ns
+    later, peak = worker.generated(workload.new_tokens, index)
+    return [*first, *later], peak
+
+
 def _comparison(
     workload: Generation,
-    loops: Mapping[str, CompiledSteps | ModelSteps],
+    loops: Mapping[str, Loop],
     tokens: Mapping[str, list[torch.Tensor]],
     artifacts: Mapping[str, Artifact],
     timed: Mapping[str, _Timed],
@@ -232,8 +283,11 @@ def _per_token(times_ns: list[list[int]]) -> tuple[float, ...]:
     return tuple(time / 1e6 for times in times_ns for time in times[min(1, len(times) - 1) :])
 
 
-def _remarks(loop: CompiledSteps | ModelSteps, workload: Generation) -> list[str]:
-    remarks = list(workload.remarks)
+def _remarks(loop: Loop, workload: Generation) -> list[str]:
+    # an encoder reads prompts that are padded on the right
+    remarks = [] if isinstance(loop, PyTorchFirst) and "decoder_input_ids" in loop.takes else list(workload.remarks)
+    if isinstance(loop, PyTorchFirst):
+        return [*remarks, NOTE]
     if workload.is_padded and "position_ids" not in loop.takes:
         remarks.append("prompts are padded and it takes no position_ids, so padding shifts the positions of its tokens")
     if workload.is_padded and "attention_mask" not in loop.takes:

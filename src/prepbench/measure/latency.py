@@ -155,7 +155,7 @@ def _worker(name: str, path: Path, folder: Path, position: int, timeout: float |
     threads = torch.get_num_threads()
     return WorkerProcess(
         name,
-        worker_command(path, own if (own := _inputs_of(path)).exists() else folder / "inputs", threads),
+        worker_command(path, own if (own := inputs_of(path)).exists() else folder / "inputs", threads),
         folder / f"{position}.log",
         threads=threads,
         timeout=timeout,
@@ -191,7 +191,7 @@ def _warm_up(timer: Timer) -> int:
     return fastest
 
 
-def _inputs_of(artifact: Path) -> Path:
+def inputs_of(artifact: Path) -> Path:
     """Where the inputs of one candidate alone are."""
     return artifact.with_name(f"{artifact.name}-inputs")
 
@@ -202,7 +202,7 @@ def _save_inputs(sample: Sample, artifacts: Mapping[str, Artifact], folder: Path
         saved = [artifact for artifact in artifacts.values() if artifact.folder is not None]
         for artifact in saved:
             if artifact.leaves is not None and artifact.folder is not None:
-                save_leaves(artifact.leaves, _inputs_of(artifact.folder))
+                save_leaves(artifact.leaves, inputs_of(artifact.folder))
         if not saved or any(artifact.leaves is None for artifact in saved):
             save_sample(sample, folder / "inputs")
     except InputError as error:

@@ -16,7 +16,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
     import torch
 
     from prepbench.compile import load_compiled
-    from prepbench.measure.transfer import load_call, load_sample
+    from prepbench.measure.transfer import load_call
 
     torch.set_num_threads(int(threads))
     model = load_compiled(Path(artifact), allow_code=True)
@@ -65,26 +65,33 @@ def main(arguments: list[str]) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "prompt" in request:
-            _reply(replies, {"generated": generated(model, load_sample(Path(inputs)).args, **request)})
+            _reply(replies, {"generated": generated(model, Path(inputs), **request)})
             continue
         times = timed_calls(call, request["settle"], request["calls"])
         _reply(replies, {"times_ns": times})
 
 
-def generated(model: Any, tensors: Sequence[Any], prompt: int, new_tokens: int) -> dict[str, Any]:
+def generated(model: Any, inputs: Path, prompt: int, new_tokens: int) -> dict[str, Any]:
     """The times of a generation, and the most memory that this process held.
 
     Args:
         model: a compiled one.
-        tensors: ids and mask of each prompt.
+        inputs: the folder with ids and mask of each prompt, or with what its later steps begin with.
         prompt: which one.
-        new_tokens: how many tokens to make.
+        new_tokens: how many tokens to make; the first of them is there already where later steps begin.
     """
     from prepbench.compile.greedy import CompiledSteps
+    from prepbench.compile.later_steps import LaterSteps
+    from prepbench.measure.first_steps import load_begun
+    from prepbench.measure.transfer import load_sample
 
-    ids, mask = tensors[2 * prompt : 2 * prompt + 2]
-    made = CompiledSteps(model).generate(ids, mask, new_tokens)
-    return {"times_ns": list(made.times_ns), "peak_bytes": peak_bytes()}
+    begun = load_begun(inputs, prompt)
+    if begun is not None:
+        _, times = LaterSteps(model).generate(begun, new_tokens - 1)
+    else:
+        ids, mask = load_sample(inputs).args[2 * prompt : 2 * prompt + 2]
+        times = CompiledSteps(model).generate(ids, mask, new_tokens).times_ns
+    return {"times_ns": list(times), "peak_bytes": peak_bytes()}
 
 
 def peak_bytes() -> int:
