@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -14,9 +12,9 @@ from prepbench.measure.first_steps import NOTE
 from tests.benchmarks.generation_families import Family
 
 
-@pytest.fixture(scope="module", params=["t5", "mamba"])
-def family(request: Any) -> Family:
-    return Family(request.param)
+@pytest.fixture(scope="module")
+def family() -> Family:
+    return Family("t5")
 
 
 @pytest.fixture(scope="module")

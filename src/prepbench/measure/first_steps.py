@@ -28,6 +28,8 @@ NOTE = "its first step runs in PyTorch, in this process"
 class PyTorchFirst:
     """Generation by ``model.generate``, whose first step is the model's own, and all others run compiled, if they can.
 
+    What the model's generation_config suppresses is not generated, nor is a token that would end the text.
+
     Args:
         name: of the candidate.
         model: runs the first step.

@@ -103,7 +103,8 @@ class GenerationResult:
     """What generating cost a candidate.
 
     Attributes:
-        first_token_ms: median time from a prompt to its first token, in milliseconds.
+        first_token_ms: median time from a prompt to its first token, in milliseconds; that of PyTorch in the calling
+            process where the candidate's note says that its first step runs there.
         ms_per_token: median time of a further token; None where only one was asked for.
         tokens_per_second: all new tokens of all prompts over the time for them, prefill included.
         peak_bytes: most memory that the candidate's process held; None where it ran in the caller's.
