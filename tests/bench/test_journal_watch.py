@@ -18,15 +18,15 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.bench import journal_watch
-from prepbench.bench.journal import Journal
 from prepbench.bench.journal_watch import JournalWatch
+from prepbench.results.journal import Journal
 from prepbench.widgets.bench import BenchControls
-from tests.bench.test_run import RUN
+from tests.results.test_run import RUN
 
 OTHER = """
 import sys
 from dataclasses import replace
-from prepbench.bench.journal import Journal
+from prepbench.results.journal import Journal
 journal = Journal(sys.argv[1])
 (first,) = journal.runs()
 journal.write(replace(first, id="other", name="of somebody else", made=first.made + 1))

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.bench.fingerprint import fingerprint
 from prepbench.bench.saved import journal_beside, read_bench
 from prepbench.errors import ArtifactError, DocumentError, InputError, SettingsError, StorageError
+from prepbench.results.fingerprint import fingerprint
 from tests.stress.faults import Disk
 from tests.views.test_bench_page import Elements
 

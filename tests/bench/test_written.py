@@ -10,14 +10,15 @@ import pytest
 import torch
 
 import prepbench as pb
-from prepbench.bench.run import Run
 from prepbench.bench.shown import shown
 from prepbench.bench.writing import Writing
-from prepbench.bench.written import WrittenBy, WrittenText, compared_text, text_of
+from prepbench.bench.written import WrittenBy, compared_text, text_of
 from prepbench.errors import InputError
 from prepbench.jobs import Cancelled, Progress
 from prepbench.measure.artifacts import Artifact
 from prepbench.measure.run import compare
+from prepbench.results.run import Run
+from prepbench.results.written_text import WrittenText
 from tests.compile.generating import PROMPTS, make_model, make_samples
 
 HARM = "<img src=x onerror=alert(1)>"

@@ -14,8 +14,8 @@ from typing import Any
 from torch import nn
 
 import prepbench as pb
-from prepbench.bench.journal import Journal
 from prepbench.bench.saved import journal_beside, read_bench
+from prepbench.results.journal import Journal
 from tests.stress import damage
 from tests.stress.models import Small, samples
 

@@ -13,7 +13,6 @@ from prepbench.bench.captures import Captures
 from prepbench.bench.cards import Card, error_card
 from prepbench.bench.history import measured, new_run
 from prepbench.bench.queue import QueuedRun, RunQueue
-from prepbench.bench.run import Run
 from prepbench.bench.runs import Runs
 from prepbench.bench.state import BenchState, display_name, label_of
 from prepbench.bench.status import TARGET, RunStatus, StatusOfRuns
@@ -27,6 +26,7 @@ from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_no
 from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
 from prepbench.measure.run import compare
+from prepbench.results.run import Run
 
 
 class Compiling(Runs):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import threading
 import time
 import uuid
@@ -13,15 +12,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prepbench.bench.cards import slower_because
-from prepbench.bench.journal import Changes
-from prepbench.bench.run import Run
 from prepbench.bench.state import BenchState, display_name
-from prepbench.bench.written import RunGeneration
 from prepbench.checks import check_switch, described
 from prepbench.compile import CompiledModel
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.measure.generation import GenerationResult
+from prepbench.results.journal import Changes
+from prepbench.results.machine import this_machine
+from prepbench.results.run import Run
+from prepbench.results.written_text import RunGeneration
 from prepbench.targets import target_for
 
 
@@ -171,7 +171,7 @@ def new_run(state: BenchState, name: str, began: float, together: BenchState | N
         target_options=settings.to_dict(),
         made=time.time(),
         seconds=time.monotonic() - began,
-        machine=f"{platform.machine()} {platform.system()}, {platform.node()}",
+        machine=this_machine(),
         **known,
     )
 

@@ -14,7 +14,6 @@ from torch import nn
 from prepbench.bench.choices import Choices
 from prepbench.bench.history import KeptJournal, RunHistory, comparison_of
 from prepbench.bench.names import float_name
-from prepbench.bench.run import Run
 from prepbench.bench.run_summaries import difference_of, outcome_of
 from prepbench.bench.state import BenchState
 from prepbench.bench.state_differences import setting_rows
@@ -24,6 +23,7 @@ from prepbench.checks import check_path
 from prepbench.compile import CompiledModel
 from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.measure.comparison import Comparison
+from prepbench.results.run import Run
 from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
 
 

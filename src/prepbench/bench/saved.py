@@ -15,11 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 from torch import nn
 
-from prepbench.bench.fingerprint import check_same_model, fingerprint, modules_of, structure_of
 from prepbench.bench.history import KeptJournal
-from prepbench.bench.journal import Changes, Journal
-from prepbench.bench.journal_file import files_of_journal
-from prepbench.bench.run import Run
+from prepbench.bench.same_model import check_same_model
 from prepbench.bench.shown import Showable, graph_of, shown
 from prepbench.bench.state import BenchState
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
@@ -27,6 +24,10 @@ from prepbench.checks import check_path
 from prepbench.document.bench import BenchDocument
 from prepbench.document.bench_codec import BENCH_LIMIT, bench_from_json, bench_to_json
 from prepbench.errors import DocumentError, InputError, PrepbenchError, SettingsError, UnknownNameError, sentence
+from prepbench.results.fingerprint import fingerprint, modules_of, structure_of
+from prepbench.results.journal import Changes, Journal
+from prepbench.results.journal_file import files_of_journal
+from prepbench.results.run import Run
 from prepbench.storage import gone_if_it_fails, write_file
 from prepbench.views.bench_report import write_report
 

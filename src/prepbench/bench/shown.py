@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import torch
 
-from prepbench.bench.run import Run
 from prepbench.bench.run_summaries import float_ms, result_texts
 from prepbench.bench.state import BenchState, display_name
 from prepbench.bench.summary import AxisSummary, BenchSummary, FailureSummary
@@ -21,6 +20,7 @@ from prepbench.document.bench import Chart, Fact, ShownBench, ShownFailure, Tabl
 from prepbench.document.model import DiagramDocument, Overlay
 from prepbench.errors import printable
 from prepbench.measure.comparison import number
+from prepbench.results.run import Run
 from prepbench.settings import CompileOptions, DeploymentSettings
 from prepbench.targets import target_for
 from prepbench.views.bench_chart import ChartRun, bench_chart

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from prepbench.errors import InputError, printable
 from prepbench.measure.comparison import CandidateResult
 from prepbench.measure.generation import Generation
+from prepbench.results.written_text import RunGeneration, WrittenText
 
 Decode = Callable[[list[int]], str]
 Rows = Sequence[Sequence[int]]
@@ -16,25 +17,6 @@ Rows = Sequence[Sequence[int]]
 SHOWN = 8
 """Prompts whose texts are kept and shown."""
 _CHARACTERS = 4_000  # of one text
-
-
-@dataclass(frozen=True)
-class WrittenText:
-    """The text after one prompt, in three parts; all of it is untrusted.
-
-    Attributes:
-        same: what the float model wrote, too.
-        other: the first token that differs; empty where none does.
-        rest: what follows it.
-        agree: how many tokens come before it.
-        tokens: how many tokens there are.
-    """
-
-    same: str
-    other: str = ""
-    rest: str = ""
-    agree: int = 0
-    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,33 +32,6 @@ class WrittenBy:
     name: str
     texts: tuple[WrittenText, ...]
     numbers: str = ""
-
-
-@dataclass(frozen=True)
-class RunGeneration:
-    """What a run generated, and what the float model did in the same rounds.
-
-    Attributes:
-        first_token_ms: median time from a prompt to its first token; None where it was not measured.
-        tokens_per_second: of all prompts.
-        peak_bytes: most memory of the process.
-        float_first_token_ms: of the float model.
-        float_tokens_per_second: of the float model.
-        float_peak_bytes: of the float model.
-        prompts: the prompts as text, as many as are kept.
-        texts: what the run wrote after each.
-        float_texts: what the float model wrote.
-    """
-
-    first_token_ms: float | None = None
-    tokens_per_second: float | None = None
-    peak_bytes: int | None = None
-    float_first_token_ms: float | None = None
-    float_tokens_per_second: float | None = None
-    float_peak_bytes: int | None = None
-    prompts: tuple[str, ...] = ()
-    texts: tuple[WrittenText, ...] = ()
-    float_texts: tuple[str, ...] = ()
 
 
 def text_of(tokens: Sequence[int], decode: Decode | None) -> str:

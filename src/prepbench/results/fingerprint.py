@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
 
 from prepbench.document.bench import SavedModule, SavedTensor
-from prepbench.errors import InputError, printable
+from prepbench.errors import printable
 
-_LISTED = 8
 _BLOCK = 2**26  # bytes that are read at a time
 
 
@@ -44,24 +43,6 @@ def fingerprint(model: nn.Module) -> str:
     return f"{structure_of(modules_of(model))}-{digest.hexdigest()[:16]}"
 
 
-def check_same_model(saved: Sequence[SavedModule], model: nn.Module, model_type: str) -> None:
-    """Raise ``InputError`` that lists the names that differ, unless ``model`` has the modules and tensors of a file."""
-    before, now = _names(saved), _names(modules_of(model))
-    missing = [name for name in before if name not in now]
-    added = [name for name in now if name not in before]
-    other = [
-        f"{name} ({before[name]}, now {now[name]})" for name in before if now.get(name, "") not in ("", before[name])
-    ]
-    if not (missing or added or other):
-        return
-    parts = [("missing", missing), ("added", added), ("different", other)]
-    said = "; ".join(f"{word}: {_listed(names)}" for word, names in parts if names)
-    raise InputError(
-        f"The file is of another model: it was saved of a {model_type}, and this {type(model).__name__} differs in its "
-        f"names ({said}). Give the model that the bench was made for, or make a new bench."
-    )
-
-
 def _tensors(module: nn.Module) -> Iterable[SavedTensor]:
     own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     for name, tensor in own:
@@ -81,20 +62,3 @@ def _add_values(update: Callable[[bytes], None], tensor: torch.Tensor) -> None:
     flat = tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.dim() else tensor.reshape(1).view(torch.uint8)
     for start in range(0, flat.numel(), _BLOCK):
         update(flat[start : start + _BLOCK].cpu().numpy().tobytes())
-
-
-def _names(modules: Iterable[SavedModule]) -> Mapping[str, str]:
-    """What each module and tensor is, in words, by its name."""
-    found: dict[str, str] = {}
-    for module in modules:
-        if module.fqn:  # the class of the model itself may have been renamed
-            found[module.fqn] = module.type
-        for tensor in module.tensors:
-            shape = "×".join(map(str, tensor.shape)) or "scalar"
-            found[f"{module.fqn}.{tensor.name}".lstrip(".")] = f"{shape} {tensor.dtype}"
-    return found
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prepbench.bench.journal_file import is_there, reading, writing
-from prepbench.bench.run import Measurement, Result, Run
 from prepbench.checks import check_path, check_switch, check_text
 from prepbench.errors import ArtifactError, DocumentError, InputError, UnknownNameError, printable
+from prepbench.results.journal_file import is_there, reading, writing
+from prepbench.results.measurement import Measurement, Result
+from prepbench.results.run import Run
 
 M = TypeVar("M", bound=Measurement)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from prepbench.bench.report_columns import _CHECKS, from_columns, to_columns
-from prepbench.bench.run import Run
 from prepbench.document.codec import read_object
 from prepbench.errors import DocumentError, SettingsError
 from prepbench.quantize import LayerReport
+from prepbench.results.report_columns import _CHECKS, from_columns, to_columns
+from prepbench.results.run import Run
 from prepbench.settings import OnnxRuntimeDeployment
 
 RUN = Run(

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from prepbench.bench import journal_file
-from prepbench.bench.journal import Journal
-from prepbench.bench.run import Run
 from prepbench.errors import ArtifactError, InputError, StorageError, UnknownNameError
-from tests.bench.test_run import RUN
+from prepbench.results import journal_file
+from prepbench.results.journal import Journal
+from prepbench.results.run import Run
+from tests.results.test_run import RUN
 
 WRITER = """
 import sys
 from dataclasses import replace
-from prepbench.bench.journal import Journal
-from tests.bench.test_run import RUN
+from prepbench.results.journal import Journal
+from tests.results.test_run import RUN
 path, name = sys.argv[1:]
 for number in range(100):
     Journal(path).write(replace(RUN, id=f"{name}{number}", made=float(number)))
@@ -148,7 +148,7 @@ def test_threads_of_one_process_lose_nothing(journal: Journal) -> None:
 def test_a_writer_that_dies_leaves_the_journal_as_it_was(journal: Journal) -> None:
     filled(journal)
     died = (
-        "import os, sys; from prepbench.bench.journal_file import writing; from pathlib import Path\n"
+        "import os, sys; from prepbench.results.journal_file import writing; from pathlib import Path\n"
         "with writing(Path(sys.argv[1])) as connection:\n"
         "    connection.execute('DELETE FROM runs'); os._exit(9)"
     )

@@ -1,22 +1,20 @@
-"""What one compile gave, as plain values that go to JSON and back: results of anybody, and runs of the bench."""
+"""What one compile gave, as plain values that go to JSON and back."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from prepbench.bench.report_columns import from_columns, to_columns
-from prepbench.bench.written import RunGeneration
 from prepbench.document.codec import plain, read_object
 from prepbench.errors import DocumentError, SettingsError
 from prepbench.quantize.report import LayerReport
+from prepbench.results.report_columns import from_columns, to_columns
+from prepbench.results.written_text import RunGeneration
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.registry import TARGETS
-
-_OF_THE_PAGE = ("targets",)  # choices of the bench that say nothing about one compile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,30 +122,3 @@ class Result(Measurement):
         of = (self.model, self.plan, self.target, self.target_options, self.machine, self.workload)
         text = json.dumps(plain(of), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run(Measurement):
-    """One compile of the bench: a measurement with the choices behind it.
-
-    Attributes:
-        id: names the run; the same in the history, the journal and saved files.
-        name: what people call it.
-        state: the choices that it was made with, as ``BenchState.to_json()`` writes them.
-        target_name: the target for people, e.g. ``"ONNX Runtime"``.
-        targets: all targets that were compiled for together, as ``BenchState.to_json()`` writes them.
-        pinned: whether it stays at the top of the history.
-    """
-
-    id: str
-    name: str
-    state: Mapping[str, Any]
-    target_name: str
-    targets: tuple[Mapping[str, Any], ...] = ()
-    pinned: bool = False
-
-    @property
-    def result(self) -> Result:
-        """The measurement without what belongs to the history."""
-        plan = {name: value for name, value in self.state.items() if name not in _OF_THE_PAGE}
-        return Result(plan=plan, **{one.name: getattr(self, one.name) for one in fields(Measurement)})
