@@ -88,6 +88,7 @@ def objects() -> dict[str, Any]:
         "GraphCollection": pb.recursive_trace(model),
         "Job": pb.Job(lambda progress: 1),
         "Profile": pb.profile(model, SAMPLES[:1], rounds=1),
+        "Results": pb.Results(()),
         "LayerQuantizationSettings": pb.LayerQuantizationSettings(),
         "QuantizationSettings": pb.QuantizationSettings(),
         "OnnxRuntimeDeployment": pb.OnnxRuntimeDeployment(),
@@ -115,7 +116,8 @@ GOOD: dict[str, Any] = {
 
 LEFT_OUT = {
     # data that we make, and that nobody makes by hand
-    "Captured", "Comparison", "CompiledModel", "PreparationReport", "Profile", "Progress", "Sample",
+    "Captured", "Comparison", "CompiledModel", "PreparationReport", "Profile", "Progress", "Results",
+    "Sample",
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
     # what prepbench calls itself

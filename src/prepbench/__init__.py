@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from prepbench.prepare import prepare_model as prepare_model
     from prepbench.prepare import validate_model as validate_model
     from prepbench.progress_bar import show_progress as show_progress
+    from prepbench.results.results import Results as Results
+    from prepbench.results.results import load_results as load_results
     from prepbench.running.record_inputs import record_inputs as record_inputs
     from prepbench.settings import CompileOptions as CompileOptions
     from prepbench.settings import DeploymentSettings as DeploymentSettings
@@ -84,6 +86,7 @@ _HOME = {
     "Profile": "prepbench.measure.profile_result",
     "Progress": "prepbench.jobs",
     "QuantizationSettings": "prepbench.settings",
+    "Results": "prepbench.results.results",
     "RobustTracer": "prepbench.capture.modules.tracer",
     "Sample": "prepbench.inputs",
     "TensorRtDeployment": "prepbench.settings",
@@ -95,6 +98,7 @@ _HOME = {
     "explain_settings": "prepbench.settings",
     "fix": "prepbench.fixes",
     "load_compiled": "prepbench.compile",
+    "load_results": "prepbench.results.results",
     "metrics": "prepbench.measure",
     "prepare_model": "prepbench.prepare",
     "profile": "prepbench.measure.profile",

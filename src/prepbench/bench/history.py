@@ -164,6 +164,7 @@ def new_run(state: BenchState, name: str, began: float, together: BenchState | N
     return Run(
         id=uuid.uuid4().hex[:12],
         name=name,
+        settings_name=name,
         state=state.to_json(),
         targets=tuple((together or state).to_json()["targets"]),
         target=target_for(settings).name,

@@ -106,7 +106,7 @@ class JournalWriter:
             return run
         if run.id not in self._marks:
             self._marks[run.id] = fingerprint(self._model)
-        return replace(run, model=self._marks[run.id])
+        return replace(run, model=self._marks[run.id], model_name=type(self._model).__name__)
 
 
 def journal_beside(path: str | os.PathLike[str]) -> Journal:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prepbench.checks import check_path, check_switch, check_text
-from prepbench.errors import ArtifactError, DocumentError, InputError, UnknownNameError, printable
-from prepbench.results.journal_file import is_there, reading, writing
+from prepbench.errors import DocumentError, InputError, UnknownNameError, printable
+from prepbench.results.journal_file import DamagedJournalError, is_there, reading, writing
 from prepbench.results.measurement import Measurement, Result
 from prepbench.results.run import Run
 
@@ -136,7 +136,7 @@ class Journal:
     def _run(self, row: tuple[Any, ...]) -> Run:
         id, content, name, pinned, _, _, measured = row
         if measured is None:
-            raise ArtifactError(f"The journal {self.path} is damaged: the result of the run {id!r} is missing.")
+            raise DamagedJournalError(f"The journal {self.path} is damaged: the result of the run {id!r} is missing.")
         result = self._object(measured, f"result {id}")
         result.pop("plan", None)
         own = self._object(content, f"run {id}")
@@ -146,15 +146,15 @@ class Journal:
         try:
             return kind.from_json(data, what)
         except DocumentError as error:
-            raise ArtifactError(f"The journal {self.path} is damaged: {error}") from error
+            raise DamagedJournalError(f"The journal {self.path} is damaged: {error}") from error
 
     def _object(self, text: Any, what: str) -> dict[str, Any]:
         try:
             data = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ArtifactError(f"The journal {self.path} is damaged: the {what} is no JSON.") from error
+            raise DamagedJournalError(f"The journal {self.path} is damaged: the {what} is no JSON.") from error
         if not isinstance(data, dict):
-            raise ArtifactError(f"The journal {self.path} is damaged: the {what} is no object.")
+            raise DamagedJournalError(f"The journal {self.path} is damaged: the {what} is no object.")
         return data
 
 

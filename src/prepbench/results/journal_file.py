@@ -26,6 +26,15 @@ SCHEMA = (
 """``results`` are written once; ``runs`` are the history over them: a run that is measured again gets another result.
 A deleted run leaves its id behind, so that other readers of the journal hear of it."""
 
+
+class DamagedJournalError(ArtifactError):
+    """The file of a journal cannot be read as one."""
+
+
+class OtherVersionError(ArtifactError):
+    """A journal of a newer prepbench."""
+
+
 WAITS_S = 15.0
 """How long one writer waits for the others."""
 
@@ -163,13 +172,13 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     if application != APPLICATION:
         raise ArtifactError(f"{path} is a database of another program, so it is left alone. Choose another path.")
     if version > VERSION:
-        raise ArtifactError(
+        raise OtherVersionError(
             f"{path} is a journal of version {version}; this prepbench reads {VERSION}. Open it with a newer "
             "prepbench, or choose another path."
         )
     found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY rootpage").fetchmany(50)
     if sorted(map(repr, found)) != sorted(map(repr, _expected())) or version != VERSION:
-        raise ArtifactError(f"{path} is damaged or changed: it holds other tables than a journal does. {_ASIDE}")
+        raise DamagedJournalError(f"{path} is damaged or changed: it holds other tables than a journal does. {_ASIDE}")
 
 
 def _expected() -> list[tuple[str, str, str, str | None]]:
@@ -198,7 +207,7 @@ def _typed_errors(path: Path) -> Iterator[None]:
                 f"The journal {path} cannot be used: {reason} ({sentence(error)}) What was in it before is still "
                 f"there. {remedy}"
             ) from error
-        raise ArtifactError(f"The journal {path} is damaged or no journal: {sentence(error)} {_ASIDE}") from error
+        raise DamagedJournalError(f"The journal {path} is damaged or no journal: {sentence(error)} {_ASIDE}") from error
     except OSError as error:
         if isinstance(error, StorageError):
             raise

@@ -44,6 +44,8 @@ class Measurement:
         machine: what it ran on, in words.
         workload: what one measurement ran, in words, e.g. ``"64 samples in batches of 8"``.
         model: the fingerprint of the model.
+        model_name: what people call the model; empty where nobody said.
+        settings_name: what people call the settings.
         generation: what generating cost and gave, where that was measured; the latencies are those of a token then.
     """
 
@@ -69,6 +71,8 @@ class Measurement:
     machine: str = ""
     workload: str = ""
     model: str = ""
+    model_name: str = ""
+    settings_name: str = ""
     generation: RunGeneration | None = None
 
     @property

@@ -1,0 +1,69 @@
+"""A journal that can be written to at a path: what is damaged there, or of another version, is kept beside it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+from prepbench.checks import check_path
+from prepbench.errors import sentence
+from prepbench.results.journal import Journal
+from prepbench.results.journal_file import DamagedJournalError, OtherVersionError, files_of_journal
+
+_HEADER = b"SQLite format 3\0"
+_ENDINGS = (".sqlite", ".sqlite3", ".db", "")
+
+
+def journal_at(path: str | os.PathLike[str]) -> Journal:
+    """The journal at a path, which can be read as a whole; the file need not exist.
+
+    A damaged file, or one of another version, is renamed, and a warning says where it is. Files that look like no
+    database stay where they are, unless they are named like one.
+
+    Raises:
+        SettingsError: this is no path.
+        StorageError: it cannot be read.
+        ArtifactError: the file is of another program.
+    """
+    check_path("results", path)
+    journal = Journal(path)
+    found = _identity(journal.path)
+    try:
+        journal.results()
+        journal.runs()
+    except (DamagedJournalError, OtherVersionError) as error:
+        if not _is_ours(journal.path):
+            raise
+        if found is not None and found == _identity(journal.path):  # else somebody was faster
+            _set_aside(journal.path, error)
+    return journal
+
+
+def _set_aside(path: Path, error: DamagedJournalError | OtherVersionError) -> None:
+    what = "damaged" if isinstance(error, DamagedJournalError) else "other-version"
+    number = 1
+    while os.path.lexists(aside := path.with_name(f"{path.name}.{what}-{number}")):
+        number += 1
+    os.rename(path, aside)
+    for one, other in zip(files_of_journal(path)[1:], files_of_journal(aside)[1:], strict=True):
+        if os.path.lexists(one):
+            os.rename(one, other)
+    warnings.warn(
+        f"{sentence(error)} It is kept as {aside}, and a new journal begins at {path} with the next result.",
+        stacklevel=4,
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the file is a database, or was meant to be one; a path of something else was given by mistake."""
+    with path.open("rb") as file:
+        return file.read(len(_HEADER)) == _HEADER or path.suffix in _ENDINGS
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,158 @@
+"""The results of a journal, to be looked at: a sequence, a table, a figure, and those of one model or machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from torch import nn
+
+from prepbench._display import view
+from prepbench.checks import check_path, check_text, described
+from prepbench.errors import InputError, PrepbenchError, SettingsError, UnknownNameError
+from prepbench.results.aside import journal_at
+from prepbench.results.fingerprint import fingerprint
+from prepbench.results.journal_file import is_there
+from prepbench.results.measurement import Result
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects
+
+
+class ResultNumberError(PrepbenchError, IndexError):
+    """There are fewer results."""
+
+
+class Results(Sequence[Result]):
+    """What was measured, oldest first; see :func:`prepbench.load_results`.
+
+    Latencies of different machines are never compared: each result's ``speedup`` is that over the float model in the
+    same rounds on the same machine, and tables and figures tell machines apart.
+
+    Args:
+        rows: the results.
+        path: of the journal that they are from; None where they are from none.
+    """
+
+    def __init__(self, rows: Sequence[Result], path: Path | None = None) -> None:
+        self.rows = tuple(rows)
+        self.path = path
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> Results: ...
+    def __getitem__(self, index: int | slice) -> Result | Results:
+        """One result by its number, or several as results again."""
+        if isinstance(index, slice):
+            return Results(self.rows[index], self.path)
+        if isinstance(index, bool) or not hasattr(index, "__index__"):
+            raise SettingsError(f"index must be a whole number or a slice, got {described(index)}. Write results[0].")
+        if not -len(self) <= index < len(self):
+            raise ResultNumberError(f"index: there is no result {index}. Choose one of 0 to {len(self) - 1}.")
+        return self.rows[index]
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The machines that something was measured on, in words."""
+        return tuple(dict.fromkeys(row.machine for row in self.rows))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What the models are called; those without a name by their fingerprint."""
+        return tuple(dict.fromkeys(row.model_name or row.model for row in self.rows))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets that were compiled for."""
+        return tuple(dict.fromkeys(row.target for row in self.rows))
+
+    def only(
+        self, *, model: nn.Module | str | None = None, target: str | None = None, machine: str | None = None
+    ) -> Results:
+        """The results of one model, target or machine.
+
+        Args:
+            model: the model itself, which is known by its modules and values, or its name or fingerprint.
+            target: e.g. ``"onnxruntime"``.
+            machine: one of :attr:`machines`.
+
+        Raises:
+            UnknownNameError: there is none of that name; those that there are stand in the message. A model that was
+                never measured has no results, which is no error.
+
+        Example:
+            >>> load_results("results.sqlite").only(target="onnxruntime").table()
+        """
+        check_text("target", target, "onnxruntime", optional=True)
+        check_text("machine", machine, "x86_64 Linux, laptop", optional=True)
+        rows: Sequence[Result] = self.rows
+        if isinstance(model, nn.Module):
+            known = fingerprint(model)
+            rows = [row for row in rows if row.model == known]
+        elif model is not None:
+            check_text("model", model, "resnet")
+            _check_known("model", model, [*self.models, *(row.model for row in rows)])
+            rows = [row for row in rows if model in (row.model_name, row.model)]
+        if target is not None:
+            _check_known("target", target, self.targets)
+            rows = [row for row in rows if row.target == target]
+        if machine is not None:
+            _check_known("machine", machine, self.machines)
+            rows = [row for row in rows if row.machine == machine]
+        return Results(rows, self.path)
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each result, numbers as numbers: milliseconds, and MB of 10**6 bytes."""
+        return view("views.result_charts", "results_table", self.rows)  # type: ignore[no-any-return]
+
+    def figure(self) -> plotly.graph_objects.Figure:
+        """Scores against latency: a chart for each metric, a colour for each machine, a symbol for each model."""
+        return view("views.result_charts", "results_figure", self.rows)
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return f"Results(none{f' in {self.path}' if self.path else ''})"
+        return view("views.result_charts", "results_text", self.rows)  # type: ignore[no-any-return]
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return view("views.result_charts", "results_bundle", self)  # type: ignore[no-any-return]
+
+
+def load_results(path: str | os.PathLike[str]) -> Results:
+    """The results in a journal, which searches, sweeps and saved benches write; nothing in it is run.
+
+    A journal that is damaged or of another version is kept under another name, which a warning says; there are no
+    results at the path then, and the next search begins a new journal there.
+
+    Args:
+        path: of the journal, as it was given as ``results=``; beside a saved bench it ends in ``.bench.sqlite``.
+
+    Raises:
+        InputError: there is no such file.
+        StorageError: it cannot be read.
+        ArtifactError: it is the file of another program.
+
+    Example:
+        >>> pb.load_results("results.sqlite").table()
+    """
+    check_path("path", path)
+    if not os.path.lexists(path):
+        raise InputError(
+            f"There is no journal of results at {path}. Give the path that was given as results= to prepbench.search "
+            "or prepbench.sweep, or the .bench.sqlite file beside a saved bench."
+        )
+    journal = journal_at(path)
+    return Results(journal.results() if is_there(journal.path) else (), journal.path)
+
+
+def _check_known(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        listed = ", ".join(map(repr, dict.fromkeys(filter(None, known)))) or "none, as there are no results"
+        raise UnknownNameError(f"{name}: no result is of {described(value)}. Choose one of {listed}.")

@@ -1,0 +1,210 @@
+"""Results of many models, targets and machines as a table, a chart and text."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from prepbench.measure.comparison import megabytes, milliseconds, number
+from prepbench.results.measurement import Result
+from prepbench.views.charts import CONFIG, GRID, LINE, RING, TEXT
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects as go
+
+_PANEL, _TOP, _BOTTOM = 320, 90, 70
+_LOG_FROM_RATIO = 10.0
+_COLOURS = ("#3F86BD", "#C0702C", "#3E9A66", "#A2609C", "#8A7F2E", "#767A80")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon", "x")
+_TEXT_ROWS = 40
+_NUMBERS = ("score", "change", "p50 ms", "p90 ms", "speed-up", "size MB")
+
+
+def results_table(rows: Sequence[Result]) -> pandas.DataFrame:
+    """One row for each result; what failed has its error in the last column and no numbers."""
+    import pandas
+
+    columns: dict[str, list[Any]] = {
+        "model": [model_of(row) for row in rows],
+        "target": [row.target for row in rows],
+        "settings": [row.settings_name for row in rows],
+        "metric": [metric_of(row) for row in rows],
+        "score": [row.score for row in rows],
+        "change": [row.change for row in rows],
+        "p50 ms": [row.p50_ms for row in rows],
+        "p90 ms": [row.p90_ms for row in rows],
+        "speed-up": [row.speedup for row in rows],
+        "size MB": [None if row.size_bytes is None else row.size_bytes / 1e6 for row in rows],
+        "machine": [row.machine for row in rows],
+        "workload": [row.workload for row in rows],
+        "made": [datetime.fromtimestamp(row.made) for row in rows],
+        "note": [row.why for row in rows],
+        "error": [row.error for row in rows],
+    }
+    return pandas.DataFrame(columns).astype(dict.fromkeys(_NUMBERS, float))
+
+
+def results_figure(rows: Sequence[Result]) -> go.Figure:
+    """Scores against latency: a panel for each metric, a colour for each machine and target, a symbol for each model.
+
+    Latencies stand as they were measured, in milliseconds. No ratio is taken between two machines: the speed-ups that
+    a point tells are those over the float model in the same rounds. Results without a score or a latency are left out.
+    """
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    shown = [row for row in rows if row.score is not None and not math.isnan(row.score) and row.p50_ms]
+    metrics = list(dict.fromkeys(metric_of(row) for row in shown))
+    figure = make_subplots(rows=max(1, len(metrics)), cols=1, vertical_spacing=0.3 / max(1, len(metrics)))
+    figure.update_layout(**_layout(len(metrics), len(rows) - len(shown)))
+    groups: dict[tuple[str, str, str], list[Result]] = {}
+    for row in shown:
+        groups.setdefault((model_of(row), row.target, row.machine), []).append(row)
+    models = list(dict.fromkeys(model for model, _, _ in groups))
+    places = list(dict.fromkeys((target, machine) for _, target, machine in groups))
+    several = len({machine for _, machine in places}) > 1
+    named: set[str] = set()
+    for (model, target, machine), members in groups.items():
+        name = " · ".join([model, target, *([machine] if several else [])])
+        for position, metric in enumerate(metrics):
+            points = [row for row in members if metric_of(row) == metric]
+            if points:
+                colour = _COLOURS[places.index((target, machine)) % len(_COLOURS)]
+                symbol = _SYMBOLS[models.index(model) % len(_SYMBOLS)]
+                beyond = _beyond([row for row in shown if metric_of(row) == metric])
+                trace = _trace(name, points, colour, symbol, beyond, is_named=name not in named)
+                figure.add_trace(go.Scatter(trace), row=position + 1, col=1)
+                named.add(name)
+    for position, metric in enumerate(metrics):
+        _axes(figure, position + 1, metric, [row for row in shown if metric_of(row) == metric])
+    return figure
+
+
+def results_text(rows: Sequence[Result]) -> str:
+    """The results for people, one line each; of many the last ones."""
+    header, *body = _cells(rows[-_TEXT_ROWS:])
+    widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+             for row in (header, ["-" * width for width in widths], *body)]  # fmt: skip
+    more = len(rows) - len(body)
+    return "\n".join([*([f"... {more} more before these"] if more > 0 else []), *lines])
+
+
+def results_bundle(results: Any) -> dict[str, Any]:
+    """What a notebook shows of something with ``rows``: the chart where plotly's renderer is, else the table."""
+    bundle = {"text/html": _results_html(results.rows), "text/plain": repr(results)}
+    if any(row.score is not None and row.p50_ms for row in results.rows):
+        chart = json.loads(results_figure(results.rows).to_json())
+        return {"application/vnd.plotly.v1+json": {**chart, "config": CONFIG}, **bundle}
+    return bundle
+
+
+def model_of(row: Result) -> str:
+    """What a result's model is called."""
+    return row.model_name or row.model[:12]
+
+
+def metric_of(row: Result) -> str:
+    """The metric of a result with its unit; "" where it was not scored."""
+    return f"{row.metric} ({row.unit})" if row.unit else row.metric
+
+
+def _cells(rows: Sequence[Result]) -> list[list[str]]:
+    header = ["model", "target", "settings", "score", "change", "p50 ms", "speed-up", "size MB", "machine", "remark"]
+    return [header, *(_row_cells(row) for row in rows)]
+
+
+def _row_cells(row: Result) -> list[str]:
+    score = "–" if row.score is None else f"{number(row.score, row.unit)} {row.unit or row.metric}".rstrip()
+    change = "–" if row.change is None else number(row.change, row.unit, signed=True)
+    speed = "–" if row.speedup is None else f"{row.speedup:.2f}×"
+    remark = f"failed: {row.error}" if row.error else row.why
+    remark = remark if len(remark) <= 80 else f"{remark[:79]}…"
+    return [model_of(row), row.target, row.settings_name, score, change, milliseconds(row.p50_ms), speed,
+            megabytes(row.size_bytes), row.machine, remark.replace("\n", " ")]  # fmt: skip
+
+
+def _results_html(rows: Sequence[Result]) -> str:
+    header, *body = _cells(rows)
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    lines = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _layout(panels: int, left_out: int) -> dict[str, Any]:
+    note = f"{left_out} without a score or a latency left out" if left_out else ""
+    return {
+        "template": "none",
+        "height": _TOP + _BOTTOM + _PANEL * max(1, panels),
+        "margin": {"l": 76, "r": 28, "t": _TOP, "b": _BOTTOM},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
+        "title": {
+            "text": f"<b>Score against latency</b><br><span style='font-size:12px'>{note}</span>",
+            "font": {"size": 16, "color": TEXT},
+            "x": 0,
+            "xref": "paper",
+            "xanchor": "left",
+            "y": 0.97,
+            "yanchor": "top",
+        },
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
+        "hovermode": "closest",
+    }
+
+
+def _beyond(rows: Sequence[Result]) -> tuple[float, float]:
+    """Where scores of minus and plus infinity are drawn: past all others."""
+    finite = [row.score for row in rows if row.score is not None and math.isfinite(row.score)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    step = max(0.25 * (high - low), 0.02 * max(abs(low), abs(high)), 1e-3)
+    return low - step, high + step
+
+
+def _trace(
+    name: str, rows: Sequence[Result], colour: str, symbol: str, beyond: tuple[float, float], *, is_named: bool
+) -> dict[str, Any]:
+    scores = [row.score or 0.0 for row in rows]
+    return {
+        "mode": "markers",
+        "name": html.escape(name),
+        "legendgroup": html.escape(name),
+        "showlegend": is_named,
+        "x": [row.p50_ms for row in rows],
+        "y": [score if math.isfinite(score) else beyond[score > 0] for score in scores],
+        "marker": {"size": 12, "color": colour, "symbol": symbol, "opacity": 0.9, "line": {"width": 1, "color": RING}},
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [max((row.p90_ms or 0.0) - (row.p50_ms or 0.0), 0.0) for row in rows],
+            "arrayminus": [0.0] * len(rows),
+            "color": colour,
+            "thickness": 1.5,
+            "width": 5,
+        },
+        "hovertemplate": [f"{_hover(row)}<extra></extra>" for row in rows],
+    }
+
+
+def _hover(row: Result) -> str:
+    names, cells = _cells([row])
+    lines = [f"{html.escape(n)}: {html.escape(c)}" for n, c in zip(names, cells, strict=True) if c not in ("–", "")]
+    return "<br>".join(lines).replace("%{", "% {")
+
+
+def _axes(figure: go.Figure, row: int, metric: str, rows: Sequence[Result]) -> None:
+    times = [found.p50_ms or 0.0 for found in rows]
+    is_log = max(times) / min(times) > _LOG_FROM_RATIO
+    style = {"gridcolor": GRID, "linecolor": LINE, "showline": True, "zeroline": False, "ticks": "outside"}
+    title = f"latency (ms per call): median, whisker to p90{', log scale' if is_log else ''}"
+    figure.update_xaxes(row=row, col=1, title=title, type="log" if is_log else "linear", **style)
+    if not is_log:
+        figure.update_xaxes(row=row, col=1, rangemode="tozero")
+    figure.update_yaxes(row=row, col=1, title=html.escape(metric), **style)
