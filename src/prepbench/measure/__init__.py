@@ -8,10 +8,19 @@ if TYPE_CHECKING:
     from prepbench.measure import metrics as metrics
     from prepbench.measure.comparison import CandidateResult as CandidateResult
     from prepbench.measure.comparison import Comparison as Comparison
+    from prepbench.measure.confusion import Confusion as Confusion
     from prepbench.measure.generation import Generation as Generation
     from prepbench.measure.run import compare as compare
+    from prepbench.measure.worst_samples import WorstSamples as WorstSamples
 
-_HOME = {"CandidateResult": "comparison", "Comparison": "comparison", "Generation": "generation", "compare": "run"}
+_HOME = {
+    "CandidateResult": "comparison",
+    "Comparison": "comparison",
+    "Confusion": "confusion",
+    "Generation": "generation",
+    "WorstSamples": "worst_samples",
+    "compare": "run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prepbench._display import view
-from prepbench.checks import check_function, described
+from prepbench.checks import check_count, check_function, described
 from prepbench.errors import InputError, UnknownNameError
 from prepbench.measure.artifacts import PARAMETERS
+from prepbench.measure.confusion import Confusion
 from prepbench.measure.generation import GenerationResult
+from prepbench.measure.kept_samples import KeptSamples
 from prepbench.measure.other_programs import crowded
+from prepbench.measure.worst_samples import WorstSamples
 
 _GENERATED = ("first token ms", "tokens per second", "peak MB")
 
@@ -76,6 +79,7 @@ class Comparison:
         workload: what a generation did; empty where single calls were measured.
         busy_cores: how many cores other programs used while latency was measured, on average; the caption says so
             where they left too few.
+        kept: the samples on which candidates differ most from the first one, for :meth:`worst` and :meth:`confusion`.
 
     Example:
         >>> row = CandidateResult("fp32", 0.9, 0.0, 2.0, 2.5, 1.0, 4_000_000, "saved artifact", "eager", "own process")
@@ -93,6 +97,7 @@ class Comparison:
     threads: int
     workload: str = ""
     busy_cores: float = 0.0
+    kept: KeptSamples = field(default_factory=KeptSamples, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> CandidateResult:
         """The result of the candidate called ``name``."""
@@ -181,6 +186,81 @@ class Comparison:
                 "place of the data."
             )
         return view("views.tables", "generated_table", self.rows, decode)  # type: ignore[no-any-return]
+
+    def worst(
+        self, n: int = 5, candidate: str | None = None, *, decode: Callable[[list[int]], str] | None = None
+    ) -> WorstSamples:
+        """The inputs on which a candidate differs most from the first one, the farthest first.
+
+        How far is the SQNR of each row, the divergence of its predictions where the metric is one of predictions, or
+        the number of equal tokens before two generated texts differ. NaN where the first candidate has none is the
+        farthest. Up to 16 rows are kept of each candidate while it is scored. A notebook shows images as images.
+
+        Args:
+            n: how many rows.
+            candidate: whose; None for the one with the worst score.
+            decode: makes text of token numbers, such as ``tokenizer.decode``.
+
+        Raises:
+            InputError: there is one candidate only, or its outputs could not be compared row by row.
+            UnknownNameError: no candidate has this name.
+
+        Example:
+            >>> pb.compare({"float32": model, "int8": compiled}, images).worst(3)
+        """
+        check_count("n", n, 1)
+        check_function("decode", decode, "decode(tokens)", optional=True)
+        name = self._other(candidate).name
+        if name not in self.kept.worst or name in self.kept.reasons:
+            why = self.kept.reasons.get(name, "this comparison did not run it")
+            raise InputError(
+                f"No samples were kept for {name!r}: {why}. Compare candidates with outputs of one structure with "
+                "prepbench.compare, and call worst on what it returns."
+            )
+        rows = self.kept.worst[name][:n]
+        return WorstSamples(self.rows[0].name, name, self.kept.measure, self.samples, rows, decode)
+
+    def confusion(self, candidate: str | None = None) -> Confusion:
+        """How often each class was taken for each other one, where the metric is accuracy.
+
+        Args:
+            candidate: whose; None for the one with the worst score.
+
+        Raises:
+            InputError: the metric is another one, or there are too many classes.
+            UnknownNameError: no candidate has this name.
+
+        Example:
+            >>> pb.compare({"float32": model}, data, metric=pb.metrics.accuracy).confusion("float32").table()
+        """
+        name = self[candidate].name if candidate is not None else self._worst_row(self.rows).name
+        if name not in self.kept.counts:
+            raise InputError(
+                f"No confusion of classes was counted for {name!r}: "
+                f"{self.kept.no_counts or 'this comparison did not run it'}. Give prepbench.compare "
+                "metric=prepbench.metrics.accuracy and (input, class numbers) as data."
+            )
+        first = self.rows[0].name
+        base = None if name == first else self.kept.counts.get(first)
+        return Confusion(name, self.kept.counts[name], first if base is not None else "", base)
+
+    def _other(self, candidate: str | None) -> CandidateResult:
+        first, *others = self.rows
+        if candidate is not None and self[candidate] is not first:
+            return self[candidate]
+        if not others or candidate is not None:
+            raise InputError(
+                f"candidate: {first.name!r} is what the others are compared with. "
+                + (
+                    f"Choose one of {', '.join(repr(row.name) for row in others)}."
+                    if others
+                    else 'Give a second candidate, e.g. prepbench.compare({"float32": model, "int8": compiled}, data).'
+                )
+            )
+        return self._worst_row(tuple(others))
+
+    def _worst_row(self, rows: tuple[CandidateResult, ...]) -> CandidateResult:
+        return (min if self.higher_is_better else max)(rows, key=lambda row: row.metric)
 
     def figure(self) -> plotly.graph_objects.Figure:
         """The metric against latency, with the size as marker area."""

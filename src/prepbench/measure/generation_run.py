@@ -21,6 +21,7 @@ from prepbench.measure.artifacts import Artifact, save_candidate
 from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.measure.first_steps import NOTE, PyTorchFirst, loops_with_first_step, needs_first_step
 from prepbench.measure.generation import Generation, GenerationResult, Prompt
+from prepbench.measure.kept_samples import kept_prompts
 from prepbench.measure.latency import NOT_TIMED, OWN_PROCESS, THIS_PROCESS, Steps, inputs_of, started_workers
 from prepbench.measure.process import WorkerProcess
 from prepbench.measure.rates import percentile, speedup
@@ -275,6 +276,7 @@ def _comparison(
         workload=f"{workload.new_tokens} tokens after {count} prompt{'s' * (count != 1)} of {first.shape[1]} tokens"
         if count == 1
         else f"{workload.new_tokens} tokens after each of {count} prompts",
+        kept=kept_prompts(workload, tokens),
     )
 
 

@@ -109,6 +109,7 @@ def compare(
         rounds=rounds,
         threads=torch.get_num_threads(),
         busy_cores=max((latency.busy_cores for latency in latencies.values()), default=0.0),
+        kept=scores.kept(),
     )
 
 

@@ -15,6 +15,7 @@ from prepbench.errors import InputError, MetricError
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
 from prepbench.measure.batches import Batch
+from prepbench.measure.kept_samples import Keeper, KeptSamples
 from prepbench.measure.language_metrics import Totals, totals_of
 from prepbench.running.plain_state import kept
 from prepbench.running.random_numbers import numbers_kept
@@ -127,6 +128,7 @@ class Scores:
         self.samples = 0
         self._scores: dict[str, Score] = {name: self._new_score() for name in candidates}
         self._draws: dict[str, bool] = {}
+        self._keeper = Keeper(metric, next(iter(candidates.values())))
 
     def _new_score(self) -> Score:
         if self._metric is None or self.is_sqnr:
@@ -152,6 +154,10 @@ class Scores:
         """How far the scores could be off, by candidate."""
         return {name: score.spread() for name, score in self._scores.items()}
 
+    def kept(self) -> KeptSamples:
+        """The samples on which candidates differ most from the first one, so far."""
+        return self._keeper.kept()
+
     def add(self, batch: Batch) -> None:
         """Run every candidate on ``batch`` and score its output.
 
@@ -175,6 +181,7 @@ class Scores:
                     f"{_explained(error)}. A metric takes (output, target) of one batch and returns one finite number "
                     "(a float or a tensor of one element)."
                 ) from error
+            self._keeper.add(name, output, reference, batch)
         self.samples += batch.size
 
 
