@@ -1,0 +1,217 @@
+"""Where tasks run: in this process, on an executor of Python, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextvars
+import functools
+import json
+import multiprocessing
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prepbench.checks import described
+from prepbench.errors import SettingsError
+from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.search.machine_alone import alone, computing
+from prepbench.search.tasks import ExecutorError, Folder, TaskError, forget, function_of, run_task
+from prepbench.search.work import DEATHS, Work, died
+
+_POLL_S = 0.1
+
+
+def check_executor(executor: object) -> None:
+    """Raise ``SettingsError`` unless the value is something that tasks can run on."""
+    if executor is None or isinstance(executor, concurrent.futures.Executor) or is_client(executor):
+        return
+    raise SettingsError(
+        f"executor must be None, a concurrent.futures.Executor or a dask.distributed.Client, got "
+        f"{described(executor)}. Write executor=concurrent.futures.ProcessPoolExecutor(2), for example."
+    )
+
+
+def is_client(executor: object) -> bool:
+    """Whether this is a client of Dask; Dask is not imported for the question."""
+    client = getattr(sys.modules.get("distributed"), "Client", None)
+    return client is not None and isinstance(executor, client)
+
+
+def run_tasks(
+    executor: Any,
+    function_name: str,
+    payloads: Sequence[Mapping[str, Any]],
+    artifacts: Mapping[str, Path],
+    progress: ProgressCallback = report_nothing,
+    *,
+    names: Sequence[str] = (),
+    needs: Sequence[Sequence[str]] | None = None,
+    is_timing: bool = False,
+    stage: str = "tasks",
+) -> list[Any]:
+    """Run a function once for each payload, wherever the executor says.
+
+    A process that dies costs the task that it ran, which runs again elsewhere. Who cancels, by ``progress`` or by
+    :class:`prepbench.Job`, does not wait for tasks that are running: those that have not begun never do.
+
+    Args:
+        executor: None for this process, a ``concurrent.futures.Executor``, or a ``dask.distributed.Client``.
+        function_name: ``"module:function"``, marked with :func:`prepbench.search.tasks.task`.
+        payloads: plain data for each task, as JSON has it.
+        artifacts: folders of files that tasks read, by name; a worker of Dask gets each file once.
+        progress: told after each task, and while waiting; it may raise to cancel.
+        names: what each task is called in messages; their numbers when omitted.
+        needs: the folders that each task reads; all of them when omitted.
+        is_timing: whether tasks measure time. Each then has its machine alone: by the resource ``prepbench_timing`` of
+            Dask where workers have it, and by a lock between processes.
+        stage: what progress calls this.
+
+    Returns:
+        What the tasks returned, in the order of the payloads.
+
+    Raises:
+        SettingsError: this is no executor.
+        ExecutorError: it has no workers, was shut down, or its workers lack what tasks need.
+        TaskError: a task failed, or ended its process three times.
+        PrepbenchError: whatever a task raised that is ours.
+    """
+    check_executor(executor)
+    function = function_of(function_name)
+    work = Work(
+        name=function_name,
+        payloads=payloads,
+        names=list(names) or [str(number) for number in range(len(payloads))],
+        folders={key: Folder.of(path) for key, path in artifacts.items()},
+        needs=[list(artifacts)] * len(payloads) if needs is None else needs,
+        is_timing=is_timing,
+        stage=stage,
+        progress=progress,
+    )
+    try:
+        if executor is None:
+            _run_here(function, work)
+        elif is_client(executor):
+            from prepbench.search.dask_client import run_on_dask
+
+            run_on_dask(executor, work)
+        else:
+            _run_on(executor, work)
+    finally:
+        for path in artifacts.values():
+            forget(path)
+    return [work.answers[number] for number in range(len(payloads))]
+
+
+def _run_here(function: Callable[..., Any], work: Work) -> None:
+    """One after the other; errors are those of the function itself."""
+    for number, payload in enumerate(work.payloads):
+        work.tell(work.names[number])
+        folders = {key: work.folders[key].path for key in work.needs[number]}
+        with alone(work.progress) if work.is_timing else computing(work.progress):
+            value = function(json.loads(json.dumps(payload)), folders)
+        work.answers[number] = json.loads(json.dumps(value))
+    work.tell()
+
+
+def _run_on(executor: concurrent.futures.Executor, work: Work) -> None:
+    run: Callable[..., str] = run_task
+    if isinstance(executor, concurrent.futures.ThreadPoolExecutor):
+        run = functools.partial(_in_context, run_task)  # so that tasks in threads hear of cancelling
+    futures: dict[concurrent.futures.Future[str], int] = {}
+    try:
+        try:
+            for number in work.waiting:
+                futures[executor.submit(run, *_for(executor, work, number))] = number
+            _collect(futures, work)
+        except concurrent.futures.BrokenExecutor as error:
+            _note_what_is_there(futures, work)
+            _go_on(executor, work, error)
+        except RuntimeError as error:
+            if isinstance(error, ExecutorError | TaskError) or "shutdown" not in str(error):
+                raise
+            raise ExecutorError(
+                f"The executor cannot run tasks: {error}. Give one that is open, or run this inside of its with block."
+            ) from error
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _for(executor: concurrent.futures.Executor, work: Work, number: int) -> tuple[Any, ...]:
+    arguments = work.arguments(number)
+    if isinstance(executor, concurrent.futures.ThreadPoolExecutor):
+        return (contextvars.copy_context(), *arguments)
+    return arguments
+
+
+def _in_context(run: Callable[..., str], context: contextvars.Context, *arguments: Any) -> str:
+    return context.run(run, *arguments)
+
+
+def _collect(futures: Mapping[concurrent.futures.Future[str], int], work: Work) -> None:
+    pending = set(futures)
+    work.tell()
+    while pending:
+        done, pending = concurrent.futures.wait(
+            pending, timeout=_POLL_S, return_when=concurrent.futures.FIRST_COMPLETED
+        )
+        for future in done:
+            work.answer(futures[future], future.result())
+        work.tell(work.names[futures[next(iter(done))]] if done else "")
+
+
+def _note_what_is_there(futures: Mapping[concurrent.futures.Future[str], int], work: Work) -> None:
+    for future, number in futures.items():
+        if number not in work.answers and future.done() and not future.cancelled() and future.exception() is None:
+            work.answer(number, future.result())
+
+
+def _go_on(executor: concurrent.futures.Executor, work: Work, error: Exception) -> None:
+    """A pool of which one process died runs nothing any more, so the other tasks get processes of their own."""
+    left = work.waiting
+    count = min(max(1, getattr(executor, "_max_workers", 1)), len(left))
+    warnings.warn(
+        f"A process of the executor died ({error}), and Python ends such an executor: {len(work.answers)} of "
+        f"{len(work.payloads)} tasks were done and are kept, and the other {len(left)} run in {count} new "
+        f"process{'es' * (count > 1)}. Make a new executor for the next call; a process that dies is often out of "
+        "memory.",
+        stacklevel=6,
+    )
+    _run_in_own_processes(count, getattr(executor, "_mp_context", None) or multiprocessing.get_context(), work)
+
+
+def _run_in_own_processes(count: int, context: Any, work: Work) -> None:
+    """Each task in a process that it may end: only this task has to run again, and it is known which one it was."""
+    waiting, deaths = deque(work.waiting), dict.fromkeys(work.waiting, 0)
+    pools = [_pool(context) for _ in range(count)]
+    running: dict[concurrent.futures.Future[str], tuple[int, int]] = {}
+    try:
+        while waiting or running:
+            idle = set(range(count)) - {place for place, _ in running.values()}
+            for place in idle:
+                if waiting:
+                    number = waiting.popleft()
+                    running[pools[place].submit(run_task, *work.arguments(number))] = (place, number)
+            done, _ = concurrent.futures.wait(running, timeout=_POLL_S, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                place, number = running.pop(future)
+                try:
+                    work.answer(number, future.result())
+                except concurrent.futures.BrokenExecutor as error:
+                    pools[place].shutdown(wait=False)
+                    pools[place] = _pool(context)
+                    deaths[number] += 1
+                    if deaths[number] == DEATHS:
+                        raise TaskError(died(work.names[number])) from error
+                    waiting.append(number)
+            work.tell()
+    finally:
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _pool(context: Any) -> concurrent.futures.ProcessPoolExecutor:
+    return concurrent.futures.ProcessPoolExecutor(1, mp_context=context)

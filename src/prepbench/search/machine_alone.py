@@ -1,0 +1,120 @@
+"""Who measures time has the machine alone: a lock between all processes of ours on one machine.
+
+What computes holds the lock together with others, who measures time holds it alone. A second lock in front of it is a
+gate, so that those who compute, one after the other, cannot keep out for ever who measures.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from prepbench.errors import StorageError, sentence
+from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
+
+_PAUSE_S = 0.05
+_WAITING = "waiting until the machine is free"
+_held = threading.local()  # what this thread holds
+
+
+@contextmanager
+def computing(progress: ProgressCallback = report_nothing) -> Iterator[None]:
+    """In the block nobody of ours measures time on this machine; others may compute, too.
+
+    Args:
+        progress: told while somebody measures; it may raise to cancel.
+
+    Raises:
+        StorageError: there is no place for temporary files.
+    """
+    if getattr(_held, "lock", None) is not None:
+        yield
+        return
+    with _locked(progress, alone=False):
+        yield
+
+
+@contextmanager
+def alone(progress: ProgressCallback = report_nothing) -> Iterator[None]:
+    """In the block nobody else of ours computes or measures on this machine, in whatever process.
+
+    Within :func:`computing` of the same thread, that is given up for the time of the block.
+
+    Args:
+        progress: told while others compute; it may raise to cancel.
+
+    Raises:
+        StorageError: there is no place for temporary files.
+    """
+    outer = getattr(_held, "lock", None)
+    if outer == "alone":
+        yield
+        return
+    lock = getattr(_held, "file", None)
+    if outer is not None:
+        _unlock(lock)
+    try:
+        with _locked(progress, alone=True):
+            yield
+    finally:
+        if outer is not None and lock is not None:  # whoever computes further in may do so beside others
+            _wait(lock, report_nothing, alone=False)
+            _held.lock, _held.file = outer, lock
+
+
+@contextmanager
+def _locked(progress: ProgressCallback, *, alone: bool) -> Iterator[None]:
+    gate, lock = _opened("gate"), _opened("lock")
+    try:
+        _wait(gate, progress, alone=alone)
+        _wait(lock, progress, alone=alone)
+        if not alone:
+            _unlock(gate)
+        _held.lock, _held.file = "alone" if alone else "computing", lock
+        yield
+    finally:
+        _held.lock = _held.file = None
+        os.close(lock)  # which gives both up
+        os.close(gate)
+
+
+def _opened(name: str) -> int:
+    """A file of the machine, made by whoever comes first, for all users; nothing is written to it."""
+    path = Path(tempfile.gettempdir()) / f"prepbench-machine.{name}"
+    try:
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o444))
+        return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError as error:
+        raise StorageError(
+            f"{path}, by which processes that measure time wait for each other, cannot be used: {sentence(error)} Set "
+            "TMPDIR to a folder that can be written to."
+        ) from error
+
+
+def _wait(file: int, progress: ProgressCallback, *, alone: bool) -> None:
+    try:
+        import fcntl
+    except ImportError:  # not on Windows, where timing processes take turns by hand
+        return
+    while True:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            check_cancelled(_WAITING)
+            progress(Progress(_WAITING))
+            time.sleep(_PAUSE_S)
+
+
+def _unlock(file: int | None) -> None:
+    with suppress(ImportError):
+        import fcntl
+
+        if file is not None:
+            fcntl.flock(file, fcntl.LOCK_UN)

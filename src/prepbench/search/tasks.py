@@ -1,0 +1,257 @@
+"""Tasks that run elsewhere: a function by name, plain data, and folders known by digests.
+
+Nothing of ours is pickled: what travels is text and bytes. A worker looks the function up by its name, and accepts only
+those that are marked as tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prepbench import errors
+from prepbench.errors import PrepbenchError, printable, sentence
+from prepbench.search.machine_alone import alone, computing
+
+F = TypeVar("F", bound=Callable[[dict[str, Any], Mapping[str, Path]], Any])
+T = TypeVar("T")
+
+_MARK = "_prepbench_task"
+_KEPT = 2
+
+
+class TaskError(PrepbenchError, RuntimeError):
+    """A task failed in another process, or the processes that ran it died."""
+
+
+class ExecutorError(PrepbenchError, RuntimeError):
+    """An executor cannot run tasks."""
+
+
+def task(function: F) -> F:
+    """Mark a function as one that other processes may run: ``function(payload, folders)``.
+
+    Args:
+        function: takes a dict of plain data and the folders by name, and returns plain data, all as JSON has it.
+    """
+    setattr(function, _MARK, True)
+    return function
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """By what a task's function is found in another process, e.g. ``"prepbench.search.sensitivity:exact_noise"``."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of files that tasks read.
+
+    Attributes:
+        path: where it is here.
+        files: the digest (SHA-256) and the bytes of each file, by its path in the folder.
+    """
+
+    path: Path
+    files: Mapping[str, tuple[str, int]]
+
+    @classmethod
+    def of(cls, path: Path) -> Folder:
+        """Read all files of a folder."""
+        found = {}
+        for file in sorted(one for one in path.rglob("*") if one.is_file()):
+            data = file.read_bytes()
+            found[file.relative_to(path).as_posix()] = (hashlib.sha256(data).hexdigest(), len(data))
+        return cls(path, found)
+
+    @property
+    def digest(self) -> str:
+        """Of the names and contents of all files."""
+        return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(size for _, size in self.files.values())
+
+
+def run_task(name: str, payload: str, packages: str, folders: str, is_timing: bool) -> str:
+    """Run a task in this process.
+
+    Args:
+        name: of the function, from :func:`name_of`.
+        payload: its data, as JSON.
+        packages: the versions that it was made with, from :func:`packages_here`.
+        folders: paths by name, as JSON.
+        is_timing: whether it measures time, and so needs the machine alone.
+
+    Returns:
+        JSON: ``{"value": ...}``, or ``{"error": class, "message": text, "trace": text}``.
+    """
+    try:
+        if packages != packages_here():
+            raise ExecutorError(
+                f"A worker has {packages_here()}, and this process has {packages}. Install the same versions in both."
+            )
+        places = {key: Path(path) for key, path in json.loads(folders).items()}
+        for place in places.values():
+            if not place.is_dir():
+                raise ExecutorError(
+                    f"A worker does not see the folder {place}. Give an executor whose workers share this machine's "
+                    "files, or a dask.distributed.Client, which sends them."
+                )
+        with alone() if is_timing else computing():
+            value = function_of(name)(json.loads(payload), places)
+        return json.dumps({"value": value})
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error)[-6:])
+        return json.dumps({"error": type(error).__name__, "message": str(error), "trace": printable(trace)})
+
+
+def run_task_with_files(
+    name: str, payload: str, packages: str, layout: str, digests: Sequence[str], contents: Sequence[bytes], timing: bool
+) -> str:
+    """Run a task in a worker of Dask, which gets files as bytes and keeps them in a folder of its own.
+
+    Args:
+        name: of the function.
+        payload: its data, as JSON.
+        packages: the versions that it was made with.
+        layout: the digests of files by their paths, for each folder by name, as JSON.
+        digests: of ``contents``.
+        contents: the files.
+        timing: whether it measures time.
+    """
+    try:
+        place = _place_of_worker()
+        known = dict(zip(digests, contents, strict=True))
+        folders = {key: str(_placed(place, files, known)) for key, files in json.loads(layout).items()}
+    except Exception as error:
+        return json.dumps({"error": type(error).__name__, "message": str(error), "trace": ""})
+    return run_task(name, payload, packages, json.dumps(folders), timing)
+
+
+def value_of(answer: str, what: str) -> Any:
+    """What a task returned, from the text that :func:`run_task` gave.
+
+    Args:
+        answer: the text.
+        what: the task, for people.
+
+    Raises:
+        TaskError: the task failed with an error that is none of ours.
+        PrepbenchError: it failed with this error.
+    """
+    found = json.loads(answer)
+    if "value" in found:
+        return found["value"]
+    kinds = {**vars(errors), "ExecutorError": ExecutorError, "TaskError": TaskError}
+    kind = kinds.get(found["error"])
+    if isinstance(kind, type) and issubclass(kind, PrepbenchError):
+        raise kind(found["message"])
+    raise TaskError(
+        f"The task {what} failed in its worker with {found['error']}: {sentence_of(found['message'])} Run it with "
+        f"executor=None to see it fail here.\n{found['trace']}"
+    )
+
+
+def function_of(name: str) -> Callable[[dict[str, Any], Mapping[str, Path]], Any]:
+    """The function of a task.
+
+    Raises:
+        ExecutorError: it is no task.
+    """
+    module, _, attribute = name.partition(":")
+    found: Any = getattr(importlib.import_module(module), attribute, None)
+    if not getattr(found, _MARK, False):
+        raise ExecutorError(f"{name!r} is no task. Mark a function of a module with @task.")
+    return found  # type: ignore[no-any-return]
+
+
+def packages_here() -> str:
+    """The versions that decide what a task gives."""
+    return f"prepbench {version('prepbench')} with torch {version('torch')}"
+
+
+class _Loaded:
+    """What was read from folders last: tasks of one model come one after the other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: OrderedDict[tuple[str, str], Any] = OrderedDict()
+
+    def get(self, folder: Path, load: Callable[[Path], T]) -> T:
+        key = (str(folder), name_of(load))
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = load(folder)
+            self._values.move_to_end(key)
+            while len(self._values) > _KEPT:
+                self._values.popitem(last=False)
+            return self._values[key]  # type: ignore[no-any-return]
+
+    def forget(self, folder: Path) -> None:
+        with self._lock:
+            for key in [key for key in self._values if key[0] == str(folder)]:
+                del self._values[key]
+
+
+_loaded = _Loaded()
+
+
+def loaded(folder: Path, load: Callable[[Path], T]) -> T:
+    """What ``load`` reads from a folder, read once for the tasks that need it one after the other."""
+    return _loaded.get(folder, load)
+
+
+def forget(folder: Path) -> None:
+    """Let go what was read from a folder that will be gone."""
+    _loaded.forget(folder)
+
+
+def sentence_of(message: str) -> str:
+    """A message that ends in a full stop."""
+    return sentence(RuntimeError(message))
+
+
+def _place_of_worker() -> Path:
+    from distributed import get_worker
+
+    return Path(get_worker().local_directory) / "prepbench"
+
+
+def _placed(place: Path, files: Mapping[str, str], contents: Mapping[str, bytes]) -> Path:
+    """The folder with these files, written where it is not there yet."""
+    digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+    folder = place / digest
+    if folder.is_dir():
+        return folder
+    place.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=".new-", dir=place))
+    try:
+        for path, known in files.items():
+            data = contents[known]
+            if hashlib.sha256(data).hexdigest() != known:
+                raise TaskError(f"The file {path} of a task came damaged. Try again, or restart the workers.")
+            (beside / path).parent.mkdir(parents=True, exist_ok=True)
+            (beside / path).write_bytes(data)
+        try:
+            os.rename(beside, folder)
+        except OSError:
+            if not folder.is_dir():  # else another thread of this worker was faster
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return folder

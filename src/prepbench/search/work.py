@@ -1,0 +1,68 @@
+"""Tasks that are under way: what they take, which have an answer, and what to say of one that ends its processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prepbench.jobs import Progress, ProgressCallback, check_cancelled
+from prepbench.search.tasks import Folder, packages_here, value_of
+
+DEATHS = 3
+"""A task that ends its process this often fails."""
+
+
+@dataclass
+class Work:
+    """Tasks that are under way.
+
+    Attributes:
+        name: of the function.
+        payloads: the data of each task.
+        names: what each is called for people.
+        folders: what they read.
+        needs: the folders of each task by name.
+        is_timing: whether they measure time.
+        stage: what progress says.
+        progress: told after each task and while waiting.
+        answers: by the number of the task.
+    """
+
+    name: str
+    payloads: Sequence[Mapping[str, Any]]
+    names: Sequence[str]
+    folders: Mapping[str, Folder]
+    needs: Sequence[Sequence[str]]
+    is_timing: bool
+    stage: str
+    progress: ProgressCallback
+    answers: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> list[int]:
+        """Numbers of the tasks without an answer."""
+        return [number for number in range(len(self.payloads)) if number not in self.answers]
+
+    def arguments(self, number: int) -> tuple[str, str, str, str, bool]:
+        """What :func:`run_task` takes: text alone."""
+        folders = json.dumps({key: str(self.folders[key].path) for key in self.needs[number]})
+        return self.name, json.dumps(self.payloads[number]), packages_here(), folders, self.is_timing
+
+    def answer(self, number: int, text: str) -> None:
+        """Note what a task gave; raises what it raised."""
+        self.answers[number] = value_of(text, self.names[number])
+
+    def tell(self, name: str = "") -> None:
+        """Say how far it is; raises where it was cancelled."""
+        check_cancelled(self.stage)
+        self.progress(Progress(self.stage, len(self.answers), len(self.payloads), name))
+
+
+def died(name: str) -> str:
+    """The message for a task that ends its processes."""
+    return (
+        f"The task {name} ended its process {DEATHS} times, so it is not tried again. Often there is too little "
+        "memory: give smaller samples, or run fewer processes on a machine. With executor=None it fails here."
+    )
