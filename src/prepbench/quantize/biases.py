@@ -12,7 +12,7 @@ from prepbench.quantize.layer_nodes import BIASES
 from prepbench.quantize.observed_graph import observer_of
 
 # half of what int32 holds: the sum over the products is added to it
-_LARGEST = 2.0**30
+LARGEST_BIAS = 2.0**30
 
 
 def correct_biases(graph: fx.GraphModule, shifts: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:
@@ -75,7 +75,7 @@ def fit_biases(graph: fx.GraphModule) -> None:
         if activation is None or weight is None:
             continue
         scale = float(activation.calculate_qparams()[0])
-        weight.widen(operator.attrgetter(str(bias.target))(graph).detach().abs() / (scale * _LARGEST))
+        weight.widen(operator.attrgetter(str(bias.target))(graph).detach().abs() / (scale * LARGEST_BIAS))
 
 
 def _bias(node: fx.Node) -> fx.Node | None:

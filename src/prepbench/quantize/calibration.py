@@ -57,7 +57,7 @@ def calibrate(
         observer.mode = "observe"
         learning.append(observer)
     if learning:
-        _learn(graph, learning, samples, progress)
+        learn(graph, graph, learning, samples, progress)
         set_mode(graph, "pass")
         statistics.ranges.update({keys[id(one)]: one.learned() for one in learning if id(one) in keys})
     else:
@@ -70,10 +70,28 @@ def calibrate(
     return observed
 
 
-def _learn(graph: fx.GraphModule, learning: Sequence[Any], samples: Sequence[Sample], report: ProgressCallback) -> None:
+def learn(
+    graph: fx.GraphModule,
+    call: Callable[..., Any],
+    learning: Sequence[Any],
+    samples: Sequence[Sample],
+    report: ProgressCallback,
+) -> None:
+    """Run the samples, and check after each that the observers have learned finite ranges.
+
+    Args:
+        graph: what runs, for messages.
+        call: runs it so that the observers see its values.
+        learning: the observers.
+        samples: calls of the graph.
+        report: called after each sample; may raise to cancel.
+
+    Raises:
+        CalibrationError: a sample on which the graph cannot run, or on which values are NaN or infinite.
+    """
     report(Progress("calibrate", 0, len(samples)))
     for done, sample in enumerate(samples, start=1):
-        _observe(graph, sample)
+        _observe(graph, call, sample)
         if not all(observer.finite or observer.low > observer.high for observer in learning):
             raise _not_finite(graph, sample)
         report(Progress("calibrate", done, len(samples)))
@@ -115,10 +133,10 @@ def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -
             )
 
 
-def _observe(graph: fx.GraphModule, sample: Sample) -> None:
+def _observe(graph: fx.GraphModule, call: Callable[..., Any], sample: Sample) -> None:
     try:
         with torch.no_grad():
-            sample.call(graph)
+            sample.call(call)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in _named_tensors(graph, sample))
         raise CalibrationError(

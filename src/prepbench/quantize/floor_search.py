@@ -13,12 +13,13 @@ from prepbench.inputs import Sample
 from prepbench.quantize.biases import correct_biases, restore_biases
 from prepbench.quantize.dynamic_lstm import in_integers
 from prepbench.quantize.floors import Floors, Score
-from prepbench.quantize.layer_noise import MeasuredLayers, as_tuple, bounded_decibels
+from prepbench.quantize.layer_noise import MeasuredLayers
 from prepbench.quantize.observed_graph import observer_of, set_mode, simulate
+from prepbench.quantize.output_scores import ScoreSum
 from prepbench.quantize.plan import Plan
-from prepbench.quantize.predictions import divergence, logits_of
+from prepbench.quantize.predictions import logits_of
 from prepbench.quantize.weights import WeightScheme
-from prepbench.running.sqnr import Powers, powers
+from prepbench.running.sqnr import Powers
 from prepbench.settings import CompileOptions
 
 Schemes = Mapping[str, WeightScheme]
@@ -136,19 +137,12 @@ def simulated_score(
         plan: what is quantized.
         logits: the outputs that predict tokens.
     """
-    diverged, predictions = 0.0, 0
+    total = ScoreSum(logits)
     simulate(graph, plan)
-    measured: dict[int, Powers] = {}
     try:
         with torch.no_grad(), in_integers(graph, plan.dynamic):
             for sample, right in zip(samples, expected, strict=True):
-                for index, (one, other) in enumerate(zip(right, as_tuple(sample.call(graph)), strict=True)):
-                    if isinstance(one, torch.Tensor) and one.is_floating_point():
-                        measured[index] = measured.get(index, Powers()) + powers(one, other)
-                    if index in logits:
-                        total, count = divergence(one, other)
-                        diverged, predictions = diverged + total, predictions + count
+                total.add(right, sample.call(graph))
     finally:
         set_mode(graph, "pass")
-    sqnr = min(map(bounded_decibels, measured.values()), default=bounded_decibels(Powers()))
-    return Score(sqnr, diverged / predictions if predictions else None)
+    return total.score

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.in_step import can_run_in_step, run_in_step
+from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.observed_graph import observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.rounding import NEEDS_MOMENTS
@@ -28,7 +29,13 @@ def products_bytes(weights: Iterable[torch.Tensor]) -> int:
     return max((4 * weight.shape[1] ** 2 for weight in weights if weight.ndim == 2), default=0)
 
 
-def round_by_inputs(graph: fx.GraphModule, plan: Plan, samples: Sequence[Sample], progress: ProgressCallback) -> None:
+def round_by_inputs(
+    graph: fx.GraphModule,
+    plan: Plan,
+    samples: Sequence[Sample],
+    progress: ProgressCallback,
+    rows_of: Callable[[LayerNode], Any] | None = None,
+) -> None:
     """Find the integers of weights whose algorithm looks at their inputs, for all candidates of their layers.
 
     Samples run side by side, so that the products of one layer are complete, and forgotten, before the next layer runs.
@@ -40,8 +47,9 @@ def round_by_inputs(graph: fx.GraphModule, plan: Plan, samples: Sequence[Sample]
         plan: its layers.
         samples: calls of the graph.
         progress: called after each sample and each weight; may raise to cancel.
+        rows_of: gives the ``FoundRows`` of the weight of a layer's node; by default those of its observer.
     """
-    left = _wanted(graph, plan)
+    left = _wanted(plan, rows_of or _of_observers(graph))
     count = len(left)
 
     def report() -> None:
@@ -103,15 +111,19 @@ class _Weight:
         self.rows.moments = None
 
 
-def _wanted(graph: fx.GraphModule, plan: Plan) -> list[_Weight]:
+def _of_observers(graph: fx.GraphModule) -> Callable[[LayerNode], Any]:
     nodes = {node.name: node for node in graph.graph.nodes}
+    return lambda layer: observer_of(graph, nodes[layer.node.name].args[layer.weight_index]).found
+
+
+def _wanted(plan: Plan, rows_of: Callable[[LayerNode], Any]) -> list[_Weight]:
     found: dict[tuple[int, int], _Weight] = {}
     for fqn, layers in plan.nodes.items():
         schemes = [scheme for scheme in fitting_schemes(plan, fqn)[0] if scheme.algorithm in NEEDS_MOMENTS]
         # an embedding has no inputs to look at; where a layer shares its table, it gets the layer's integers
         for layer in layers if schemes and not layers[0].is_lookup and not layers[0].is_recurrent else ():
-            observer = observer_of(graph, nodes[layer.node.name].args[layer.weight_index])
-            weight = found.setdefault((id(observer.found), layer.axis), _Weight(observer.found, layer.axis))
+            rows = rows_of(layer)
+            weight = found.setdefault((id(rows), layer.axis), _Weight(rows, layer.axis))
             weight.sources[layer.input.name] = None
             weight.schemes.update(dict.fromkeys(schemes))
     return list(found.values())

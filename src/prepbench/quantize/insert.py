@@ -52,13 +52,10 @@ def insert_observers(
         SettingsError: nothing would be quantized under these settings.
     """
     options = options or CompileOptions()
-    graph = program.module(check_guards=False)
-    before = own_written_buffers(graph)
-    if options.fold_batch_norm:
-        fold_batch_norms(graph)
+    graph, before = float_graph(program, options)
     behind = skipped_downstream(graph.graph, explained)
     settings = {row.fqn: row.settings for row in explained if row.settings is not None and row.fqn not in behind}
-    notes = _transform(graph, settings, options, samples, progress)
+    notes = change_weights(graph, settings, options, samples, progress)
     plan = make_plan(graph, settings, placement)
     reporter = LayerReporter(model, graph, plan, leaves, behind, notes)
     rows = tuple(reporter.report(layer) for layer in explained)
@@ -78,14 +75,28 @@ def _check_not_empty(rows: Sequence[LayerReport]) -> None:
     )
 
 
-def _transform(
+def float_graph(
+    program: torch.export.ExportedProgram, options: CompileOptions
+) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
+    """The graph of a program with batch norms folded, and what the buffers that it writes to were, by name."""
+    graph = program.module(check_guards=False)
+    before = own_written_buffers(graph)
+    if options.fold_batch_norm:
+        fold_batch_norms(graph)
+    return graph, before
+
+
+def change_weights(
     graph: fx.GraphModule,
     settings: Mapping[str, object],
     options: CompileOptions,
     samples: Sequence[Sample],
     progress: ProgressCallback,
 ) -> dict[str, str]:
-    """Apply the algorithms that change weights without changing what is computed; returns notes by FQN."""
+    """Apply the algorithms that change weights without changing what is computed, in place; returns notes by FQN.
+
+    ``settings`` has the layers that are quantized.
+    """
     notes: dict[str, list[str]] = {}
     if options.cross_layer_equalization:
         for fqn in equalize(graph, layer_nodes(graph.graph, settings)):

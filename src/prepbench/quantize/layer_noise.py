@@ -185,7 +185,7 @@ class _Runner(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         output = super().run_node(n)
-        if n.name in self._candidates and isinstance(right := _states(output), torch.Tensor) and right.numel():
+        if n.name in self._candidates and isinstance(right := first_states(output), torch.Tensor) and right.numel():
             self._measure(n, right)
         return output
 
@@ -211,11 +211,11 @@ class _Runner(fx.Interpreter):
                 rows.rows(layer.axis, scheme).floats(weight, layer.axis)
                 for rows, weight in zip(found, weights, strict=True)
             ]
-            got = _states(target(*layer.with_weights(operands, rounded), **kwargs))
+            got = first_states(target(*layer.with_weights(operands, rounded), **kwargs))
             noise.setdefault(scheme, LayerNoise()).add(right, got, layer.channels)
 
 
-def _states(output: Any) -> Any:
+def first_states(output: Any) -> Any:
     """What a layer gives; the states of all steps where a recurrent one gives the last ones, too."""
     return output[0] if isinstance(output, tuple) else output
 

@@ -16,16 +16,17 @@ def check_settings(target: Target, settings: DeploymentSettings, explained: Iter
     for layer in explained:
         if layer.settings is None:
             continue
-        problem = _unsupported(layer.settings, placement)
+        problem = unsupported(layer.settings, placement)
         if problem:
             rule = "quantization_settings" if layer.rule == "global" else f"layer_quantization_settings[{layer.rule!r}]"
             raise SettingsError(
                 f"{type(settings).__name__} does not support {problem}, which {rule} asks for (layer {layer.fqn!r}). "
-                f"It supports: {_supported(placement)}."
+                f"It supports: {supported(placement)}."
             )
 
 
-def _unsupported(settings: QuantizationSettings, placement: Placement) -> str:
+def unsupported(settings: QuantizationSettings, placement: Placement) -> str:
+    """What a target lacks of what the settings ask for; empty where it has all of it."""
     bits = settings.weights_num_bits
     listed = (bits,) if isinstance(bits, int) else tuple(bits)
     blocks = settings.weights_only_quantization_block_size
@@ -44,7 +45,9 @@ def _unsupported(settings: QuantizationSettings, placement: Placement) -> str:
     return ""
 
 
-def _supported(placement: Placement) -> str:
+def supported(placement: Placement) -> str:
+    """What a target has, in words."""
+
     def bits(numbers: tuple[int, ...]) -> str:
         return " or ".join(map(str, sorted(numbers)))
 

@@ -1,0 +1,369 @@
+"""``Simulation``: a model that runs in PyTorch as it would be quantized, with settings of its own for each layer."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
+from prepbench.checks import check_function, check_progress, check_switch, check_type, described
+from prepbench.compile.arguments import check_arguments, check_weights
+from prepbench.compile.float_program import FloatProgram, captured_in_float
+from prepbench.compile.kept_stages import KeptStages
+from prepbench.compile.tensor_specs import checked_tensors
+from prepbench.errors import InputError, SettingsError
+from prepbench.inputs import Sample
+from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.quantize import Placement, Score
+from prepbench.quantize.fitting import fitting_schemes
+from prepbench.quantize.insert import change_weights, float_graph
+from prepbench.quantize.layer_nodes import LayerNode
+from prepbench.quantize.layer_structure import following_layers, joined_layers
+from prepbench.quantize.mixed_graph import MixedGraph
+from prepbench.quantize.plan import Plan
+from prepbench.quantize.weights import WeightScheme
+from prepbench.running.check_inputs import check_traced
+from prepbench.running.random_numbers import numbers_kept
+from prepbench.running.sqnr import Powers
+from prepbench.running.tracing import tracing
+from prepbench.settings import (
+    CompileOptions,
+    DeploymentSettings,
+    OnnxRuntimeDeployment,
+    QuantizationSettings,
+)
+from prepbench.targets import target_for
+from prepbench.targets.capabilities import supported, unsupported
+
+Assignment = Mapping[str, QuantizationSettings | None]
+"""The settings of layers by FQN; None, and layers that are not in it, are float."""
+
+# graphs whose weights algorithms have changed for what is quantized
+_GRAPHS = 2
+_ONLY_WEIGHTS = QuantizationSettings(prefer_weights_only_quantization=True)
+
+
+class Simulation:
+    """A model captured once for one target, run in PyTorch as it would be quantized, with any settings for each layer.
+
+    The first score of a layer with new settings learns the ranges of its activations and rounds its weights. After
+    that a score takes one run of the graph on a few samples. Several threads may use one simulation. The model itself
+    is not changed; its weights are shared, so they must not be trained meanwhile.
+
+    Args:
+        source: the captured model, from :meth:`of`, or from another process.
+
+    Attributes:
+        layers: FQNs of the layers that can be quantized on this target, in execution order.
+        types: the class name of each of them.
+        parameters: how many numbers each of them learns.
+
+    Example:
+        >>> simulation = Simulation.of(model, samples, deployment_settings=pb.OnnxRuntimeDeployment())
+        >>> simulation.score({"head": pb.QuantizationSettings(weights_num_bits=4)}).sqnr
+        31.4
+    """
+
+    def __init__(self, source: FloatProgram) -> None:
+        self.source = source
+        self._target = target_for(source.settings)
+        self._graphs: OrderedDict[Any, MixedGraph] = OrderedDict()
+        self._lock = threading.RLock()
+        found = self._nodes
+        self.layers: tuple[str, ...] = tuple(found)
+        self.types: Mapping[str, str] = {fqn: source.layers[fqn].type for fqn in found}
+        self.parameters: Mapping[str, int] = {fqn: source.layers[fqn].parameters for fqn in found}
+
+    @classmethod
+    def of(
+        cls,
+        model: Callable[..., Any],
+        calibration_inputs: Iterable[Any],
+        *,
+        tracing_inputs: Iterable[Any] | None = None,
+        deployment_settings: DeploymentSettings | None = None,
+        compile_options: CompileOptions | None = None,
+        dynamic_axes: DynamicAxes | None = None,
+        forward_fn: Callable[..., Any] | None = None,
+        data_transform_fn: Callable[[Any], Any] | None = None,
+        fullgraph: bool = True,
+        reuse: KeptStages | None = None,
+        progress: ProgressCallback = report_nothing,
+    ) -> Simulation:
+        """Capture a model; arguments are those of :func:`prepbench.compile_model`.
+
+        Raises:
+            SettingsError: an argument is of another type.
+            InputError: the samples do not fit the model or each other.
+            CalibrationError: a sample holds NaN.
+            CaptureError: the model cannot be captured as one graph.
+        """
+        check_traced("model", model)
+        check_switch("fullgraph", fullgraph)
+        check_function("data_transform_fn", data_transform_fn, "data_transform_fn(element)", optional=True)
+        check_function("forward_fn", forward_fn, "forward_fn(model, args, kwargs)", optional=True)
+        check_axes(dynamic_axes)
+        check_progress(progress)
+        check_type("reuse", reuse, KeptStages, "Write reuse=pb.KeptStages().", optional=True)
+        settings = OnnxRuntimeDeployment() if deployment_settings is None else deployment_settings
+        check_arguments(tracing_inputs, calibration_inputs, settings, QuantizationSettings(), None, compile_options)
+        check_weights(model)
+        source = captured_in_float(
+            model,
+            calibration_inputs,
+            tracing_inputs=tracing_inputs,
+            deployment_settings=settings,
+            compile_options=compile_options or CompileOptions(),
+            dynamic_axes=dynamic_axes,
+            forward_fn=forward_fn,
+            data_transform_fn=data_transform_fn,
+            fullgraph=fullgraph,
+            reuse=reuse,
+            progress=progress,
+        )
+        return cls(source)
+
+    @property
+    def placement(self) -> Placement:
+        """What the target wants quantized, and which bits it has."""
+        return self._target.placement
+
+    def refusal(self, fqn: str, settings: QuantizationSettings) -> str:
+        """Why the target cannot take a layer with these settings, whatever the other layers have; empty if it can.
+
+        Raises:
+            InputError: there is no such layer; with the nearest names.
+            SettingsError: the settings name several bits or block sizes.
+        """
+        self._check_layer(fqn)
+        _check_settings(fqn, settings)
+        lacking = unsupported(settings, self.placement)
+        if lacking:
+            return f"{self._target.display_name} does not support {lacking}; it supports {supported(self.placement)}"
+        if self.source.layers[fqn].is_table and not settings.prefer_weights_only_quantization:
+            return "an embedding reads no activations; its weights alone can be quantized"
+        return self._plan_of_all(settings).refused.get(fqn, "")
+
+    def groups(self, settings: Assignment) -> tuple[frozenset[str], ...]:
+        """Groups of two or more quantized layers that share weights, or activations which the target computes in
+        integers as long as one of them is quantized: they are best quantized together.
+        """
+        graph = self._graph(settings)
+        return joined_layers(graph.graph, graph.plan(self._mixture(settings)))
+
+    @functools.cached_property
+    def neighbours(self) -> tuple[tuple[str, str, int], ...]:
+        """(layer, next layer, bytes between them in float for the first calibration sample), in execution order.
+
+        Operators that are no layers may lie between the two.
+        """
+        found = following_layers(self._nodes)
+        sizes = self._float.values(sorted({value for _, _, value in found}))
+        return tuple((one, other, _bytes(sizes.get(value))) for one, other, value in found)
+
+    @functools.cached_property
+    def multiplications(self) -> Mapping[str, int]:
+        """How many multiplications each layer needs for the first calibration sample; 0 for a table of embeddings."""
+        nodes = [layer for layers in self._nodes.values() for layer in layers]
+        names = {layer.input.name if layer.is_transposed else layer.node.name for layer in nodes}
+        values = self._float.values(sorted(names))
+        return {fqn: sum(_work(layer, values) for layer in layers) for fqn, layers in self._nodes.items()}
+
+    def outputs(self, settings: Assignment, samples: Iterable[Any], *, even_alone: bool = False) -> Iterator[Any]:
+        """The model's results for samples, one after the other, in its own structure and types.
+
+        Args:
+            settings: of each layer.
+            samples: calls, as :class:`prepbench.Sample` or in any form that ``calibration_inputs`` take.
+            even_alone: see :meth:`score`.
+
+        Raises:
+            InputError: a sample has another form than those that the model was captured with; there is no such layer.
+            SettingsError: the target lacks what settings ask for.
+        """
+        source, graph, changes = self.source, None, None
+        for sample in samples:
+            call = sample if isinstance(sample, Sample) else _as_call(sample)
+            leaves = source.call_spec.flatten(call.args, call.kwargs)
+            tensors = checked_tensors(leaves, source.call_spec.tensors, source.call_spec.paths)
+            with numbers_kept():
+                if graph is None or changes is None:
+                    graph = self._graph(settings)
+                    changes = graph.changes(self._mixture(settings), even_alone=even_alone)
+                [found] = graph.outputs(changes, [Sample(tuple(tensors))])
+            yield source.call_spec.result(found, source.out_spec)
+
+    def score(
+        self, settings: Assignment, progress: ProgressCallback = report_nothing, *, even_alone: bool = False
+    ) -> Score:
+        """How far the model is from float with these settings, on a few calibration samples.
+
+        Args:
+            settings: of each layer.
+            progress: called after each sample; may raise to cancel.
+            even_alone: quantize also layers that the target quantizes only beside others, which are otherwise left in
+                float where these are, as in a compile.
+
+        Raises:
+            InputError: there is no such layer.
+            SettingsError: the target lacks what settings ask for.
+            CalibrationError: values become NaN or infinite on a calibration sample.
+        """
+        mixture = self._mixture(settings)
+        with numbers_kept():
+            graph = self._graph(settings)
+            return graph.score(graph.changes(mixture, progress, even_alone=even_alone))
+
+    def noise(
+        self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
+    ) -> dict[tuple[str, str], Powers]:
+        """What quantizing a layer adds to its own output, by (FQN, name of the candidate); where it can be quantized.
+
+        Args:
+            candidates: settings by name, for all layers alike.
+            progress: called after each sample; may raise to cancel.
+        """
+        mixtures = {name: self._all(settings) for name, settings in candidates.items()}
+        with numbers_kept():
+            found = self._float.noise(list(mixtures.values()), progress)
+        return {
+            (fqn, name): powers for name, noises in zip(mixtures, found, strict=True) for fqn, powers in noises.items()
+        }
+
+    def estimate(
+        self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
+    ) -> dict[tuple[str, str], float]:
+        """A quick estimate of what each layer adds alone, as noise to signal, by (FQN, name of the candidate)."""
+        return {key: powers.noise_to_signal for key, powers in self.noise(candidates, progress).items()}
+
+    def weight_bytes(self, fqn: str, settings: QuantizationSettings | None) -> int:
+        """Bytes of a layer's weights: integers, scales and zero points, or float32 where it is in float."""
+        self._check_layer(fqn)
+        layers = self._nodes[fqn]
+        weights = {weight.name: weight.meta["val"] for layer in layers for weight in layer.weights}
+        if settings is None:
+            return sum(4 * int(weight.numel()) for weight in weights.values())
+        _check_settings(fqn, settings)
+        plan = Plan({fqn: layers}, {fqn: settings}, spare_bit=bool(self.placement.spare_bit))
+        scheme = fitting_schemes(plan, fqn)[0][0]
+        return sum(_stored_bytes(weight, layers[0].axis, scheme) for weight in weights.values())
+
+    @functools.cached_property
+    def _nodes(self) -> Mapping[str, list[LayerNode]]:
+        """The nodes of each layer that can be quantized in one way or another, in execution order."""
+        plan = self._float.plan(dict.fromkeys(self.source.layers, _ONLY_WEIGHTS))
+        for settings in (QuantizationSettings(), _ONLY_WEIGHTS):
+            tables = {fqn for fqn, facts in self.source.layers.items() if facts.is_table}
+            known = self.source.layers.keys() - (set() if settings is _ONLY_WEIGHTS else tables)
+            other = self._float.plan(dict.fromkeys(known, settings))
+            plan.nodes.update({fqn: nodes for fqn, nodes in other.nodes.items() if fqn not in plan.nodes})
+        order = {node: place for place, node in enumerate(self._float.graph.graph.nodes)}
+        return dict(sorted(plan.nodes.items(), key=lambda item: order[item[1][0].node]))
+
+    @functools.cached_property
+    def _float(self) -> MixedGraph:
+        """The graph with the weights as they are, apart from batch norms."""
+        with tracing():
+            return self._new_graph({}, report_nothing)
+
+    @functools.lru_cache(maxsize=32)  # noqa: B019 (a simulation lives as long as its plans)
+    def _plan_of_all(self, settings: QuantizationSettings) -> Plan:
+        """The plan where all layers have these settings."""
+        return self._float.plan(self._all(settings))
+
+    def _all(self, settings: QuantizationSettings) -> dict[str, QuantizationSettings]:
+        only_weights = settings.prefer_weights_only_quantization
+        return {fqn: settings for fqn in self.layers if only_weights or not self.source.layers[fqn].is_table}
+
+    def _mixture(self, settings: Assignment) -> dict[str, QuantizationSettings]:
+        """The settings of what is quantized, checked."""
+        check_type("settings", settings, Mapping, "Give the settings of layers by FQN.")
+        given: dict[str, QuantizationSettings] = {}
+        for fqn, value in settings.items():
+            self._check_layer(fqn)
+            if value is not None:
+                if refusal := self.refusal(fqn, value):
+                    raise SettingsError(f"{fqn!r} cannot be quantized so: {refusal}. Give None for float.")
+                given[fqn] = value
+        return given
+
+    def _graph(self, settings: Assignment) -> MixedGraph:
+        """The graph for what is quantized: one for all, unless algorithms change weights."""
+        options = self.source.options
+        if not options.smooth_quant and not options.cross_layer_equalization:
+            return self._float
+        mixture = self._mixture(settings)
+        with self._lock, tracing():
+            key = frozenset(mixture)
+            if key not in self._graphs:
+                self._graphs[key] = self._new_graph(mixture, report_nothing)
+            self._graphs.move_to_end(key)
+            while len(self._graphs) > _GRAPHS:
+                self._graphs.popitem(last=False)
+            return self._graphs[key]
+
+    def _new_graph(self, mixture: Mapping[str, QuantizationSettings], progress: ProgressCallback) -> MixedGraph:
+        graph, written = float_graph(self.source.program, self.source.options)
+        if mixture:
+            change_weights(graph, mixture, self.source.options, self.source.samples, progress)
+        return MixedGraph(graph, self.placement, self.source.options, self.source.samples, written)
+
+    def _check_layer(self, fqn: object) -> None:
+        if fqn in self.layers:
+            return
+        near = difflib.get_close_matches(str(fqn), self.layers, 3, 0.4)
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "See simulation.layers."
+        raise InputError(f"There is no layer {described(fqn)} that this target can quantize. {hint}")
+
+
+def _check_settings(fqn: str, settings: object) -> None:
+    check_type(f"settings[{fqn!r}]", settings, QuantizationSettings, "Give pb.QuantizationSettings(), or None.")
+    assert isinstance(settings, QuantizationSettings)
+    several = [
+        field
+        for field in ("weights_num_bits", "weights_only_quantization_block_size")
+        if not isinstance(getattr(settings, field), int)
+    ]
+    if several:
+        raise SettingsError(
+            f"settings[{fqn!r}].{several[0]} names several values, {getattr(settings, several[0])}, and a layer is "
+            "simulated with one. Give one of them; settings.candidates() lists what they stand for."
+        )
+
+
+def _as_call(sample: Any) -> Sample:
+    if isinstance(sample, Mapping):
+        return Sample((), dict(sample))
+    if not isinstance(sample, tuple):
+        return Sample((sample,))
+    if sample and isinstance(sample[-1], dict):
+        return Sample(sample[:-1], sample[-1])
+    return Sample(sample)
+
+
+def _bytes(value: Any) -> int:
+    """In float32, which values have between layers that are not quantized."""
+    return 4 * value.numel() if isinstance(value, torch.Tensor) else 0
+
+
+def _work(layer: LayerNode, values: Mapping[str, Any]) -> int:
+    """Multiplications of one call."""
+    places = values.get(layer.input.name if layer.is_transposed else layer.node.name)
+    places = places[0] if isinstance(places, tuple) else places
+    if layer.is_lookup or not isinstance(places, torch.Tensor):
+        return 0
+    each = sum(int(weight.meta["val"].numel()) for weight in layer.weights)
+    return int(places.numel() // max(1, places.shape[layer.channels]) * each)
+
+
+def _stored_bytes(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> int:
+    numbers = int(weight.numel())
+    rows = int(weight.shape[axis]) if scheme.per_channel or scheme.block_size else 1
+    scales = numbers // scheme.block_size if scheme.block_size else rows
+    return numbers * scheme.bits // 8 + scales * (4 if scheme.symmetric else 5)

@@ -1,0 +1,61 @@
+"""How the layers of a graph hang together: which follow each other, and which must be quantized together."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+
+from torch import fx
+
+from prepbench.quantize.layer_nodes import LayerNode, parameter_of
+from prepbench.quantize.plan import Plan
+
+
+def following_layers(nodes: Mapping[str, Iterable[LayerNode]]) -> list[tuple[str, str, str]]:
+    """The layers that read what a layer gives, through operators that are no layers: in execution order.
+
+    Args:
+        nodes: of each layer, by FQN.
+
+    Returns:
+        (layer, next layer, name of the node that the next one reads), each pair of layers once for each such node.
+    """
+    owners = {layer.node: layer for layers in nodes.values() for layer in layers}
+    found: dict[tuple[str, str, str], None] = {}
+    for node, layer in owners.items():
+        seen: set[fx.Node] = set()
+        rest = list(node.users)
+        while rest:
+            user = rest.pop(0)
+            if user in seen:
+                continue
+            seen.add(user)
+            reader = owners.get(user)
+            if reader is None:
+                rest += user.users
+            elif reader.fqn != layer.fqn:
+                found[layer.fqn, reader.fqn, reader.input.name] = None
+    return list(found)
+
+
+def joined_layers(graph: fx.GraphModule, plan: Plan) -> tuple[frozenset[str], ...]:
+    """Groups of two or more layers that share activations the target computes in integers, or weights.
+
+    Args:
+        graph: that the plan was made for.
+        plan: of layers that are all quantized.
+    """
+    together = [set(point.because) for point in plan.points]
+    by_weight: dict[int, set[str]] = {}
+    for fqn, nodes in plan.nodes.items():
+        for weight in (weight for layer in nodes for weight in layer.weights):
+            parameter = parameter_of(weight)
+            assert parameter is not None
+            by_weight.setdefault(id(operator.attrgetter(str(parameter.target))(graph)), set()).add(fqn)
+    groups: list[set[str]] = []
+    for members in [*together, *by_weight.values()]:
+        touched = [group for group in groups if group & members]
+        groups = [group for group in groups if not group & members] + [members.union(*touched)]
+    order = {fqn: place for place, fqn in enumerate(plan.nodes)}
+    found = [frozenset(group) for group in groups if len(group) > 1]
+    return tuple(sorted(found, key=lambda group: min(order[fqn] for fqn in group)))

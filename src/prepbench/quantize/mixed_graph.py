@@ -1,0 +1,343 @@
+"""A float graph that runs as it would be quantized, with settings of its own for each layer.
+
+Ranges, integers of weights and noise are learned once for each value, weight and scheme, so a further mixture costs one
+run of the graph. Nothing is inserted into the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.inputs import Sample
+from prepbench.jobs import Progress, ProgressCallback, report_nothing
+from prepbench.quantize.annotate import activation_spec
+from prepbench.quantize.biases import LARGEST_BIAS
+from prepbench.quantize.calibration import learn
+from prepbench.quantize.dynamic_lstm import OPERATOR
+from prepbench.quantize.fitting import fitting_schemes
+from prepbench.quantize.floors import Score
+from prepbench.quantize.found_rows import FoundRows
+from prepbench.quantize.input_moments import round_by_inputs
+from prepbench.quantize.layer_nodes import LayerNode, parameter_of
+from prepbench.quantize.layer_noise import LayerNoise, as_tuple, chosen_samples
+from prepbench.quantize.mixed_run import Changes, Measuring, QuantizedRun, Watching
+from prepbench.quantize.output_scores import ScoreSum
+from prepbench.quantize.placement import Placement
+from prepbench.quantize.plan import Plan, make_plan
+from prepbench.quantize.predictions import logits_of
+from prepbench.quantize.rounding import NEEDS_MOMENTS
+from prepbench.quantize.weights import WeightScheme
+from prepbench.quantize.written_state import put_back_buffers
+from prepbench.running.sqnr import Powers
+from prepbench.settings import CompileOptions, QuantizationSettings
+
+Mixture = Mapping[str, QuantizationSettings]
+"""The settings of each layer that is quantized, by FQN; others are in float."""
+
+# bytes of rounded weights that are kept from one sample to the next
+_KEPT_WEIGHTS = 2**28
+
+
+class MixedGraph:
+    """A float graph with what is known of its values. Several threads may use one.
+
+    Args:
+        graph: in float, with batch norms folded; runs, and is not changed.
+        placement: what the target wants quantized.
+        options: how biases are corrected and ranges learned.
+        samples: the calibration inputs, as calls of the graph.
+        written: what the buffers that the graph writes to were, by name.
+
+    Attributes:
+        chosen: the few samples that scores and noise are measured on.
+    """
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        placement: Placement,
+        options: CompileOptions,
+        samples: Sequence[Sample],
+        written: dict[str, torch.Tensor],
+    ) -> None:
+        self.graph = graph
+        self.placement = placement
+        self.chosen = chosen_samples(samples)
+        self._options = options
+        self._samples = samples
+        self._written = written
+        self._logits = logits_of(graph.graph)
+        self._nodes = {node.name: node for node in graph.graph.nodes}
+        self._quantizers: dict[tuple[Any, ...], Any] = {}
+        self._rows: dict[str, FoundRows] = {}
+        self._rounded: set[tuple[str, WeightScheme]] = set()
+        self._noise: dict[tuple[Any, ...], LayerNoise] = {}
+        self._expected: list[tuple[Any, ...]] | None = None
+        self._learning = threading.RLock()
+        self._writing = threading.RLock()
+
+    def plan(self, mixture: Mixture, *, even_alone: bool = False) -> Plan:
+        """Which values are quantized; with ``even_alone`` also layers that are worth it only beside others."""
+        placement = replace(self.placement, lone_depthwise_convs=True) if even_alone else self.placement
+        return make_plan(self.graph, mixture, placement)
+
+    def outputs(self, changes: Changes, samples: Sequence[Sample]) -> Iterator[tuple[Any, ...]]:
+        """What the graph gives with these changes, for each sample."""
+        for sample in samples:
+            with torch.no_grad():
+                yield as_tuple(self._alone(QuantizedRun(self.graph, changes).run, *sample.args))
+
+    def score(self, changes: Changes) -> Score:
+        """How far the outputs are from float on :attr:`chosen`."""
+        total = ScoreSum(self._logits)
+        for right, got in zip(self.expected(), self.outputs(changes, self.chosen), strict=True):
+            total.add(right, got)
+        return total.score
+
+    def expected(self) -> list[tuple[Any, ...]]:
+        """The outputs in float on :attr:`chosen`."""
+        with self._learning:
+            if self._expected is None:
+                self._expected = list(self.outputs(Changes(), self.chosen))
+            return self._expected
+
+    def changes(
+        self, mixture: Mixture, progress: ProgressCallback = report_nothing, *, even_alone: bool = False
+    ) -> Changes:
+        """What this mixture computes in another way than in float; learns what is not known yet.
+
+        Args:
+            mixture: the settings of each layer.
+            progress: called after each sample; may raise to cancel.
+            even_alone: see :meth:`plan`.
+
+        Raises:
+            CalibrationError: values are NaN or infinite on a sample.
+        """
+        plan = self.plan(mixture, even_alone=even_alone)
+        schemes = {fqn: fitting_schemes(plan, fqn)[0][0] for fqn in plan.nodes}
+        with self._learning:
+            changes = self._quantized(plan, schemes, progress)
+            if self._options.bias_correction:
+                noise = self._layer_noise([(plan, schemes, changes)], progress)
+                self._correct_biases(plan, schemes, changes, noise)
+            return changes
+
+    def noise(
+        self, mixtures: Sequence[Mixture], progress: ProgressCallback = report_nothing
+    ) -> list[dict[str, Powers]]:
+        """For each mixture, what quantizing a layer adds to its own output, by FQN of the layers that are quantized."""
+        with self._learning:
+            trials = []
+            for mixture in mixtures:
+                plan = self.plan(mixture, even_alone=True)
+                schemes = {fqn: fitting_schemes(plan, fqn)[0][0] for fqn in plan.nodes}
+                trials.append((plan, schemes, self._quantized(plan, schemes, progress)))
+            found = self._layer_noise(trials, progress)
+            return [
+                {
+                    fqn: sum((found[_key(layer, schemes[fqn], changes)].powers for layer in nodes), Powers())
+                    for fqn, nodes in plan.nodes.items()
+                }
+                for plan, schemes, changes in trials
+            ]
+
+    def values(self, names: Sequence[str]) -> dict[str, Any]:
+        """The results of nodes in float on the first sample, by name; those of nodes that did not run are missing."""
+        found: dict[str, Any] = {}
+
+        def keeps(name: str) -> Callable[[Any], Any]:
+            return lambda value: found.setdefault(name, value)
+
+        with torch.no_grad():
+            watching = Watching(self.graph, {name: [keeps(name)] for name in names})
+            self._alone(watching.run, *self.chosen[0].args)
+        return found
+
+    def _alone(self, run: Callable[..., Any], *args: Any) -> Any:
+        """One run of the graph; one at a time, from the buffers as they were, where it writes to some."""
+        if not self._written:
+            return run(*args)
+        with self._writing:
+            put_back_buffers(self.graph, self._written)
+            try:
+                return run(*args)
+            finally:
+                put_back_buffers(self.graph, self._written)
+
+    def _quantized(self, plan: Plan, schemes: Mapping[str, WeightScheme], progress: ProgressCallback) -> Changes:
+        linears = {layer.node.name for nodes in plan.nodes.values() for layer in nodes if not layer.is_convolution}
+        changes = Changes(operators=dict.fromkeys(plan.dynamic, OPERATOR))
+        for point in plan.points:
+            for user, source in point.inputs:
+                in_middle = self.placement.middle_zero_points and user in linears
+                changes.operands[user, source] = self._quantizer(source, point.settings, in_middle)
+            if point.output is not None:
+                changes.results[point.output] = self._quantizer(point.output, point.settings, False)
+        self._learn(progress)
+        self._round(plan, schemes, progress)
+        keeps = sum(4 * layer.weight.meta["val"].numel() for nodes in plan.nodes.values() for layer in nodes)
+        for fqn, nodes in plan.nodes.items():
+            for layer in nodes:
+                for weight in layer.weights:
+                    rounded = self._rounded_weight(layer, weight, schemes[fqn], changes)
+                    kept = _once(rounded) if keeps <= _KEPT_WEIGHTS else rounded
+                    changes.constants[layer.node.name, weight.name] = kept
+        return changes
+
+    def _quantizer(self, source: str, settings: QuantizationSettings, in_middle: bool) -> Any:
+        """What quantizes a value; all that want it in the same way share it."""
+        kind = (settings.activations_num_bits, settings.activations_symmetric, settings.observer, in_middle)
+        if (source, *kind) not in self._quantizers:
+            spec = activation_spec(settings, self.placement, self._options.percentile, in_middle)
+            made = spec.observer_or_fake_quant_ctr(
+                dtype=spec.dtype, quant_min=spec.quant_min, quant_max=spec.quant_max, qscheme=spec.qscheme
+            )
+            made.source, made.kind = source, kind
+            self._quantizers[source, *kind] = made
+        return self._quantizers[source, *kind]
+
+    def _learn(self, progress: ProgressCallback) -> None:
+        """Run the samples for the quantizers that are new."""
+        new = [one for one in self._quantizers.values() if one.mode == "observe"]
+        watched: dict[str, list[Any]] = {}
+        for one in new:
+            one.forget()
+            watched.setdefault(one.source, []).append(one)
+        if new:
+            watching = Watching(self.graph, watched)
+            learn(self.graph, functools.partial(self._alone, watching.run), new, self._samples, progress)
+        for one in new:
+            one.calculate_qparams()
+            one.mode = "pass"
+
+    def _round(self, plan: Plan, schemes: Mapping[str, WeightScheme], progress: ProgressCallback) -> None:
+        """Round weights by their inputs, where that is the algorithm and was not done."""
+        known = {
+            fqn
+            for fqn, nodes in plan.nodes.items()
+            if schemes[fqn].algorithm not in NEEDS_MOMENTS or (_weight_name(nodes[0]), schemes[fqn]) in self._rounded
+        }
+        left = plan.without(known)
+        if left.nodes:
+            self._alone(round_by_inputs, self.graph, left, self._samples, progress, self._rows_of)
+            self._rounded |= {(_weight_name(nodes[0]), schemes[fqn]) for fqn, nodes in left.nodes.items()}
+
+    def _rows_of(self, layer: LayerNode) -> FoundRows:
+        return self._found(_weight_name(layer))
+
+    def _found(self, name: str) -> FoundRows:
+        if name not in self._rows:
+            self._rows[name] = FoundRows()
+            self._rows[name].weight = operator.attrgetter(name)(self.graph).detach()
+        return self._rows[name]
+
+    def _rounded_weight(
+        self, layer: LayerNode, weight: fx.Node, scheme: WeightScheme, changes: Changes
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        from prepbench.quantize.weight_observer import WeightObserver  # loads torchao
+
+        parameter = parameter_of(weight)
+        assert parameter is not None
+        observer = WeightObserver(scheme=scheme, ch_axis=layer.axis)
+        observer.found = self._found(str(parameter.target))
+        bias, quantizer = _bias(layer), changes.operands.get((layer.node.name, layer.input.name))
+        if bias is not None and quantizer is not None:
+            value = operator.attrgetter(str(bias.target))(self.graph).detach().abs()
+            observer.widen(value / (float(quantizer.calculate_qparams()[0]) * LARGEST_BIAS))
+        return observer.simulate
+
+    def _layer_noise(
+        self, trials: Sequence[tuple[Plan, Mapping[str, WeightScheme], Changes]], progress: ProgressCallback
+    ) -> dict[tuple[Any, ...], LayerNoise]:
+        """What quantizing adds to the outputs of layers, by :func:`_key`; measures what is not known."""
+        wanted: dict[str, list[tuple[Changes, int, LayerNoise]]] = {}
+        new: dict[tuple[Any, ...], LayerNoise] = {}
+        for plan, schemes, changes in trials:
+            for fqn, nodes in plan.nodes.items():
+                for layer in nodes:
+                    key = _key(layer, schemes[fqn], changes)
+                    if key not in self._noise and key not in new:
+                        new[key] = LayerNoise()
+                        wanted.setdefault(layer.node.name, []).append((_read(layer, changes), layer.channels, new[key]))
+        if new:
+            progress(Progress("measure", 0, len(self.chosen)))
+            measuring = Measuring(self.graph, wanted)
+            with torch.no_grad():
+                for done, sample in enumerate(self.chosen, start=1):
+                    self._alone(measuring.run, *sample.args)
+                    progress(Progress("measure", done, len(self.chosen)))
+            self._noise.update(new)
+        return self._noise
+
+    def _correct_biases(
+        self,
+        plan: Plan,
+        schemes: Mapping[str, WeightScheme],
+        changes: Changes,
+        noise: Mapping[tuple[Any, ...], LayerNoise],
+    ) -> None:
+        """Subtract from biases what quantizing adds to the mean of each output channel, as ``correct_biases`` does."""
+        for fqn, nodes in plan.nodes.items():
+            bias = _bias(nodes[0])
+            shift = noise[_key(nodes[0], schemes[fqn], changes)].mean_shift
+            if len(nodes) > 1 or bias is None or shift is None or not bool(shift.isfinite().all()):
+                continue
+            if operator.attrgetter(str(bias.target))(self.graph).shape == shift.shape:
+                changes.constants[nodes[0].node.name, bias.name] = functools.partial(_less, shift)
+
+
+def _read(layer: LayerNode, changes: Changes) -> Changes:
+    """What a layer reads in another way than in float, where all layers before it are in float."""
+    name, sources = layer.node.name, [source.name for source in layer.node.all_input_nodes]
+    operands = {
+        (name, source): quantizer
+        for source in sources
+        if (quantizer := changes.operands.get((name, source)) or changes.results.get(source)) is not None
+    }
+    constants = {edge: make for edge, make in changes.constants.items() if edge[0] == name}
+    operators = {name: changes.operators[name]} if name in changes.operators else {}
+    return Changes(operands=operands, constants=constants, operators=operators)
+
+
+def _key(layer: LayerNode, scheme: WeightScheme, changes: Changes) -> tuple[Any, ...]:
+    """What the noise of a node depends on."""
+    read = _read(layer, changes)
+    kinds = [(source, *quantizer.kind) for (_, source), quantizer in read.operands.items()]
+    return layer.node.name, scheme, bool(read.operators), tuple(kinds)
+
+
+def _less(shift: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return bias - shift.to(bias)
+
+
+def _once(make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The same function of one weight, computed once."""
+    kept: list[torch.Tensor] = []
+
+    def made(weight: torch.Tensor) -> torch.Tensor:
+        if not kept:
+            kept.append(make(weight))
+        return kept[0]
+
+    return made
+
+
+def _bias(layer: LayerNode) -> fx.Node | None:
+    index = layer.bias_index
+    bias = layer.node.args[index] if index is not None and len(layer.node.args) > index else None
+    return bias if isinstance(bias, fx.Node) and bias.op == "get_attr" else None
+
+
+def _weight_name(layer: LayerNode) -> str:
+    parameter = parameter_of(layer.weight)
+    assert parameter is not None
+    return str(parameter.target)
