@@ -93,6 +93,14 @@ def test_time_lies_on_layers_also_of_a_loaded_model(deployment: Any, tmp_path: A
         assert profile["head"].weights_bytes == 170
 
 
+@pytest.mark.parametrize("deployment", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()])
+def test_activations_of_the_model_fused_into_layers_in_float_hide_none(deployment: Any) -> None:
+    compiled = pb.compile_model(net(), tracing_inputs=samples(4, 5), deployment_settings=deployment)
+    profile = pb.profile(compiled, samples(6), rounds=4)
+    assert check(profile) >= LAYERS
+    assert profile.placed > 0.8 * (1 - sum(row.share for row in profile.rows if row.name == "between kernels"))
+
+
 def test_kernels_of_inductor_lie_on_layers_too(tmp_path: Any) -> None:
     compiled = quantized(pb.InductorDeployment())
     assert check(pb.profile(compiled, samples(6), rounds=4)) >= LAYERS - {"norm"}  # fused with what is around it

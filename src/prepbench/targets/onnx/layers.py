@@ -9,11 +9,15 @@ from typing import Any
 
 from prepbench.targets.kernel_times import NO_MODULE, layers_to_text
 
-# metadata: FQNs by names of nodes and outputs, None for quantizers
+# metadata: FQNs by names of nodes and of what they give, None for quantizers
 LAYERS = "prepbench.layers"
 
+_REWRITTEN = "pkg.onnxscript.rewriter.rule_name"
 _SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+# what runtimes compute at the end of the kernel before it, which then has the name of what this gives
+_FUSED = frozenset(["Add", "BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"])
+_WITH_WEIGHTS = frozenset(["Conv", "ConvTranspose", "Gemm", "MatMul"])
 
 
 def write_layers(model: Any) -> None:
@@ -31,17 +35,34 @@ def write_layers(model: Any) -> None:
     for node in reversed(nodes):  # readers come after what they read
         layers[node.name] = layer = _layer(node, layers)
         layers.update({value.name: layer for value in node.outputs if value.name and value.is_graph_output()})
+    for node in nodes:
+        layer = layers[_fused_into(node).name]
+        layers.update({value.name: layer for value in node.outputs if value.name and value.name not in layers})
     model.metadata_props[LAYERS] = layers_to_text(layers)
 
 
 def _layer(node: Any, layers: Mapping[str, str | None]) -> str | None:
     if node.op_type in _QUANTIZERS:
         return _of_readers(node, layers) if all(_is_constant(value) for value in node.inputs) else None
+    if _REWRITTEN in node.metadata_props and node.op_type in _WITH_WEIGHTS and _is_constant(node.inputs[1]):
+        return str(node.inputs[1].name).rpartition(".")[0]  # it has the place of the norm that was folded into it
     scopes, classes = (_texts(node.metadata_props.get(key)) for key in (_SCOPES, _CLASSES))
     scopes = [each for each in scopes if each != NO_MODULE]
     if len(scopes) > 1 and not any("<locals>" in each for each in classes):
         return scopes[-2]
     return _of_readers(node, layers)
+
+
+def _fused_into(node: Any) -> Any:
+    """The layer's node at the beginning of what a runtime may compute in one kernel; the node itself for others."""
+    first, seen = node, 0
+    while first.op_type in _FUSED and seen < len(_FUSED):
+        before = [value.producer() for value in first.inputs if value is not None and len(value.uses()) == 1]
+        before = [each for each in before if each is not None and each.op_type in _FUSED | _WITH_WEIGHTS]
+        if not before:
+            return node
+        first, seen = before[0], seen + 1
+    return first if first.op_type in _WITH_WEIGHTS else node
 
 
 def _of_readers(node: Any, layers: Mapping[str, str | None]) -> str | None:

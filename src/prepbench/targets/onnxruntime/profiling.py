@@ -11,6 +11,7 @@ from prepbench.storage import temporary_folder
 from prepbench.targets.kernel_times import KernelTime, KernelTimes, layer_of, mean_call, placed
 
 _KERNEL, _CALL, _NODE = "_kernel_time", "model_run", "Node"
+_FUSED = "fused "
 
 
 def kernel_times(
@@ -71,7 +72,7 @@ def _call(run: tuple[float, list[tuple[float, Mapping[str, Any]]]], layers: Mapp
 
 
 def _kernel(seconds: float, event: Mapping[str, Any], layers: Mapping[str, str | None]) -> KernelTime:
-    name, told = event["name"].removesuffix(_KERNEL), event.get("args", {})
+    name, told = event["name"].removesuffix(_KERNEL).removeprefix(_FUSED), event.get("args", {})
     size = str(told.get("output_size", ""))
     layer = layer_of(name, layers)[1]
     return placed(name, str(told.get("op_name", "")), layer, seconds, int(size) if size.isdigit() else None)
