@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from prepbench.results.results import Results as Results
     from prepbench.results.results import load_results as load_results
     from prepbench.running.record_inputs import record_inputs as record_inputs
+    from prepbench.search.budget import Budget as Budget
+    from prepbench.search.search import search as search
+    from prepbench.search.search_result import SearchResult as SearchResult
     from prepbench.settings import CompileOptions as CompileOptions
     from prepbench.settings import DeploymentSettings as DeploymentSettings
     from prepbench.settings import EagerDeployment as EagerDeployment
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Axis": "prepbench.capture.sizes.axis",
     "Bench": "prepbench.bench",
+    "Budget": "prepbench.search.budget",
     "Cancelled": "prepbench.jobs",
     "Captured": "prepbench.capture.aten.captured",
     "Comparison": "prepbench.measure.comparison",
@@ -89,6 +93,7 @@ _HOME = {
     "Results": "prepbench.results.results",
     "RobustTracer": "prepbench.capture.modules.tracer",
     "Sample": "prepbench.inputs",
+    "SearchResult": "prepbench.search.search_result",
     "TensorRtDeployment": "prepbench.settings",
     "capture": "prepbench.capture.aten.capture",
     "check_traceability": "prepbench.compile",
@@ -104,6 +109,7 @@ _HOME = {
     "profile": "prepbench.measure.profile",
     "record_inputs": "prepbench.running.record_inputs",
     "recursive_trace": "prepbench.capture.modules.collection",
+    "search": "prepbench.search.search",
     "show_progress": "prepbench.progress_bar",
     "validate_model": "prepbench.prepare",
 }

@@ -1,0 +1,97 @@
+"""Sums of parts whose sizes are estimated first and corrected by sums that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Part = Hashable
+Parts = Mapping[Part, float]
+"""How often, or how much of, each part is in a sum."""
+
+_LEAST = 0.02  # of what was estimated: no layer takes less time than that, whatever sums seem to say
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The size of a part before any sum with it was measured.
+
+    Attributes:
+        value: 0 or more.
+        doubt: how far off it may be, as a standard deviation in the same unit.
+    """
+
+    value: float
+    doubt: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A sum that was measured.
+
+    Attributes:
+        parts: what it consists of.
+        value: the sum.
+        doubt: how far off the measurement may be, as a standard deviation.
+    """
+
+    parts: Parts
+    value: float
+    doubt: float
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """Sizes of parts: least squares between what was estimated and the sums that were measured.
+
+    With Gaussian doubts this is the mean of the posterior (Bishop, Pattern Recognition and Machine Learning, 3.3).
+
+    Attributes:
+        estimates: by part.
+        measured: sums so far.
+
+    Example:
+        >>> parts = {"a": Estimate(1.0, 0.5), "b": Estimate(2.0, 0.01)}
+        >>> corrected = Corrected(parts, (Measured({"a": 1, "b": 1}, 4.0, 0.01),))
+        >>> round(corrected.size("a"), 2), round(corrected.total({"a": 1, "b": 1}), 2)
+        (2.0, 4.0)
+    """
+
+    estimates: Mapping[Part, Estimate]
+    measured: Sequence[Measured] = ()
+    _sizes: dict[Part, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_sizes", self._solved())
+
+    def with_measured(self, *measured: Measured) -> Corrected:
+        """The same with further sums."""
+        return Corrected(self.estimates, (*self.measured, *measured))
+
+    def size(self, part: Part) -> float:
+        """The size of a part; 0 for one that is not known."""
+        return self._sizes.get(part, 0.0)
+
+    def total(self, parts: Parts) -> float:
+        """The sum of parts."""
+        return sum(count * self.size(part) for part, count in parts.items())
+
+    def _solved(self) -> dict[Part, float]:
+        names = list(self.estimates)
+        place = {name: at for at, name in enumerate(names)}
+        prior = np.array([self.estimates[name].value for name in names], dtype=float)
+        variance = np.array([self.estimates[name].doubt for name in names], dtype=float) ** 2
+        if not self.measured or not names:
+            return dict(zip(names, prior.tolist(), strict=True))
+        counts = np.zeros((len(self.measured), len(names)))
+        for row, one in enumerate(self.measured):
+            for part, count in one.parts.items():
+                if part in place:
+                    counts[row, place[part]] += count
+        missed = np.array([one.value for one in self.measured]) - counts @ prior
+        noise = np.diag([max(one.doubt, 1e-12) ** 2 for one in self.measured])
+        gain = (variance[:, None] * counts.T) @ np.linalg.pinv(counts @ (variance[:, None] * counts.T) + noise)
+        sizes = np.maximum(prior + gain @ missed, _LEAST * prior)
+        return dict(zip(names, sizes.tolist(), strict=True))

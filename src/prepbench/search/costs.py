@@ -1,0 +1,129 @@
+"""The first estimate of what each layer and choice takes, from profiles of models that are all of one choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from prepbench.measure.profile_result import Profile
+from prepbench.search.corrected import Corrected, Estimate, Part
+from prepbench.search.mixtures import FLOAT
+from prepbench.search.tables import CONVERSION, CONVERTED_BYTE, REST, Neighbours
+from prepbench.targets.kernel_times import CONVERSIONS
+
+_DOUBT = 0.15  # of a layer's time: kernels take other times beside other kernels
+_LEAST_DOUBT = 0.003  # of the whole call
+_BYTES_PER_SECOND = 4e9  # converted, before any conversion was measured
+_SECONDS_OF_CONVERSION = 2e-6
+_DOUBT_OF_CONVERSION = 0.7
+_DOUBT_OF_SIZE = 0.03
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A model of one choice, measured.
+
+    Attributes:
+        seconds: of one call, in a process of its own.
+        profile: where they go; None where the target does not tell.
+    """
+
+    seconds: float
+    profile: Profile | None
+
+
+def times_of(
+    layers: Sequence[str],
+    wholes: Mapping[str, Whole],
+    neighbours: Sequence[Neighbours],
+    work: Mapping[str, float],
+    rate: float | None = None,
+) -> Corrected:
+    """Seconds of each layer and choice.
+
+    What is in no layer, such as activations and reordering, is spread over the layers by the bytes that they read, as
+    far as it differs from float.
+
+    Args:
+        layers: FQNs.
+        wholes: models whose layers all take one choice, by its name; :data:`FLOAT` is one of them.
+        neighbours: layers with the bytes between them.
+        work: multiplications by FQN, by which time is told where there is no profile.
+        rate: seconds for each byte that is converted, if that was measured.
+    """
+    own = {name: _own_times(layers, whole, work) for name, whole in wholes.items()}
+    rest = {name: whole.seconds - sum(own[name].values()) for name, whole in wholes.items()}
+    bytes_of = dict.fromkeys(layers, 1.0)
+    for each in neighbours:
+        bytes_of[each.other] += each.bytes
+    whole_bytes = sum(bytes_of.values())
+    estimates: dict[Part, Estimate] = {REST: Estimate(rest[FLOAT], _DOUBT * rest[FLOAT])}
+    for name, whole in wholes.items():
+        for fqn in layers:
+            spread = (rest[name] - rest[FLOAT]) * bytes_of[fqn] / whole_bytes
+            seconds = max(own[name][fqn] + spread, 0.0)
+            estimates[fqn, name] = Estimate(seconds, _DOUBT * seconds + _LEAST_DOUBT * whole.seconds)
+    return Corrected(estimates | _conversions(neighbours, rate))
+
+
+def _own_times(layers: Sequence[str], whole: Whole, work: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of each layer, in the sum at most those of the whole."""
+    if whole.profile is None or whole.profile.total_ms <= 0:
+        total = sum(work.values()) or 1.0
+        return {fqn: whole.seconds * work.get(fqn, 0.0) / total for fqn in layers}
+    scale = whole.seconds / whole.profile.total_ms
+    times = dict.fromkeys(layers, 0.0)
+    for row in whole.profile.rows:
+        layer = _layer_around(row.name, times) if row.is_layer else None
+        if layer is not None:
+            times[layer] += scale * row.ms
+    return times
+
+
+def _layer_around(name: str, layers: Mapping[str, float]) -> str | None:
+    """The layer that a module is, or is inside of."""
+    while name not in layers:
+        if not name:
+            return None
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _conversions(neighbours: Sequence[Neighbours], rate: float | None) -> dict[Part, Estimate]:
+    rate = 1 / _BYTES_PER_SECOND if rate is None else rate
+    once = _SECONDS_OF_CONVERSION
+    estimates: dict[Part, Estimate] = {
+        CONVERSION: Estimate(once, once),
+        CONVERTED_BYTE: Estimate(rate, _DOUBT_OF_CONVERSION * rate),
+    }
+    # what one conversion takes beyond the others: it may be part of a kernel beside it
+    estimates.update({each: Estimate(0.0, once + _DOUBT_OF_CONVERSION * rate * each.bytes) for each in neighbours})
+    return estimates
+
+
+def conversion_rate(profiled: Profile | None, seconds: float, converted: float) -> float | None:
+    """Seconds for each byte that is converted between integers and floats, from the profile of a mixture.
+
+    Args:
+        profiled: where the time of the mixture goes.
+        seconds: of one call of it.
+        converted: bytes between neighbours of different types.
+    """
+    if profiled is None or converted <= 0 or profiled.total_ms <= 0:
+        return None
+    share = sum(row.share for row in profiled.rows if row.name == CONVERSIONS and not row.is_layer)
+    return share * seconds / converted if share > 0 else None
+
+
+def sizes_of(weights: Mapping[tuple[str, str], int], whole: int) -> Corrected:
+    """Bytes of each layer and choice.
+
+    Args:
+        weights: bytes of a layer's weights with a choice.
+        whole: bytes of the model in float, as it is saved.
+    """
+    rest = max(whole - sum(count for (_, name), count in weights.items() if name == FLOAT), 0)
+    estimates: dict[Part, Estimate] = {REST: Estimate(rest, _DOUBT_OF_SIZE * whole)}
+    for part, count in weights.items():
+        estimates[part] = Estimate(count, _DOUBT_OF_SIZE * count)
+    return Corrected(estimates)

@@ -1,0 +1,170 @@
+"""Scores of candidates on the user's data, and the drop against float."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from prepbench.errors import InputError, SettingsError
+from prepbench.inputs import Sample
+from prepbench.jobs import Progress, ProgressCallback
+from prepbench.measure.batches import Batch, read_batches
+from prepbench.measure.language_metrics import totals_of
+from prepbench.measure.metrics import Metric
+from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
+from prepbench.search.budget import Budget
+
+REFERENCE = "float32"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a number of the metric says.
+
+    Attributes:
+        name: of the metric, for people.
+        is_sqnr: whether it is an SQNR in dB against float.
+        higher_is_better: its direction.
+        base: of the model in float; infinite for an SQNR.
+    """
+
+    name: str
+    is_sqnr: bool
+    higher_is_better: bool
+    base: float
+
+    def loss(self, metric: float) -> float:
+        """How much worse than float; for an SQNR the ratio of noise to signal."""
+        if self.is_sqnr:
+            return 10 ** (-metric / 10)
+        return self.base - metric if self.higher_is_better else metric - self.base
+
+    def metric_of(self, loss: float) -> float:
+        """The metric at a loss: the reverse of :meth:`loss`."""
+        if self.is_sqnr:
+            return -10 * math.log10(loss) if loss > 0 else math.inf
+        return self.base - loss if self.higher_is_better else self.base + loss
+
+    def limit(self, budget: Budget) -> float:
+        """The largest loss within a budget.
+
+        Raises:
+            SettingsError: a drop of an SQNR, which is infinite in float.
+        """
+        if budget.max_drop is not None and self.is_sqnr:
+            raise SettingsError(
+                f"Budget.max_drop={budget.max_drop:g} needs a metric: without one the score is the SQNR against float "
+                "in dB, which nothing drops from. Give metric= and data=, or write Budget(min_metric=20) for 20 dB."
+            )
+        if budget.max_drop is not None:
+            return budget.max_drop
+        return math.inf if budget.min_metric is None else self.loss(budget.min_metric)
+
+
+@dataclass
+class Scoring:
+    """Runs candidates on the data.
+
+    Attributes:
+        reference: the model in float.
+        data: read once for each evaluation.
+        metric: None for SQNR against the reference.
+        higher_is_better: direction of the metric.
+        progress: receives each batch.
+        evaluations: how often the metric was computed over all the data.
+        base: the metric of the reference; infinite for an SQNR.
+        unsteady: by how much two evaluations of the reference differ.
+    """
+
+    reference: Candidate
+    data: Iterable[Any]
+    metric: Metric | None
+    higher_is_better: bool
+    progress: ProgressCallback
+    evaluations: int = 0
+    base: float = math.inf
+    unsteady: float = 0.0
+    samples: int = field(default=0, init=False)
+
+    @property
+    def name(self) -> str:
+        """Of the metric, for people."""
+        return Scores({REFERENCE: self.reference}, self.metric).name
+
+    @property
+    def is_sqnr(self) -> bool:
+        """Whether the score is an SQNR in dB against the reference."""
+        return Scores({REFERENCE: self.reference}, self.metric).is_sqnr
+
+    def first(self) -> Batch:
+        """The first batch, which is what is timed."""
+        return next(self._batches())
+
+    def begin(self) -> None:
+        """Score the reference, twice where the metric gives two numbers for the same batch.
+
+        Raises:
+            InputError: the data can be read only once, or does not fit the model.
+            MetricError: the metric gave no finite number.
+        """
+        if self.is_sqnr:
+            return
+        first = self.first()
+        twice = []
+        for _ in range(2):
+            scores = Scores({REFERENCE: self.reference}, self.metric)
+            with eval_mode([self.reference]):
+                scores.add(first)
+            twice.append(scores.values()[REFERENCE])
+        self.base = self._scored({REFERENCE: self.reference}, REFERENCE)[0]
+        if twice[0] != twice[1]:
+            self.unsteady = abs(self._scored({REFERENCE: self.reference}, REFERENCE)[0] - self.base)
+
+    def score(self, name: str, candidate: Candidate) -> tuple[float, tuple[float, float] | None]:
+        """The metric of a candidate, and between which scores those of other data would lie."""
+        alone = takes_targets(self.metric)
+        return self._scored({name: candidate} if alone else {REFERENCE: self.reference, name: candidate}, name)
+
+    @property
+    def scale(self) -> Scale:
+        """What a number of the metric says."""
+        return Scale(self.name, self.is_sqnr, self.higher_is_better, self.base)
+
+    def _scored(self, candidates: dict[str, Candidate], name: str) -> tuple[float, tuple[float, float] | None]:
+        scores = Scores(candidates, self.metric)
+        with eval_mode(candidates.values()):
+            for batch in self._batches():
+                self.progress(Progress("score", batch.sample.index, max(self.samples, batch.sample.index + 1), name))
+                scores.add(batch)
+        self.evaluations += 1
+        self.samples = scores.samples
+        return scores.values()[name], scores.spreads()[name]
+
+    def _batches(self) -> Iterator[Batch]:
+        return read_batches([self.reference], self.data, with_targets=takes_targets(self.metric))
+
+
+def is_higher_better(metric: Metric | None, given: bool | None) -> bool:
+    """The direction of a metric: what was said, what is known of it, or else that higher is better."""
+    if given is not None:
+        return given
+    totals = totals_of(metric)
+    return totals is None or totals.higher_is_better
+
+
+def read_often(data: Any, samples: list[Sample]) -> Any:
+    """The data, which is read for each candidate; the calibration samples where there is none.
+
+    Raises:
+        InputError: it can be read only once.
+    """
+    if data is None:
+        return samples
+    if isinstance(data, Iterator):
+        raise InputError(
+            f"data must be read once for each candidate, and a {type(data).__name__} can be read only once. Give a "
+            "list, data=list(...), or a DataLoader."
+        )
+    return data

@@ -1,0 +1,233 @@
+"""``search``: the settings of each layer that are best within a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
+from prepbench.checks import check_count, check_function, check_progress, check_seconds, check_switch, check_table, check_type
+from prepbench.compile import KeptStages
+from prepbench.compile.samples import read_samples
+from prepbench.compile.simulation import Simulation
+from prepbench.errors import InputError, SettingsError
+from prepbench.inputs import Sample
+from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.measure.metrics import Metric
+from prepbench.measure.other_programs import crowded
+from prepbench.progress_bar import shows_progress
+from prepbench.running.callable_module import with_forward_fn
+from prepbench.running.check_inputs import check_runs, find_writes
+from prepbench.running.twin import Twin
+from prepbench.search.budget import Budget
+from prepbench.search.loop import Loop, TargetJob
+from prepbench.search.measuring import Subject, Timing
+from prepbench.search.mixtures import FLOAT, Choices
+from prepbench.search.outcome import ended
+from prepbench.search.scoring import Scoring, is_higher_better, read_often
+from prepbench.search.search_result import SearchResult
+from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment, QuantizationSettings
+from prepbench.storage import temporary_folder
+from prepbench.targets import target_for
+
+
+@shows_progress("search")
+def search(
+    model: nn.Module,
+    calibration_inputs: Iterable[Any],
+    *,
+    budget: Budget,
+    targets: Sequence[DeploymentSettings] | None = None,
+    candidates: Mapping[str, QuantizationSettings] | None = None,
+    data: Any = None,
+    metric: Metric | None = None,
+    higher_is_better: bool | None = None,
+    tries: int = 8,
+    rounds: int = 20,
+    tracing_inputs: Iterable[Any] | None = None,
+    dynamic_axes: DynamicAxes | None = None,
+    forward_fn: Callable[..., Any] | None = None,
+    compile_options: CompileOptions | None = None,
+    reuse: KeptStages | None = None,
+    timeout: float | None = 600.0,
+    progress: ProgressCallback = report_nothing,
+) -> SearchResult:
+    """Find the settings of each layer that are best within a budget, and prove them by measuring.
+
+    The model is compiled in float and with each of the candidates in all layers. These are profiled and timed, which
+    says what each layer takes; a simulation says what each layer costs in noise at the model's output. An integer
+    program finds the best mixture within the budget, layers that the target fuses together and conversions between
+    integers and floats included. That is compiled, timed and scored for real, and predictions are corrected by it,
+    until nothing that was not measured is predicted to be better.
+
+    Args:
+        model: the model. It is left as it was.
+        calibration_inputs: representative samples, as ``compile_model`` takes them.
+        budget: what must hold, and what is to be as small as possible.
+        targets: where the model may run; the best of all is found. ONNX Runtime when omitted.
+        candidates: settings that a layer may take instead of staying in float, by name. 8 bits when omitted.
+        data: read once for each model that is measured: pairs ``(input, target)`` with a ``metric``, inputs alone
+            without one. Its first element is what is timed. The calibration inputs when omitted.
+        metric: ``metric(output, target)``, as :func:`prepbench.compare` takes it. None: SQNR in dB against float.
+        higher_is_better: False for a loss; None: what is known of the metric, and else True.
+        tries: how many mixtures are compiled and measured at most, beyond those of one candidate.
+        rounds: interleaved rounds of each timing.
+        tracing_inputs: samples whose sizes differ in the dims to make dynamic; the calibration inputs when omitted.
+        dynamic_axes: which dims are dynamic; inferred when omitted.
+        forward_fn: called as ``forward_fn(model, args, kwargs)`` in place of the model.
+        compile_options: algorithms. ``keep_ruined_layers_in_float`` has no say: the search decides.
+        reuse: what earlier compiles found.
+        timeout: seconds to wait for each answer of a timing process; None waits for ever.
+        progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+
+    Raises:
+        SettingsError: arguments that contradict each other or the budget, or candidates that no layer can take.
+        InputError: samples or data do not fit the model, or the data can be read only once.
+        MetricError: the metric gave no finite number.
+        CaptureError: the model cannot be captured as one graph.
+        TargetError: a target cannot lower the model.
+        LatencyError: a timing process failed.
+
+    Example:
+        >>> result = pb.search(model, samples, budget=pb.Budget(max_drop=0.01), data=pairs, metric=pb.metrics.accuracy)
+        >>> compiled = pb.compile_model(model, calibration_inputs=samples, **result.settings)
+    """
+    check_type("model", model, nn.Module, "Give a torch.nn.Module.")
+    check_type("budget", budget, Budget, "Write budget=pb.Budget(max_drop=0.01).")
+    deployments = _checked_targets(targets)
+    check_function("metric", metric, "metric(output, target)", optional=True)
+    if higher_is_better is not None:
+        check_switch("higher_is_better", higher_is_better)
+    check_count("tries", tries)
+    check_count("rounds", rounds, 1)
+    check_axes(dynamic_axes)
+    check_function("forward_fn", forward_fn, "forward_fn(model, args, kwargs)", optional=True)
+    check_type("compile_options", compile_options, CompileOptions, "Write pb.CompileOptions().", optional=True)
+    check_type("reuse", reuse, KeptStages, "Write reuse=pb.KeptStages().", optional=True)
+    check_seconds("timeout", timeout, optional=True)
+    check_progress(progress)
+    if metric is not None and data is None:
+        raise SettingsError(
+            "metric needs data: pairs (input, target) that it is computed on. Give data=[...], or leave metric out for "
+            "the SQNR against float."
+        )
+    choices = _checked_candidates(candidates)
+    called: Any = model if forward_fn is None else with_forward_fn(model, forward_fn)
+    tracing, calibration = read_samples(called, tracing_inputs, calibration_inputs, None)
+    check_runs(called, calibration)
+    kept = KeptStages() if reuse is None else reuse
+    others = {"dynamic_axes": dynamic_axes, "forward_fn": forward_fn}
+    if tracing_inputs is not None:
+        others["tracing_inputs"] = tracing
+    scoring = _scoring(called, calibration, data, metric, higher_is_better, progress)
+    scoring.scale.limit(budget)
+    timed = scoring.first().sample
+    scoring.begin()
+    options = compile_options or CompileOptions()
+    jobs = [_job(model, calibration, each, options, choices, kept, others, progress) for each in deployments]
+    with temporary_folder("search") as folder:
+        timing = Timing(timed, folder, rounds, timeout, progress)
+        loop = Loop(Subject(model, calibration, others, kept, timed), jobs, budget, scoring, timing, options, progress)
+        loop.begin()
+        proven = loop.improve(tries)
+        loop.simulate_front()
+    return ended(loop.known(_notes(scoring, timing, jobs)).result(budget), proven, tries)
+
+
+def _checked_targets(targets: Any) -> list[DeploymentSettings]:
+    if targets is None:
+        return [OnnxRuntimeDeployment()]
+    example = "Write targets=[pb.OnnxRuntimeDeployment()]."
+    check_type("targets", targets, (list, tuple), example)
+    for position, each in enumerate(targets):
+        check_type(f"targets[{position}]", each, DeploymentSettings, example)
+        target_for(each).check_available()
+    if not targets:
+        raise SettingsError(f"targets is empty: name where the model may run. {example}")
+    return list(targets)
+
+
+def _checked_candidates(candidates: Any) -> Choices:
+    if candidates is None:
+        return {"int8": QuantizationSettings()}
+    example = '{"int8": pb.QuantizationSettings()}'
+    check_table("candidates", candidates, example)
+    if not candidates:
+        raise SettingsError(f"candidates is empty: name settings that layers may take. Write candidates={example}.")
+    for name, settings in candidates.items():
+        check_type(f"candidates[{name!r}]", settings, QuantizationSettings, f"Write candidates={example}.")
+        if name == FLOAT:
+            raise SettingsError(
+                f"candidates: {FLOAT!r} is the name of layers that are not quantized, which are always tried. Give "
+                "these settings another name."
+            )
+        if len(list(settings.candidates())) > 1:
+            raise SettingsError(
+                f"candidates[{name!r}] names several bits or block sizes. Give each a name of its own: the search "
+                "chooses among candidates."
+            )
+    return dict(candidates)
+
+
+def _scoring(
+    called: Any,
+    calibration: list[Sample],
+    data: Any,
+    metric: Metric | None,
+    higher_is_better: bool | None,
+    progress: ProgressCallback,
+) -> Scoring:
+    find_writes(called, calibration[0])
+    reference = Twin(called).model
+    higher = is_higher_better(metric, higher_is_better)
+    return Scoring(reference, read_often(data, calibration), metric, higher, progress)
+
+
+def _job(
+    model: nn.Module,
+    calibration: list[Sample],
+    deployment: DeploymentSettings,
+    options: CompileOptions,
+    choices: Choices,
+    kept: KeptStages,
+    others: Mapping[str, Any],
+    progress: ProgressCallback,
+) -> TargetJob:
+    simulation = Simulation.of(
+        model,
+        calibration,
+        deployment_settings=deployment,
+        compile_options=options,
+        reuse=kept,
+        progress=progress,
+        **others,
+    )
+    label = target_for(deployment).display_name
+    if not simulation.layers:
+        raise InputError(f"model: it has no layer that {label} can quantize, so there is nothing to search.")
+    lacking = {}
+    for name, settings in choices.items():
+        reasons = [simulation.refusal(fqn, settings) for fqn in simulation.layers]
+        if all(reasons):
+            lacking[name] = reasons[0]
+    taken = {name: settings for name, settings in choices.items() if name not in lacking}
+    if not taken:
+        why = next(iter(lacking.values()))
+        raise SettingsError(
+            f"candidates: no layer takes one of {', '.join(map(repr, choices))}: {why}. Give others, or another target."
+        )
+    return TargetJob(deployment, label, simulation, taken, lacking)
+
+
+def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[str]:
+    notes = [f"{job.label}: no layer takes {name!r}: {why}." for job in jobs for name, why in job.lacking.items()]
+    if scoring.unsteady:
+        notes.append(
+            f"{scoring.name} is not deterministic: two evaluations of the model in float differ by "
+            f"{scoring.unsteady:.4g}. Drops below that say nothing."
+        )
+    if crowd := crowded(timing.busy_cores, 1):
+        notes.append(crowd)
+    return notes

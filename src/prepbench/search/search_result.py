@@ -1,0 +1,197 @@
+"""The result of a search: every mixture that was measured or predicted, and the best within the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from prepbench._display import view
+from prepbench.checks import check_type, described
+from prepbench.errors import SettingsError, UnknownNameError
+from prepbench.search.budget import Budget
+from prepbench.search.mixtures import FLOAT, code_of
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects
+
+
+@dataclass(frozen=True)
+class SearchCandidate:
+    """A choice of settings for each layer on one target, with what was predicted and measured of it.
+
+    Attributes:
+        name: what people call it.
+        target: the target's name for people.
+        layers: the name of what each layer takes, by FQN; ``"float"`` for a layer that is not quantized.
+        predicted_metric: before it was measured; None for what was measured first.
+        predicted_drop: by how much the metric gets worse; None for an SQNR, which is one already.
+        predicted_ms: milliseconds of one call.
+        predicted_bytes: of the saved model.
+        metric: measured; None where it is not known.
+        drop: measured.
+        ms: measured.
+        size_bytes: measured.
+        spread: between which metrics 95 % of other draws of as many batches would lie.
+        noise: at the output on calibration samples, relative to the signal or in nats, simulated or estimated.
+        note: a remark, such as why it could not be compiled.
+        settings: keyword arguments of ``compile_model``.
+    """
+
+    name: str
+    target: str
+    layers: Mapping[str, str] = field(repr=False)
+    predicted_metric: float | None = None
+    predicted_drop: float | None = None
+    predicted_ms: float | None = None
+    predicted_bytes: float | None = None
+    metric: float | None = None
+    drop: float | None = None
+    ms: float | None = None
+    size_bytes: int | None = None
+    spread: tuple[float, float] | None = None
+    noise: float | None = None
+    note: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def measured(self) -> bool:
+        """Whether it was compiled, timed and scored."""
+        return self.ms is not None and self.metric is not None
+
+    @property
+    def float_layers(self) -> tuple[str, ...]:
+        """FQNs of the layers that are not quantized."""
+        return tuple(fqn for fqn, name in self.layers.items() if name == FLOAT)
+
+    def value(self, goal: str) -> float:
+        """Milliseconds, bytes or the loss of the metric, measured where it was; infinite where it is not known.
+
+        Args:
+            goal: ``"latency"``, ``"size"`` or ``"drop"``, which is the noise of an SQNR.
+        """
+        if goal == "latency":
+            found = self.ms if self.ms is not None else self.predicted_ms
+        elif goal == "size":
+            found = self.size_bytes if self.size_bytes is not None else self.predicted_bytes
+        else:
+            metric = self.metric if self.metric is not None else self.predicted_metric
+            drop = self.drop if self.metric is not None else self.predicted_drop
+            found = drop if drop is not None or metric is None else 10 ** (-metric / 10)
+        return math.inf if found is None else float(found)
+
+
+@dataclass(frozen=True, repr=False)
+class SearchResult:
+    """What :func:`prepbench.search` found.
+
+    Attributes:
+        budget: what was to hold.
+        candidates: all that was measured or predicted, those that were measured first.
+        best: the best within the budget; where none is, the nearest to it.
+        reached: whether the best is within the budget.
+        proven: whether the best was measured, and nothing that was not is predicted to be better within the budget; or,
+            where the budget is not reached, what comes nearest was measured and shows that it cannot be.
+        why: how the search ended, in words.
+        metric: the metric's name.
+        unit: ``"dB"`` for SQNR, else empty.
+        higher_is_better: direction of the metric.
+        base: the metric in float; infinite for an SQNR.
+        evaluations: how often the metric was computed over all the data, float included.
+        compiled: how many models were compiled.
+        notes: remarks, e.g. on a metric that is not deterministic.
+    """
+
+    budget: Budget
+    candidates: tuple[SearchCandidate, ...]
+    best: SearchCandidate
+    reached: bool
+    proven: bool
+    why: str
+    metric: str
+    unit: str
+    higher_is_better: bool
+    base: float
+    evaluations: int
+    compiled: int
+    notes: tuple[str, ...] = ()
+    _solve: Callable[[Budget], SearchResult] | None = field(default=None, compare=False)
+
+    def __getitem__(self, name: str) -> SearchCandidate:
+        """The candidate of this name."""
+        for each in self.candidates:
+            if each.name == name:
+                return each
+        known = ", ".join(repr(each.name) for each in self.candidates[:8])
+        raise UnknownNameError(f"name: no candidate is called {described(name)}. Give one of them: {known}.")
+
+    @property
+    def front(self) -> tuple[SearchCandidate, ...]:
+        """The candidates that no other beats in both the drop and what the budget minimizes, the best metric first."""
+        goal = self.goal
+        ordered = sorted(self.candidates, key=lambda each: (each.value(goal), each.value("drop"), not each.measured))
+        found: list[SearchCandidate] = []
+        for each in ordered:
+            loss = each.value("drop")
+            if math.isfinite(each.value(goal)) and math.isfinite(loss) and (
+                not found or loss < found[-1].value("drop")
+            ):
+                found.append(each)
+        return tuple(reversed(found))
+
+    @property
+    def goal(self) -> str:
+        """What the front and the chart have beside the drop: ``"latency"`` or ``"size"``."""
+        if self.budget.minimize != "drop":
+            return self.budget.minimize
+        return "latency" if self.budget.max_latency_ms is not None else "size"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the best: ``pb.compile_model(model, calibration_inputs=..., **result.settings)``."""
+        return dict(self.best.settings)
+
+    def code(self) -> str:
+        """The call that compiles the best, to be pasted into a cell."""
+        return code_of(self.best.settings)
+
+    def with_budget(self, budget: Budget) -> SearchResult:
+        """The best within another budget, from what this search has measured; nothing is compiled or measured.
+
+        Args:
+            budget: another one.
+
+        Returns:
+            A result with further candidates that are predicted; ``proven`` where the best was measured already.
+
+        Raises:
+            SettingsError: it is no budget, or names a drop where there is no metric.
+
+        Example:
+            >>> result.with_budget(pb.Budget(max_drop=0.02)).best.predicted_ms
+        """
+        check_type("budget", budget, Budget, "Write budget=pb.Budget(max_drop=0.01).")
+        if self._solve is None:
+            raise SettingsError("This result was made by hand and cannot be solved again. Call prepbench.search.")
+        return self._solve(budget)
+
+    @property
+    def caption(self) -> str:
+        """The budget and how the search ended, in one line."""
+        return f"{str(self.budget)[:1].upper()}{str(self.budget)[1:]}: {self.why}"
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each candidate, the best first; sizes in MB (10**6 bytes)."""
+        return view("views.searches", "search_table", self)  # type: ignore[no-any-return]
+
+    def figure(self) -> plotly.graph_objects.Figure:
+        """The metric against latency or size: measured filled, predicted hollow, with the front and the budget."""
+        return view("views.searches", "search_figure", self)
+
+    def __repr__(self) -> str:
+        return view("views.searches", "search_text", self)  # type: ignore[no-any-return]
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return view("views.searches", "search_bundle", self)  # type: ignore[no-any-return]

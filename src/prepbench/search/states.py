@@ -1,0 +1,156 @@
+"""What a search knows of one target: its tables, and every mixture that was simulated or measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from prepbench.search.budget import Budget
+from prepbench.search.curve import DropCurve
+from prepbench.search.mixtures import FLOAT, Mixture
+from prepbench.search.scoring import Scale
+from prepbench.search.search_result import SearchCandidate
+from prepbench.search.tables import Bounds, Tables, front, solve
+
+SAME = 0.01
+"""Two times that differ by less, relative to them, are the same: timing is not more exact."""
+
+_AROUND = (1.0, 0.6, 1.6)  # bounds of noise that are tried: estimates may be off by that much
+
+
+@dataclass(frozen=True)
+class TargetState:
+    """What is known of a target. Values are replaced, never changed, so that a result can keep them.
+
+    Attributes:
+        label: the target for people.
+        tables: of layers and choices.
+        measured: candidates that were compiled, by what their layers really take.
+        noise: of mixtures that were simulated.
+        failed: mixtures that could not be compiled, with the reason.
+    """
+
+    label: str
+    tables: Tables
+    measured: Mapping[Mixture, SearchCandidate] = field(default_factory=dict)
+    noise: Mapping[Mixture, float] = field(default_factory=dict)
+    failed: Mapping[Mixture, str] = field(default_factory=dict)
+
+    @property
+    def tried(self) -> list[Mixture]:
+        """Mixtures that are not compiled again."""
+        return [*self.measured, *self.failed]
+
+    def bounds(self, budget: Budget, scale: Scale, factor: float = 1.0) -> Bounds:
+        """The bounds of a budget in the units of the tables."""
+        limit = scale.limit(budget)
+        return Bounds(
+            math.inf if limit == math.inf else factor * self.tables.curve.noise_at(limit),
+            math.inf if budget.max_latency_ms is None else budget.max_latency_ms / 1e3,
+            math.inf if budget.max_size_mb is None else budget.max_size_mb * 1e6,
+        )
+
+    def solved(self, budget: Budget, scale: Scale) -> list[Mixture]:
+        """Mixtures that were not tried and may be the best within a budget."""
+        found = []
+        for factor in _AROUND:
+            bounds = self.bounds(budget, scale, factor)
+            if bounds.noise >= 0:
+                one = solve(self.tables, budget.minimize, bounds, self.tried)
+                found += [one] if one is not None else []
+        return list(dict.fromkeys(found))
+
+    def with_noise(self, mixture: Mixture, noise: float) -> TargetState:
+        """The same with what a simulation of a mixture gave."""
+        return replace(
+            self, tables=self.tables.with_measured(mixture, noise=noise), noise={**self.noise, mixture: noise}
+        )
+
+    def with_measured(self, mixture: Mixture, candidate: SearchCandidate, scale: Scale) -> TargetState:
+        """The same with a candidate that was measured, and the tables and the curve corrected by it."""
+        tables = self.tables.with_measured(
+            mixture, seconds=None if candidate.ms is None else candidate.ms / 1e3, size=candidate.size_bytes
+        )
+        known = replace(self, tables=tables, measured={**self.measured, mixture: candidate})
+        return known.with_curve(scale)
+
+    def with_curve(self, scale: Scale) -> TargetState:
+        """The same with the curve through all that was scored."""
+        pairs = [
+            (self.noise_of(mixture), scale.loss(each.metric))
+            for mixture, each in self.measured.items()
+            if each.metric is not None
+        ]
+        return replace(self, tables=replace(self.tables, curve=DropCurve.through([(0.0, 0.0), *pairs])))
+
+    def with_failed(self, mixture: Mixture, why: str) -> TargetState:
+        """The same with a mixture that could not be compiled."""
+        return replace(self, failed={**self.failed, mixture: why})
+
+    def noise_of(self, mixture: Mixture) -> float:
+        """Simulated, or else estimated."""
+        return self.noise.get(mixture, self.tables.noise_of(mixture))
+
+    def predicted(self, mixture: Mixture, name: str, scale: Scale) -> SearchCandidate:
+        """What a mixture is predicted to take."""
+        noise = self.noise_of(mixture)
+        loss = 0.0 if all(each == FLOAT for each in mixture) else self.tables.curve.drop(noise)
+        return SearchCandidate(
+            name=name,
+            target=self.label,
+            layers=dict(zip(self.tables.layers, mixture, strict=True)),
+            predicted_metric=scale.metric_of(loss),
+            predicted_drop=None if scale.is_sqnr else loss,
+            predicted_ms=1e3 * self.tables.seconds(mixture),
+            predicted_bytes=self.tables.size(mixture),
+            noise=noise,
+        )
+
+    def front(self, goal: str, points: int) -> list[Mixture]:
+        """Mixtures from the quietest to the fastest or smallest."""
+        return front(self.tables, goal, points)
+
+    def nearest(self, budget: Budget, scale: Scale) -> Mixture | None:
+        """The mixture that comes nearest to a budget that nothing is predicted to meet.
+
+        It keeps what can be kept and has the least of the first thing that cannot.
+        """
+        bounds = self.bounds(budget, scale)
+        relaxed = {
+            "latency": replace(bounds, seconds=math.inf),
+            "size": replace(bounds, bytes=math.inf),
+            "drop": replace(bounds, noise=math.inf),
+        }
+        bounded = {"latency": bounds.seconds, "size": bounds.bytes, "drop": bounds.noise}
+        for goal, rest in relaxed.items():
+            if bounded[goal] < math.inf and rest.noise >= 0:
+                found = solve(self.tables, goal, rest)
+                if found is not None:
+                    return found
+        return solve(self.tables, "drop", Bounds())
+
+
+def is_within(candidate: SearchCandidate, budget: Budget, scale: Scale) -> bool:
+    """Whether a candidate keeps a budget, by what was measured of it, or else predicted."""
+    return excess(candidate, budget, scale) <= 0
+
+
+def excess(candidate: SearchCandidate, budget: Budget, scale: Scale) -> float:
+    """By how much a candidate exceeds a budget: the sum of the relative excesses; 0 within it."""
+    limits = (
+        ("drop", scale.limit(budget)),
+        ("latency", math.inf if budget.max_latency_ms is None else budget.max_latency_ms),
+        ("size", math.inf if budget.max_size_mb is None else budget.max_size_mb * 1e6),
+    )
+    over = 0.0
+    for goal, limit in limits:
+        if limit < math.inf:
+            value = candidate.value(goal)
+            over += max(value - limit, 0.0) / max(abs(limit), 1e-3)
+    return over
+
+
+def is_better(value: float, than: float) -> bool:
+    """Whether a value is less by more than timing could tell."""
+    return value < than - SAME * abs(than)

@@ -1,0 +1,117 @@
+"""The best mixture by what the tables say, against all mixtures."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from prepbench.search.corrected import Corrected, Estimate
+from prepbench.search.curve import DropCurve
+from prepbench.search.mixtures import FLOAT, Mixture
+from prepbench.search.tables import (
+    CONVERSION,
+    CONVERTED_BYTE,
+    REST,
+    Bounds,
+    Neighbours,
+    Tables,
+    alternating,
+    front,
+    solve,
+)
+
+LAYERS = tuple("abcdef")
+CHOICES = (FLOAT, "int8", "int4")
+
+
+def tables(seed: int) -> Tables:
+    draw = random.Random(seed)
+    neighbours = tuple(Neighbours(one, other, 1000) for one, other in itertools.pairwise(LAYERS))
+    times = {(fqn, name): draw.uniform(1, 2) / (1 + at) for fqn in LAYERS for at, name in enumerate(CHOICES)}
+    noise = {(fqn, name): 0.01 * at**3 * draw.uniform(0.1, 2) for fqn in LAYERS for at, name in enumerate(CHOICES)}
+    sizes = {(fqn, name): 4.0 / (4 * at or 1) for fqn in LAYERS for at, name in enumerate(CHOICES)}
+
+    def known(values: dict, **more: float) -> Corrected:
+        return Corrected({part: Estimate(value, 0.1) for part, value in {**values, **more}.items()})
+
+    return Tables(
+        layers=LAYERS,
+        choices=CHOICES,
+        types={FLOAT: "float", "int8": "int8", "int4": "float"},
+        refused={("f", "int4"): "too small"},
+        groups=(frozenset("bc"),),
+        neighbours=neighbours,
+        times=known({**times, REST: 1.0, CONVERSION: 0.1, CONVERTED_BYTE: 1e-4}),
+        sizes=known({**sizes, REST: 2.0}),
+        noise=known(noise),
+        curve=DropCurve.through([(0.0, 0.0), (1.0, 1.0)]),
+    )
+
+
+def possible(known: Tables) -> list[Mixture]:
+    every = itertools.product(CHOICES, repeat=len(LAYERS))
+    return [one for one in every if one[1] == one[2] and one[5] != "int4"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.8])
+def test_the_fastest_within_a_bound_of_noise(seed: int, share: float) -> None:
+    known = tables(seed)
+    bound = share * known.noise_of(("int8",) * 6)
+    found = solve(known, "latency", Bounds(noise=bound))
+    best = min(
+        (one for one in possible(known) if known.noise_of(one) <= bound), key=known.seconds
+    )
+    assert found is not None
+    assert known.noise_of(found) <= bound * (1 + 1e-9)
+    assert known.seconds(found) <= known.seconds(best) * 1.002  # a quieter one of nearly the same time may be taken
+
+
+def test_conversions_keep_neighbours_together() -> None:
+    known = tables(0)
+    found = known.time_parts(("int8", FLOAT, FLOAT, "int4", "int8", "int8"))
+    assert found[CONVERSION] == 2
+    assert found[CONVERTED_BYTE] == 2000
+
+
+@pytest.mark.parametrize("goal", ["size", "drop"])
+def test_a_bound_of_time_counts_conversions(goal: str) -> None:
+    known = tables(1)
+    limit = 1.02 * min(map(known.seconds, possible(known)))
+    found = solve(known, goal, Bounds(seconds=limit))
+    assert found is not None
+    assert known.seconds(found) <= limit
+    assert solve(known, goal, Bounds(seconds=0.5 * limit)) is None
+
+
+def test_what_was_tried_is_left_out_and_nothing_else() -> None:
+    known, tried = tables(2), []
+    for _ in range(4):
+        found = solve(known, "latency", Bounds(), tried)
+        assert found is not None
+        assert found not in tried
+        tried.append(found)
+    assert [known.seconds(one) for one in tried] == sorted(map(known.seconds, tried))
+
+
+def test_the_front_goes_from_quiet_to_fast() -> None:
+    known = tables(3)
+    found = front(known, "latency", 8)
+    assert (FLOAT,) * 6 in found
+    assert min(map(known.seconds, found)) == pytest.approx(min(map(known.seconds, possible(known))), rel=2e-3)
+    assert len(found) > 3
+
+
+def test_measured_sums_correct_the_tables() -> None:
+    known, mixture = tables(4), ("int8",) * 6
+    corrected = known.with_measured(mixture, seconds=10.0, size=12.0, noise=math.inf)
+    assert abs(corrected.seconds(mixture) - 10.0) < abs(known.seconds(mixture) - 10.0) / 2
+    assert abs(corrected.size(mixture) - 12.0) < abs(known.size(mixture) - 12.0) / 2
+    assert corrected.noise_of(mixture) == known.noise_of(mixture)  # infinity says nothing about sums
+
+
+def test_turns_take_groups_as_a_whole() -> None:
+    assert alternating(tables(0)) == ("int8", FLOAT, FLOAT, "int8", FLOAT, "int8")
