@@ -41,7 +41,7 @@ class Nested(nn.Module):
         {"attention": "int8", "attention.out_proj": FLOAT, "first": "int8", "head": FLOAT},
         {"attention": "int8", "attention.out_proj": "int8 by error", "first": FLOAT, "head": "int4 weights"},
         {"table": "int4 weights", "attention": "int8", "attention.out_proj": "int8", "first": "int8", "head": "int8"},
-        {name: "int4 weights" for name in ("table", "attention", "attention.out_proj", "first", "head")},
+        dict.fromkeys(("table", "attention", "attention.out_proj", "first", "head"), "int4 weights"),
     ],
 )
 def test_every_layer_gets_what_the_mixture_says(mixture: dict[str, str]) -> None:

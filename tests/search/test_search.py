@@ -218,8 +218,41 @@ def test_cancelling_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
 
     with pytest.raises(pb.Cancelled, match="enough"):
         find(pb.Budget(min_metric=20), progress=cancel)
-    assert list(tmp_path.iterdir()) == []
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
     assert all(torch.equal(value, before[name]) for name, value in net().state_dict().items())
+
+
+def test_what_a_journal_holds_is_not_measured_again(tmp_path: Path, timed: list[str]) -> None:
+    path, scored = tmp_path / "results.sqlite", []
+
+    def accuracy(output: torch.Tensor, target: torch.Tensor) -> float:
+        scored.append(1)
+        return pb.metrics.accuracy(output, target)
+
+    def searched(**more: Any) -> pb.SearchResult:
+        return find(pb.Budget(max_drop=0.03), data=pairs(), metric=accuracy, results=path, **more)
+
+    def stop(step: pb.Progress) -> None:
+        if step.stage == "save" and step.message.startswith("mixture"):
+            raise pb.Cancelled("enough")
+
+    with pytest.raises(pb.Cancelled):
+        searched(progress=stop)
+    assert len(pb.load_results(path)) == 3
+    timed.clear()
+    first = searched()
+    assert set(timed) == {"float", "mixture 1"}
+    timed.clear()
+    scored.clear()
+    again = searched()
+    assert timed == []
+    assert len(scored) == len(pairs()) + 2  # of the model in float
+    assert again.evaluations == 1
+    assert again.best.settings == first.best.settings
+    assert (again.best.ms, again.best.metric) == (first.best.ms, first.best.metric)
+    assert {result.metric for result in pb.load_results(path)} == {"accuracy"}
+    find(pb.Budget(min_metric=20), results=path)  # another metric is another workload
+    assert "int8" in timed
 
 
 def test_of_two_targets_the_faster_is_found() -> None:

@@ -62,9 +62,7 @@ def test_the_fastest_within_a_bound_of_noise(seed: int, share: float) -> None:
     known = tables(seed)
     bound = share * known.noise_of(("int8",) * 6)
     found = solve(known, "latency", Bounds(noise=bound))
-    best = min(
-        (one for one in possible(known) if known.noise_of(one) <= bound), key=known.seconds
-    )
+    best = min((one for one in possible(known) if known.noise_of(one) <= bound), key=known.seconds)
     assert found is not None
     assert known.noise_of(found) <= bound * (1 + 1e-9)
     assert known.seconds(found) <= known.seconds(best) * 1.002  # a quieter one of nearly the same time may be taken

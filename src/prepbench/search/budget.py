@@ -85,4 +85,6 @@ def _check_number(budget: Budget, field: str, expected: str, holds: object) -> N
         return
     is_number = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
     if not is_number or not holds(value):  # type: ignore[operator]
-        raise SettingsError(f"Budget.{field} must be None or a number {expected}, got {described(value)}. Write {field}=...")
+        raise SettingsError(
+            f"Budget.{field} must be None or a number {expected}, got {described(value)}. Write {field}=..."
+        )

@@ -35,7 +35,7 @@ class DropCurve:
         Source: pool adjacent violators (Ayer et al., 1955).
         """
         blocks: list[list[float]] = []  # weight, sum of drops, and the noise of each
-        for noise, drop in sorted((pair for pair in measured if all(map(math.isfinite, pair)))):
+        for noise, drop in sorted(pair for pair in measured if all(map(math.isfinite, pair))):
             blocks.append([1.0, drop, noise])
             while len(blocks) > 1 and blocks[-2][1] / blocks[-2][0] > blocks[-1][1] / blocks[-1][0]:
                 weight, total, *points = blocks.pop()

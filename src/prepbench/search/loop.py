@@ -12,6 +12,7 @@ from prepbench.compile.simulation import Simulation
 from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.jobs import Cancelled, Progress, ProgressCallback
 from prepbench.measure.profile_result import Profile
+from prepbench.results.measurement import Result
 from prepbench.search.budget import Budget
 from prepbench.search.corrected import Corrected
 from prepbench.search.costs import Whole, conversion_rate, sizes_of, times_of
@@ -20,6 +21,7 @@ from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Choices, Mixture, compile_arguments
 from prepbench.search.noise import noise_by_layer, noise_of
 from prepbench.search.outcome import POINTS, Known
+from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring
 from prepbench.search.search_result import SearchCandidate
 from prepbench.search.states import TargetState, is_better, is_within
@@ -58,6 +60,7 @@ class Loop:
         budget: what must hold.
         scoring: of candidates on the data.
         timing: of candidates.
+        remembered: what was measured before.
         options: of compiles.
         progress: receives each step.
     """
@@ -69,11 +72,13 @@ class Loop:
         budget: Budget,
         scoring: Scoring,
         timing: Timing,
+        remembered: Remembered,
         options: CompileOptions,
         progress: ProgressCallback,
     ) -> None:
         self._subject, self._jobs, self._budget = subject, jobs, budget
-        self._scoring, self._timing, self._options, self._progress = scoring, timing, options, progress
+        self._scoring, self._timing, self._remembered = scoring, timing, remembered
+        self._options, self._progress = options, progress
         self._scale = scoring.scale
         self.states: list[TargetState] = []
         self.compiled = 0
@@ -81,17 +86,27 @@ class Loop:
 
     def begin(self) -> None:
         """Measure the model in float, with each choice everywhere, and with float and integers in turns."""
-        wholes = [self._wholes(at) for at in range(len(self._jobs))]
-        names = {
-            self._name(at, name): compiled for at, found in enumerate(wholes) for name, (_, compiled) in found.items()
+        wholes = [
+            {self._name(at, name): found for name, found in self._wholes(at).items()} for at in range(len(self._jobs))
+        ]
+        known = {
+            name: result
+            for at, found in enumerate(wholes)
+            for name, (mixture, _) in found.items()
+            if (result := self._found(at, mixture)) is not None
         }
-        measured = self._timing.measured(names)
+        first = next(iter(wholes[0]))
+        self._timing.begin(first, wholes[0][first][1], known[first].p50_ms if first in known else None)
+        measured = self._timing.measured(
+            {name: compiled for found in wholes for name, (_, compiled) in found.items() if name not in known}
+        )
+        measured |= {name: (result.p50_ms, result.size_bytes) for name, result in known.items()}
         for at, found in enumerate(wholes):
-            times = {name: measured[self._name(at, name)] for name in found}
             profiles = {name: self._subject.profiled(compiled) for name, (_, compiled) in found.items()}
-            self.states.append(self._state(at, found, times, profiles))
+            self.states.append(self._state(at, found, measured, profiles))
             for name, (mixture, compiled) in found.items():
-                self._take(at, mixture, self._name(at, name), compiled, *times[name], scored=name != IN_TURNS)
+                scored = name != self._name(at, IN_TURNS)
+                self._take(at, mixture, name, compiled, *measured[name], known.get(name), scored=scored)
 
     def improve(self, tries: int) -> bool:
         """Measure mixtures until the best is proven, or nothing comes nearer; False where the tries do not suffice."""
@@ -165,16 +180,17 @@ class Loop:
         self,
         at: int,
         found: Mapping[str, tuple[Mixture, CompiledModel]],
-        times: Mapping[str, tuple[float | None, int | None]],
+        measured: Mapping[str, tuple[float | None, int | None]],
         profiles: Mapping[str, Profile | None],
     ) -> TargetState:
         job, tables = self._jobs[at], _empty_tables(self._jobs[at])
-        seconds = {name: (ms or 0.0) / 1e3 for name, (ms, _) in times.items()}
-        wholes = {name: Whole(seconds[name], profiles[name]) for name in found if name != IN_TURNS}
-        rate = None
-        if IN_TURNS in found:
-            converted = tables.time_parts(found[IN_TURNS][0]).get(CONVERTED_BYTE, 0.0)
-            rate = conversion_rate(profiles[IN_TURNS], seconds[IN_TURNS], converted)
+        names = {name: self._name(at, name) for name in (*tables.choices, IN_TURNS)}
+        seconds = {name: (ms or 0.0) / 1e3 for name, (ms, _) in measured.items()}
+        wholes = {name: Whole(seconds[names[name]], profiles[names[name]]) for name in tables.choices}
+        rate, turns = None, names[IN_TURNS]
+        if turns in found:
+            converted = tables.time_parts(found[turns][0]).get(CONVERTED_BYTE, 0.0)
+            rate = conversion_rate(profiles[turns], seconds[turns], converted)
         work = {fqn: float(count) for fqn, count in job.simulation.multiplications.items()}
         weights = {
             (fqn, name): job.simulation.weight_bytes(fqn, None if name == FLOAT else job.choices[name])
@@ -185,7 +201,7 @@ class Loop:
         tables = replace(
             tables,
             times=times_of(tables.layers, wholes, tables.neighbours, work, rate),
-            sizes=sizes_of(weights, times[FLOAT][1] or sum(weights[fqn, FLOAT] for fqn in tables.layers)),
+            sizes=sizes_of(weights, measured[names[FLOAT]][1] or sum(weights[fqn, FLOAT] for fqn in tables.layers)),
             noise=noise_by_layer(job.simulation, job.choices, tables.refused, self._progress),
         )
         return TargetState(job.label, tables)
@@ -195,23 +211,28 @@ class Loop:
         at: int,
         mixture: Mixture,
         name: str,
-        compiled: CompiledModel,
+        compiled: CompiledModel | None,
         ms: float | None,
         size: int | None,
+        known: Result | None = None,
         *,
         scored: bool = True,
         predicted: SearchCandidate | None = None,
     ) -> None:
-        """Note what was measured of a mixture."""
+        """Note what was measured of a mixture, after scoring it where that is not known."""
         self._simulate(at, mixture)
-        before = predicted if predicted is not None else SearchCandidate(name, "", {})
-        metric, spread = None, None
-        if scored:
+        metric, spread = (None, None) if known is None else (known.score, known.spread)
+        if scored and metric is None:
             is_reference = all(each == FLOAT for each in mixture) and not self._scale.is_sqnr
-            metric, spread = (self._scale.base, None) if is_reference else self._scoring.score(name, compiled)
-        state = self.states[at]
+            if is_reference:
+                metric = self._scale.base
+            elif compiled is not None:
+                metric, spread = self._scoring.score(name, compiled)
+        state, arguments = self.states[at], self._arguments(at, mixture)
+        if compiled is not None and (known is None or known.score != metric):
+            self._remembered.note(self._jobs[at].deployment, arguments, compiled.report, ms, size, metric, spread)
         candidate = dataclasses.replace(
-            before,
+            predicted if predicted is not None else SearchCandidate(name, "", {}),
             name=name,
             target=state.label,
             layers=dict(zip(state.tables.layers, mixture, strict=True)),
@@ -221,7 +242,7 @@ class Loop:
             size_bytes=size,
             spread=spread,
             noise=state.noise_of(mixture),
-            settings=self._arguments(at, mixture),
+            settings=arguments,
         )
         self.states[at] = state.with_measured(mixture, candidate, self._scale)
 
@@ -229,6 +250,10 @@ class Loop:
         self._mixtures += 1
         name = self._name(at, f"mixture {self._mixtures}")
         predicted = self.states[at].predicted(mixture, name, self._scale)
+        known = self._found(at, mixture)
+        if known is not None and known.score is not None:
+            self._take(at, mixture, name, None, known.p50_ms, known.size_bytes, known, predicted=predicted)
+            return
         try:
             real, compiled = self._compile(at, mixture)
         except (Cancelled, SettingsError):
@@ -238,8 +263,13 @@ class Loop:
             return
         if real != mixture:
             self.states[at] = self.states[at].with_failed(mixture, "the target leaves some of its layers in float")
-        [(ms, size)] = self._timing.measured({name: compiled}).values()
-        self._take(at, real, name, compiled, ms, size, predicted=predicted)
+        if real not in self.states[at].measured:
+            [(ms, size)] = self._timing.measured({name: compiled}).values()
+            self._take(at, real, name, compiled, ms, size, predicted=predicted)
+
+    def _found(self, at: int, mixture: Mixture) -> Result | None:
+        """What the journal says about a mixture that the target takes as it is."""
+        return self._remembered.find(self._jobs[at].deployment, self._arguments(at, mixture))
 
     def _simulate(self, at: int, mixture: Mixture) -> None:
         state = self.states[at]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from prepbench.measure.latency import Latency, measure_latency
 from prepbench.measure.profile import profile
 from prepbench.measure.profile_result import Profile
 from prepbench.measure.rates import percentile, speedup
+from prepbench.search.machine_alone import alone
 
 _PROFILED = 20
 
@@ -80,7 +81,12 @@ class Timing:
     busy_cores: float = 0.0
     _batches: int = 0
     _first: tuple[str, CompiledModel, Artifact] | None = None
-    _base_ms: float = field(default=0.0)
+    _base_ms: float = 0.0
+
+    def begin(self, name: str, compiled: CompiledModel, ms: float | None = None) -> None:
+        """Say which candidate all others are timed beside, and what it takes, if that is known."""
+        artifact = save_candidate(compiled, [self.sample], self.folder / "first", self.progress)
+        self._first, self._base_ms = (name, compiled, artifact), ms or 0.0
 
     def measured(self, candidates: Mapping[str, CompiledModel]) -> dict[str, tuple[float | None, int | None]]:
         """Milliseconds of a call and bytes on disk by name, all timed in one run of interleaved rounds.
@@ -88,29 +94,31 @@ class Timing:
         Raises:
             LatencyError: a timing process failed.
         """
+        assert self._first is not None, "begin() comes first"
+        if not candidates:
+            return {}
+        first, compiled, artifact = self._first
         place = self.folder / str(self._batches)
         self._batches += 1
         place.mkdir()
-        artifacts = {}
-        for position, (name, compiled) in enumerate(candidates.items()):
-            self.progress(Progress("save", position, len(candidates), name))
-            artifacts[name] = save_candidate(compiled, [self.sample], place / f"model{position}", self.progress)
-        if self._first is None:
-            name = next(iter(candidates))
-            self._first = name, candidates[name], artifacts[name]
-        name, compiled, artifact = self._first
-        found = measure_latency(
-            {name: compiled, **candidates},
-            {name: artifact, **artifacts},
-            self.sample,
-            place,
-            rounds=self.rounds,
-            timeout=self.timeout,
-            progress=self.progress,
-        )
+        artifacts = {first: artifact}
+        for position, (name, one) in enumerate(candidates.items()):
+            if name != first:
+                self.progress(Progress("save", position, len(candidates), name))
+                artifacts[name] = save_candidate(one, [self.sample], place / f"model{position}", self.progress)
+        with alone(self.progress):
+            found = measure_latency(
+                {first: compiled, **candidates},
+                artifacts,
+                self.sample,
+                place,
+                rounds=self.rounds,
+                timeout=self.timeout,
+                progress=self.progress,
+            )
         self.busy_cores = max(self.busy_cores, *(each.busy_cores for each in found.values()))
-        self._base_ms = self._base_ms or (percentile(found[name].times_ms, 50) or 0.0)
-        return {each: (self._ms(found[name], found[each]), artifacts[each].size_bytes) for each in candidates}
+        self._base_ms = self._base_ms or (percentile(found[first].times_ms, 50) or 0.0)
+        return {name: (self._ms(found[first], found[name]), artifacts[name].size_bytes) for name in candidates}
 
     def _ms(self, first: Latency, other: Latency) -> float | None:
         """As a multiple of the first candidate's time in the same rounds, so that a machine that slows cancels out."""

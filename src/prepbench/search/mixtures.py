@@ -123,12 +123,12 @@ def _rules_code(name: str, rules: Mapping[str, LayerQuantizationSettings]) -> li
     for key, rule in rules.items():
         layers.setdefault(_call(rule), []).append(key)
     lines = [f"    {name}={{"]
-    for rule, keys in layers.items():
+    for text, keys in layers.items():
         if len(keys) == 1:
-            lines.append(f"        {keys[0]!r}: {rule},")
+            lines.append(f"        {keys[0]!r}: {text},")
         else:
             lines += ["        **dict.fromkeys(", "            [", *(f"                {key!r}," for key in keys)]
-            lines += ["            ],", f"            {rule},", "        ),"]
+            lines += ["            ],", f"            {text},", "        ),"]
     return [*lines, "    },"]
 
 

@@ -43,9 +43,7 @@ class Known:
         fitting = [each for each in candidates if is_within(each, budget, self.scale)]
         goal = budget.minimize
         best = min(fitting, key=lambda each: (each.value(goal), not each.measured), default=None)
-        measured = min(
-            (each for each in fitting if each.measured), key=lambda each: each.value(goal), default=None
-        )
+        measured = min((each for each in fitting if each.measured), key=lambda each: each.value(goal), default=None)
         if best is not None and measured is not None and not is_better(best.value(goal), measured.value(goal)):
             best = measured
         reached = best is not None
@@ -89,7 +87,9 @@ def _why(best: SearchCandidate, reached: bool, budget: Budget, scale: Scale) -> 
     if reached and best.measured:
         return f"{best.name!r} was measured within it, and nothing else is predicted to be better."
     if reached:
-        return f"{best.name!r} is predicted to be within it and was not measured; search with this budget to measure it."
+        return (
+            f"{best.name!r} is predicted to be within it and was not measured; search with this budget to measure it."
+        )
     over = _exceeded(best, budget, scale)
     how = "measured" if best.measured else "predicted"
     return f"out of reach. The nearest is {best.name!r} with {' and '.join(over)} ({how})."

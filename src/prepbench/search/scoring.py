@@ -100,7 +100,7 @@ class Scoring:
 
     def first(self) -> Batch:
         """The first batch, which is what is timed."""
-        return next(self._batches())
+        return next(self.batches())
 
     def begin(self) -> None:
         """Score the reference, twice where the metric gives two numbers for the same batch.
@@ -135,14 +135,15 @@ class Scoring:
     def _scored(self, candidates: dict[str, Candidate], name: str) -> tuple[float, tuple[float, float] | None]:
         scores = Scores(candidates, self.metric)
         with eval_mode(candidates.values()):
-            for batch in self._batches():
+            for batch in self.batches():
                 self.progress(Progress("score", batch.sample.index, max(self.samples, batch.sample.index + 1), name))
                 scores.add(batch)
         self.evaluations += 1
         self.samples = scores.samples
         return scores.values()[name], scores.spreads()[name]
 
-    def _batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch]:
+        """The data, read once more."""
         return read_batches([self.reference], self.data, with_targets=takes_targets(self.metric))
 
 

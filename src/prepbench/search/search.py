@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
-from prepbench.checks import check_count, check_function, check_progress, check_seconds, check_switch, check_table, check_type
+from prepbench.checks import (
+    check_count,
+    check_function,
+    check_path,
+    check_progress,
+    check_seconds,
+    check_switch,
+    check_table,
+    check_type,
+)
 from prepbench.compile import KeptStages
 from prepbench.compile.samples import read_samples
 from prepbench.compile.simulation import Simulation
@@ -26,6 +36,7 @@ from prepbench.search.loop import Loop, TargetJob
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Choices
 from prepbench.search.outcome import ended
+from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring, is_higher_better, read_often
 from prepbench.search.search_result import SearchResult
 from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment, QuantizationSettings
@@ -51,6 +62,7 @@ def search(
     forward_fn: Callable[..., Any] | None = None,
     compile_options: CompileOptions | None = None,
     reuse: KeptStages | None = None,
+    results: str | os.PathLike[str] | None = None,
     timeout: float | None = 600.0,
     progress: ProgressCallback = report_nothing,
 ) -> SearchResult:
@@ -79,6 +91,8 @@ def search(
         forward_fn: called as ``forward_fn(model, args, kwargs)`` in place of the model.
         compile_options: algorithms. ``keep_ruined_layers_in_float`` has no say: the search decides.
         reuse: what earlier compiles found.
+        results: path of a journal, to which each candidate is written as soon as it is measured, and from which those
+            of the same model, settings, target, machine and data are taken; see :func:`prepbench.load_results`.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
 
@@ -89,6 +103,8 @@ def search(
         CaptureError: the model cannot be captured as one graph.
         TargetError: a target cannot lower the model.
         LatencyError: a timing process failed.
+        StorageError: temporary files or the journal cannot be written.
+        ArtifactError: ``results`` is a file of another program.
 
     Example:
         >>> result = pb.search(model, samples, budget=pb.Budget(max_drop=0.01), data=pairs, metric=pb.metrics.accuracy)
@@ -106,6 +122,7 @@ def search(
     check_function("forward_fn", forward_fn, "forward_fn(model, args, kwargs)", optional=True)
     check_type("compile_options", compile_options, CompileOptions, "Write pb.CompileOptions().", optional=True)
     check_type("reuse", reuse, KeptStages, "Write reuse=pb.KeptStages().", optional=True)
+    check_path("results", results, optional=True)
     check_seconds("timeout", timeout, optional=True)
     check_progress(progress)
     if metric is not None and data is None:
@@ -118,7 +135,7 @@ def search(
     tracing, calibration = read_samples(called, tracing_inputs, calibration_inputs, None)
     check_runs(called, calibration)
     kept = KeptStages() if reuse is None else reuse
-    others = {"dynamic_axes": dynamic_axes, "forward_fn": forward_fn}
+    others: dict[str, Any] = {"dynamic_axes": dynamic_axes, "forward_fn": forward_fn}
     if tracing_inputs is not None:
         others["tracing_inputs"] = tracing
     scoring = _scoring(called, calibration, data, metric, higher_is_better, progress)
@@ -129,7 +146,10 @@ def search(
     jobs = [_job(model, calibration, each, options, choices, kept, others, progress) for each in deployments]
     with temporary_folder("search") as folder:
         timing = Timing(timed, folder, rounds, timeout, progress)
-        loop = Loop(Subject(model, calibration, others, kept, timed), jobs, budget, scoring, timing, options, progress)
+        subject = Subject(model, calibration, others, kept, timed)
+        how = (repr(dynamic_axes), [(each.args, each.kwargs) for each in (*tracing, *calibration)])
+        remembered = Remembered.at(results, model, scoring.scale, scoring.batches, *how)
+        loop = Loop(subject, jobs, budget, scoring, timing, remembered, options, progress)
         loop.begin()
         proven = loop.improve(tries)
         loop.simulate_front()

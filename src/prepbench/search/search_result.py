@@ -135,8 +135,10 @@ class SearchResult:
         found: list[SearchCandidate] = []
         for each in ordered:
             loss = each.value("drop")
-            if math.isfinite(each.value(goal)) and math.isfinite(loss) and (
-                not found or loss < found[-1].value("drop")
+            if (
+                math.isfinite(each.value(goal))
+                and math.isfinite(loss)
+                and (not found or loss < found[-1].value("drop"))
             ):
                 found.append(each)
         return tuple(reversed(found))

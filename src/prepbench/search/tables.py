@@ -76,7 +76,7 @@ class Tables:
 
     def parts(self, mixture: Mixture) -> Parts:
         """What a mixture consists of, without conversions."""
-        return {REST: 1.0, **{(layer, name): 1.0 for layer, name in zip(self.layers, mixture, strict=True)}}
+        return {REST: 1.0, **dict.fromkeys(zip(self.layers, mixture, strict=True), 1.0)}
 
     def time_parts(self, mixture: Mixture) -> Parts:
         """What a mixture consists of, with conversions."""
@@ -154,9 +154,7 @@ def solve(tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture] 
     return best
 
 
-def _solve(
-    tables: Tables, goal: str, bounds: Bounds, seconds: float, without: Sequence[Mixture]
-) -> Mixture | None:
+def _solve(tables: Tables, goal: str, bounds: Bounds, seconds: float, without: Sequence[Mixture]) -> Mixture | None:
     times, sizes, noise = (_matrix(tables, each) for each in (tables.times, tables.sizes, tables.noise))
     limits = [Limit(_excluded(tables, mixture), len(tables.layers) - 1.0) for mixture in without]
     if goal != "drop" and bounds.noise < math.inf:

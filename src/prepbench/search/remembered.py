@@ -1,0 +1,137 @@
+"""What a journal holds of a search: measured candidates, which are not measured again."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from prepbench._torch_compat import pytree
+from prepbench.compile.report import CompileReport
+from prepbench.document.codec import plain
+from prepbench.measure.batches import Batch
+from prepbench.results.aside import journal_at
+from prepbench.results.fingerprint import fingerprint
+from prepbench.results.journal import Journal
+from prepbench.results.machine import this_machine
+from prepbench.results.measurement import Result
+from prepbench.search.scoring import Scale
+from prepbench.settings import DeploymentSettings
+from prepbench.targets import target_for
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """The results of one model on one machine and workload, in a journal or nowhere.
+
+    Attributes:
+        journal: where they are; None for nowhere.
+        model: its fingerprint.
+        workload: what is timed and scored, in words and digests.
+        how: what else decides how the model is compiled, such as dynamic axes and calibration samples.
+        scale: of the metric.
+    """
+
+    journal: Journal | None
+    model: str
+    workload: str
+    how: str
+    scale: Scale
+
+    @classmethod
+    def at(
+        cls, path: Any, model: nn.Module, scale: Scale, batches: Callable[[], Iterable[Batch]], *how: Any
+    ) -> Remembered:
+        """Those of a model at a path; nowhere where that is None.
+
+        Args:
+            path: of the journal.
+            model: the model.
+            scale: of the metric.
+            batches: what is scored, the first of which is timed.
+            how: what else decides, as samples, texts and numbers.
+        """
+        if path is None:
+            return cls(None, "", "", "", scale)
+        journal = journal_at(path)
+        first = next(iter(batches()))
+        data = digest((each.sample.args, each.sample.kwargs, each.target) for each in batches())
+        timed = digest([(first.sample.args, first.sample.kwargs)])
+        workload = f"{scale.name} on data {data}, calls with a batch of {first.size}, {timed}"
+        workload += f", {torch.get_num_threads()} threads"
+        return cls(journal, fingerprint(model), workload, digest(how), scale)
+
+    def find(self, deployment: DeploymentSettings, arguments: Mapping[str, Any]) -> Result | None:
+        """What was measured of a mixture, the newest."""
+        if self.journal is None:
+            return None
+        found = [each for each in self.journal.results(self._result(deployment, arguments).key) if each.p50_ms]
+        return found[-1] if found else None
+
+    def note(
+        self,
+        deployment: DeploymentSettings,
+        arguments: Mapping[str, Any],
+        report: CompileReport,
+        ms: float | None,
+        size: int | None,
+        metric: float | None,
+        spread: tuple[float, float] | None,
+    ) -> None:
+        """Write down what was measured of a mixture."""
+        if self.journal is None:
+            return
+        measured = self._result(
+            deployment,
+            arguments,
+            score=metric,
+            spread=spread,
+            change=None if metric is None or self.scale.is_sqnr else metric - self.scale.base,
+            p50_ms=ms,
+            size_bytes=size,
+            report=report.layers,
+            stages=dict(report.seconds),
+        )
+        self.journal.record(measured, uuid.uuid4().hex)
+
+    def _result(self, deployment: DeploymentSettings, arguments: Mapping[str, Any], **measured: Any) -> Result:
+        settings = {name: _as_json(value) for name, value in arguments.items() if name != "deployment_settings"}
+        return Result(
+            target=target_for(deployment).name,
+            target_options=plain(deployment.to_dict()),
+            plan={**settings, "compiled with": self.how},
+            model=self.model,
+            machine=this_machine(),
+            workload=self.workload,
+            made=time.time(),
+            metric=self.scale.name,
+            unit="dB" if self.scale.is_sqnr else "",
+            higher_is_better=self.scale.higher_is_better,
+            **measured,
+        )
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _as_json(one) for key, one in value.items()}
+    return plain(value.to_dict())
+
+
+def digest(values: Iterable[Any]) -> str:
+    """The same for the same tensors and plain values, also in another process."""
+    found = hashlib.sha256()
+    for value in values:
+        for leaf in pytree.tree_leaves(value):
+            if isinstance(leaf, torch.Tensor):
+                found.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
+                data = leaf.detach().cpu().contiguous().reshape(-1)
+                found.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
+            else:
+                found.update(repr(leaf).encode(errors="surrogatepass"))
+    return found.hexdigest()[:16]
