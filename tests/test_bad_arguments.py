@@ -20,6 +20,7 @@ import prepbench as pb
 from prepbench.bench.history import new_run
 from prepbench.document.model import Failure
 from prepbench.errors import PrepbenchError, SettingsError
+from prepbench.search.search_result import SearchCandidate
 
 REMEDY = re.compile(
     r"\b(Give|Write|write|Or |It has|The model has|Choose|Call|Check|Create|must be|Infer|Convert|Move|Capture|"
@@ -74,6 +75,14 @@ def bench(model: torch.nn.Module) -> pb.Bench:
     return made
 
 
+def search_result() -> pb.SearchResult:
+    """A result that can be asked for another budget."""
+    best, words = SearchCandidate("float", "", {}), {"why": "", "metric": "SQNR", "unit": "dB"}
+    facts: dict[str, Any] = {"reached": True, "proven": True, "higher_is_better": True, "evaluations": 1, "compiled": 1}
+    budget = pb.Budget(min_metric=20)
+    return pb.SearchResult(budget, (best,), best, base=1.0, **words, **facts, _solve=lambda other: search_result())
+
+
 @cache
 def objects() -> dict[str, Any]:
     """One object of each public class, made once."""
@@ -88,6 +97,7 @@ def objects() -> dict[str, Any]:
         "GraphCollection": pb.recursive_trace(model),
         "Job": pb.Job(lambda progress: 1),
         "Profile": pb.profile(model, SAMPLES[:1], rounds=1),
+        "SearchResult": search_result(),
         "Results": pb.Results(()),
         "LayerQuantizationSettings": pb.LayerQuantizationSettings(),
         "QuantizationSettings": pb.QuantizationSettings(),
@@ -110,13 +120,13 @@ GOOD: dict[str, Any] = {
      "pinned": lambda: True, "leaf": lambda: False, "states": lambda: objects()["Bench"].steps[0], "position": int,
     "patterns": lambda: ["linear"], "field": lambda: "weights_num_bits", "rules": dict, "value": lambda: 8,
     "leaves": lambda: {"ids": SAMPLES[0]}, "sizes": lambda: (1, 2), "output": lambda: torch.ones(2, 3),
-    "prompts": lambda: torch.ones(1, 3).long(),
+    "prompts": lambda: torch.ones(1, 3).long(), "budget": lambda: pb.Budget(min_metric=20),
 }  # fmt: skip
 """What to give for arguments without a default, by name."""
 
 LEFT_OUT = {
     # data that we make, and that nobody makes by hand
-    "Captured", "Comparison", "CompiledModel", "PreparationReport", "Profile", "Progress", "Results",
+    "Captured", "Comparison", "CompiledModel", "PreparationReport", "Profile", "Progress", "Results", "SearchResult",
     "Sample",
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",

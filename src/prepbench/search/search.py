@@ -52,7 +52,7 @@ def search(
     budget: Budget,
     targets: Sequence[DeploymentSettings] | None = None,
     candidates: Mapping[str, QuantizationSettings] | None = None,
-    data: Any = None,
+    data: Iterable[Any] | None = None,
     metric: Metric | None = None,
     higher_is_better: bool | None = None,
     tries: int = 8,
