@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import CaptureError, InputError, SettingsError, TargetError, UnknownNameError
+from prepbench.targets.base import Runtime
+from prepbench.targets.executorch.layers import NO_LAYERS, read_layers
+from prepbench.targets.executorch.profiling import aligned
 from prepbench.targets.kernel_times import (
     BETWEEN,
     CONVERSIONS,
@@ -79,7 +83,15 @@ def check(profile: pb.Profile) -> set[str]:
     return {row.name for row in profile.rows if row.is_layer}
 
 
-@pytest.mark.parametrize("deployment", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment(), pb.EagerDeployment()])
+DEPLOYMENTS = [
+    pb.OnnxRuntimeDeployment(),
+    pb.OpenVinoDeployment(),
+    pb.EagerDeployment(),
+    pb.ExecuTorchDeployment(),
+]
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
 def test_time_lies_on_layers_also_of_a_loaded_model(deployment: Any, tmp_path: Any) -> None:
     compiled = quantized(deployment)
     compiled.save(tmp_path / "saved")
@@ -163,11 +175,36 @@ def test_samples_of_several_sizes_count_alike(deployment: Any) -> None:
 
 
 def test_a_target_without_a_profiler_is_named() -> None:
-    compiled = pb.compile_model(
-        nn.Linear(3, 2), tracing_inputs=[torch.ones(2, 3)], deployment_settings=pb.ExecuTorchDeployment()
+    class Unprofiled(Runtime):
+        def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+            return leaves
+
+        def save(self, folder: Any) -> None:
+            pass
+
+    with pytest.raises(TargetError, match=r"It has no profiler here.*OnnxRuntimeDeployment\(\)"):
+        Unprofiled().kernel_times([], 1)
+
+
+def test_operators_without_kernels_and_kernels_without_operators_are_left_out() -> None:
+    operators = (
+        ("quantize_per_tensor", ""),
+        ("convolution", "stem"),
+        ("relu", ""),
+        ("convolution", "wide"),
+        ("add", "block"),
+        ("relu", "block"),
+        ("linear", "head"),
     )
-    with pytest.raises(TargetError, match=r"ExecuTorch: It has no profiler here.*OnnxRuntimeDeployment\(\)"):
-        pb.profile(compiled, torch.ones(2, 3))
+    kernels = ["Convert (NC) #1", "Transpose (ND, X8) #1", "Convolution (NHWC, QC8) IGEMM #1"]
+    kernels += ["Fully Connected (NC, QS8, QC8W) GEMM #1", "Add (ND) #1", "Clamp (NC) #1", "Transpose (ND, X8) #2"]
+    kernels += ["Fully Connected (NC, QS8, QC8W) GEMM #2", "Convert (NC) #2"]
+    assert aligned(kernels, operators) == [None, None, "stem", "wide", "block", "block", None, "head", None]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "[[[1,2]],[]]", "[" * 20_000, '[[],[[3,[["add"]]]]]'])
+def test_damaged_layers_of_instructions_are_none(text: str) -> None:
+    assert read_layers(text) == NO_LAYERS
 
 
 def test_an_overlay_and_a_missing_layer() -> None:

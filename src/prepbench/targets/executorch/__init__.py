@@ -15,12 +15,15 @@ from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
 from prepbench.storage import KeptFolder
 from prepbench.targets.base import NO_LEAVES, Lowering, Runtime, Target
+from prepbench.targets.executorch.layers import NO_LAYERS, InstructionLayers, read_layers
 from prepbench.targets.executorch.lower import in_order, to_pte, without_kernel
+from prepbench.targets.executorch.profiling import kernel_times
 from prepbench.targets.executorch.quiet import quiet
 from prepbench.targets.executorch.trial import check_loads
+from prepbench.targets.kernel_times import KernelTimes
 from prepbench.targets.state import check_stateless
 
-FILE = "model.pte"
+FILE, LAYERS = "model.pte", "layers.json"
 
 
 class ExecuTorch(Runtime):
@@ -29,11 +32,13 @@ class ExecuTorch(Runtime):
     Args:
         file: the ``.pte`` file, which stays where it is as long as the runtime lives.
         keep: a temporary folder that lives as long.
+        layers: of the program's instructions, for profiles.
     """
 
-    def __init__(self, file: Path, keep: KeptFolder | None = None) -> None:
+    def __init__(self, file: Path, keep: KeptFolder | None = None, layers: InstructionLayers = NO_LAYERS) -> None:
         self._file = file
         self._keep = keep
+        self._layers = layers
         with quiet() as heard:
             from executorch.runtime import Runtime as Library
 
@@ -60,6 +65,14 @@ class ExecuTorch(Runtime):
 
     def save(self, folder: Path) -> None:
         shutil.copy(self._file, folder / FILE)
+        (folder / LAYERS).write_text(self._layers.text())
+
+    def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
+        inputs = [list(map(in_order, leaves)) for leaves in calls]
+        for each in inputs:
+            self._check_sizes(each)
+        with self._lock, quiet():
+            return kernel_times(self._file, inputs, rounds, self._layers)
 
     def _check_sizes(self, inputs: Sequence[Any]) -> None:
         """Raise ``InputError`` for sizes beyond those that memory is planned for; ExecuTorch would give a number."""
@@ -119,8 +132,9 @@ class ExecuTorchTarget(Target):
         keep = KeptFolder("executorch")
         file = keep.path / FILE
         with quiet():
-            file.write_bytes(to_pte(lowering.program, settings.max_size_factor))
-        runtime = ExecuTorch(file, keep)
+            written, layers = to_pte(lowering.program, settings.max_size_factor)
+            file.write_bytes(written)
+        runtime = ExecuTorch(file, keep, layers)
         assert lowering.program.example_inputs is not None
         with quiet() as heard:  # a kernel that refuses its arguments says why on standard error only
             try:
@@ -138,4 +152,5 @@ class ExecuTorchTarget(Target):
         leaves: Mapping[str, str] = NO_LEAVES,
     ) -> Runtime:
         check_loads(folder / FILE)
-        return ExecuTorch(folder / FILE)
+        layers = folder / LAYERS
+        return ExecuTorch(folder / FILE, layers=read_layers(layers.read_text()) if layers.is_file() else NO_LAYERS)

@@ -13,6 +13,7 @@ from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.errors import TargetError, sentence
 from prepbench.targets.decompose import attention, decompose
 from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
+from prepbench.targets.executorch.layers import InstructionLayers, instruction_layers, layers_by_handle
 from prepbench.targets.executorch.partitioner import partitioner
 from prepbench.targets.executorch.weights import fit_to_xnnpack
 from prepbench.targets.grouped import grouped_products
@@ -28,8 +29,11 @@ _BYTES = 256 * 2**20
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 
 
-def to_pte(program: Program, max_size_factor: int | None) -> bytes:
+def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, InstructionLayers]:
     """Delegate what XNNPACK has kernels for, plan memory for the largest sizes, and serialize.
+
+    Returns:
+        the file, and of which layers its instructions are.
 
     Raises:
         TargetError: an operator has neither a kernel of XNNPACK nor a portable one.
@@ -44,7 +48,9 @@ def to_pte(program: Program, max_size_factor: int | None) -> bytes:
     sizes = LargestSizes(rewritten, max_size_factor or _affordable(edge.exported_program().graph, rewritten))
     # a pass for each method; ExecuTorch's own reads ranges that lowering has narrowed to what the example needs
     try:
-        return bytes(edge.to_executorch(ExecutorchBackendConfig(sym_shape_eval_pass={"forward": sizes})).buffer)
+        places = layers_by_handle(edge)
+        lowered = edge.to_executorch(ExecutorchBackendConfig(sym_shape_eval_pass={"forward": sizes}))
+        return bytes(lowered.buffer), instruction_layers(edge, lowered, places)
     except (RuntimeError, AssertionError) as error:  # its passes have no errors of their own
         raise TargetError(
             f"ExecuTorch cannot plan memory for the graph: {sentence(error)} Choose another target for this model."
