@@ -27,10 +27,10 @@ def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
     """Say what each layer of a model takes in one call.
 
     Compiled models are measured by the profiler of their runtime: ONNX Runtime's profile, OpenVINO's counters,
-    ExecuTorch's events, and PyTorch operator by operator. Its kernels are assigned to the layers that they compute; a kernel that computes
-    several, which the runtime has fused, counts for the first of them. What belongs to no layer has a name:
-    conversions between integers and floats, reordering of memory, time between kernels. Models that are not compiled
-    are measured module by module, each without those inside of it.
+    ExecuTorch's events, and PyTorch operator by operator. Its kernels are assigned to the layers that they compute; a
+    kernel that computes several, which the runtime has fused, counts for the first of them. What belongs to no layer
+    has a name: conversions between integers and floats, reordering of memory, time between kernels. Models that are not
+    compiled are measured module by module, each without those inside of it.
 
     The profiler itself takes time, so totals are a little longer than those of :func:`prepbench.compare`. It runs in
     this process: other work on the machine, such as other cells, is measured as well.

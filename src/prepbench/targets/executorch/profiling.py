@@ -47,9 +47,7 @@ _WITHOUT = ("quantize", "getitem", "batch_norm")
 """Operators that never have a kernel of their own."""
 
 
-def kernel_times(
-    file: Path, calls: Sequence[Sequence[Any]], rounds: int, layers: InstructionLayers
-) -> KernelTimes:
+def kernel_times(file: Path, calls: Sequence[Sequence[Any]], rounds: int, layers: InstructionLayers) -> KernelTimes:
     """Run a program and say what each of its kernels takes.
 
     Args:
