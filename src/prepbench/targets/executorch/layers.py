@@ -72,7 +72,7 @@ def instruction_layers(edge: Any, lowered: Any, places: Mapping[int, str | None]
     numbers = sorted(lowered.delegate_map.get(_METHOD, {}))
     handles: Mapping[int, Any] = lowered.debug_handle_map.get(_METHOD, {})
     operators = {
-        number: places.get(handle if isinstance(handle, int) else next(iter(handle), None))
+        number: places.get(handle if isinstance(handle, int) else next(iter(handle), -1))
         for number, handle in handles.items()
         if number not in numbers
     }
