@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounter
 from torch._functorch import apis
 
+import prepbench as pb
 from prepbench._torch_compat import modes
+from prepbench._torch_compat.draws import Draws
 from prepbench.errors import TorchVersionError
+from prepbench.running.written_parameters import writes_watched
 
 
 def test_function_transforms_are_noticed() -> None:
@@ -61,3 +66,60 @@ def test_a_torch_with_another_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.amp.autocast_mode, "_exit_autocast")
     with pytest.raises(TorchVersionError, match=r"recording autocast.*_exit_autocast"):
         modes.autocast_functions()
+
+
+class Branches(nn.Module):
+    """Both sides of a condition have parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: self.first(x), lambda x: self.second(x) * 2, (x,))
+
+
+class Passing(modes.OperatorMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Passing, Draws, lambda: writes_watched(Branches())])
+def test_a_condition_runs_under_a_mode_and_after_it(mode) -> None:
+    torch._dynamo.reset()
+    model, x = Branches().eval(), torch.ones(2, 4)
+    with torch.no_grad():
+        with mode():
+            first = model(x)
+        torch.testing.assert_close(model(x), first)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_model_whose_condition_chooses_between_layers_compiles(dtype) -> None:
+    model = Branches().eval().to(dtype)
+    samples = [torch.ones(2, 4, dtype=dtype), -torch.ones(3, 4, dtype=dtype)]
+    compiled = pb.compile_model(model, tracing_inputs=samples)
+    for sample in (*samples, torch.ones(5, 4, dtype=dtype)):
+        torch.testing.assert_close(compiled(sample), model(sample), rtol=1e-3, atol=1e-3)
+
+
+def test_functions_that_somebody_compiled_stay_compiled() -> None:
+    counter = CompileCounter()
+
+    @torch.compile(backend=counter)
+    def function(x):
+        return x.sin() + 1
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return function(self.layer(x))
+
+    model = Model().eval()
+    with writes_watched(model):
+        model(torch.ones(2, 3))
+    model(torch.ones(2, 3))
+    assert counter.frame_count > 0

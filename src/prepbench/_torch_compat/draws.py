@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat.modes import TorchDispatchMode
+from prepbench._torch_compat.modes import OperatorMode
 
 
-class Draws(TorchDispatchMode):
+class Draws(OperatorMode):
     """Inside the block: whether this thread draws from torch's generators.
 
     Attributes:
@@ -21,6 +21,7 @@ class Draws(TorchDispatchMode):
         self.seen: bool = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        tags = getattr(func, "tags", None)
+        if tags is None or torch.Tag.nondeterministic_seeded in tags:  # what torch.cond runs is not seen here
             self.seen = True
         return func(*args, **(kwargs or {}))

@@ -11,9 +11,24 @@ import torch
 from prepbench._torch_compat.checks import needed_for
 
 with needed_for("seeing operators and function transforms"):
-    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+    from torch.utils._python_dispatch import TorchDispatchMode as _TorchDispatchMode
 
     _innermost_transform = torch._C._functorch.peek_interpreter_stack
+
+
+class OperatorMode(_TorchDispatchMode):
+    """A mode whose ``__torch_dispatch__`` sees every operator, also ``torch.cond`` and its like, which have no schema.
+
+    For other modes dynamo skips what it would compile, and goes on to skip it once they are left. So functions that
+    somebody has compiled would run without their graph from then on, and ``torch.cond`` would raise.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Tells dynamo not to skip anything."""
+        return True
 
 
 def in_functorch() -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from prepbench._torch_compat import pytree
-from prepbench._torch_compat.modes import TorchDispatchMode
+from prepbench._torch_compat.modes import OperatorMode
 from prepbench._torch_compat.operators import schema_of
 from prepbench.patching import undoing
 
@@ -65,7 +65,7 @@ def _can_be_watched(parameter: torch.nn.Parameter) -> bool:
     return plain and type(parameter) is torch.nn.Parameter
 
 
-class _Writes(TorchDispatchMode):
+class _Writes(OperatorMode):
     """Keeps the values of parameters from before the first operation that writes to their memory."""
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
@@ -77,7 +77,8 @@ class _Writes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if schema_of(func).is_mutable:
+        schema = schema_of(func)
+        if schema is None or schema.is_mutable:  # what functions do that an operator runs is not seen here
             for leaf in pytree.tree_leaves((args, kwargs)):
                 if type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout is torch.strided:
                     self._note(_memory(leaf))

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch.overrides import TorchFunctionMode
 
-from prepbench._torch_compat.modes import TorchDispatchMode, in_functorch
+from prepbench._torch_compat.modes import OperatorMode, in_functorch
 
 
 class Run(Protocol):
@@ -34,13 +34,11 @@ class TorchFunctions(TorchFunctionMode):
         return self._run.operation(func, tuple(args), kwargs or {})
 
 
-class Operators(TorchDispatchMode):
+class Operators(OperatorMode):
     """Reports the operators below function transforms, where batched tensors have become plain ones.
 
     Also sees ``torch.cond`` and its like, which compile their branches and then call one higher-order operator.
     """
-
-    supports_higher_order_operators = True
 
     def __init__(self, run: Run) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
