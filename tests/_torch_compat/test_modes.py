@@ -46,7 +46,7 @@ def test_autocast_is_entered_and_left() -> None:
 def test_operators_are_seen() -> None:
     seen = []
 
-    class Seen(modes.TorchDispatchMode):
+    class Seen(modes.OperatorMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
