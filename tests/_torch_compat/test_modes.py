@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -123,3 +126,11 @@ def test_functions_that_somebody_compiled_stay_compiled() -> None:
         model(torch.ones(2, 3))
     model(torch.ones(2, 3))
     assert counter.frame_count > 0
+
+
+def test_a_condition_runs_after_its_first_call_was_traced() -> None:
+    """In a process of its own, because dynamo is loaded only once."""
+    text = "import torch, prepbench as pb; from tests._torch_compat.test_modes import Branches; model = Branches()\n"
+    text += "pb.recursive_trace(model.eval(), inputs=[torch.ones(2, 4)]); print(model(torch.ones(2, 4)).shape)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "torch.Size([2, 4])", done.stderr

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -19,16 +22,76 @@ with needed_for("seeing operators and function transforms"):
 class OperatorMode(_TorchDispatchMode):
     """A mode whose ``__torch_dispatch__`` sees every operator, also ``torch.cond`` and its like, which have no schema.
 
-    For other modes dynamo skips what it would compile, and goes on to skip it once they are left. So functions that
-    somebody has compiled would run without their graph from then on, and ``torch.cond`` would raise.
+    Under a mode dynamo compiles nothing and would never look at those functions again. So what somebody has compiled
+    would run without its graph from then on, and ``torch.cond`` would raise. Here it skips them for this once.
     """
 
     supports_higher_order_operators = True
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tells dynamo not to skip anything."""
-        return True
+    def __enter__(self) -> Any:
+        _skipping.enter()
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _skipping.leave()
+
+
+class _Skipping:
+    """What dynamo skips in threads that are in an :class:`OperatorMode`, it skips this time only."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: Counter[int] = Counter()
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def enter(self) -> None:
+        with self._lock:
+            self._threads[threading.get_ident()] += 1
+            if not self._replaced:
+                with needed_for("seeing operators of torch.cond"):
+                    operators: Any = importlib.import_module("torch._higher_order_ops.utils")
+                    self._replace(operators, "_hop_compile_and_call", self._loading_dynamo)
+                self._watch_dynamo()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._threads[threading.get_ident()] -= 1
+            self._threads = +self._threads
+            while self._replaced and not self._threads:
+                setattr(*self._replaced.pop())
+
+    def _watch_dynamo(self) -> None:
+        frames = sys.modules.get("torch._dynamo.convert_frame")
+        if frames is not None and len(self._replaced) == 1:
+            with needed_for("seeing operators of compiled functions"):
+                self._replace(frames.CatchErrorsWrapper, "_handle_skip", self._skipping_once)
+
+    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        self._replaced.append((owner, name, original))
+        setattr(owner, name, make(original))
+
+    def _loading_dynamo(self, original: Any) -> Any:
+        def compile_and_call(*args: Any, **kwargs: Any) -> Any:
+            importlib.import_module("torch._dynamo.convert_frame")  # it would load it, too
+            with self._lock:
+                if self._threads:
+                    self._watch_dynamo()
+            return original(*args, **kwargs)
+
+        return compile_and_call
+
+    def _skipping_once(self, original: Any) -> Any:
+        def handle_skip(wrapper: Any, result: Any, frame: Any) -> Any:
+            if threading.get_ident() in self._threads:
+                result.apply_to_code = False
+            return original(wrapper, result, frame)
+
+        return handle_skip
+
+
+_skipping = _Skipping()
 
 
 def in_functorch() -> bool:
