@@ -109,14 +109,14 @@ class Scoring:
             InputError: the data can be read only once, or does not fit the model.
             MetricError: the metric gave no finite number.
         """
-        if self.is_sqnr:
-            return
-        first = self.first()
-        twice = []
+        first = self.first()  # most mistakes show there, before anything slow happens
+        twice: list[float] = []
         for _ in range(2):
             scores = Scores({REFERENCE: self.reference}, self.metric)
             with eval_mode([self.reference]):
                 scores.add(first)
+            if self.is_sqnr:
+                return
             twice.append(scores.values()[REFERENCE])
         self.base = self._scored({REFERENCE: self.reference}, REFERENCE)[0]
         if twice[0] != twice[1]:

@@ -130,6 +130,8 @@ def search(
             "metric needs data: pairs (input, target) that it is computed on. Give data=[...], or leave metric out for "
             "the SQNR against float."
         )
+    if calibration_inputs is None:
+        raise SettingsError("calibration_inputs must be a list of samples, got None. Give calibration_inputs=[...].")
     choices = _checked_candidates(candidates)
     called: Any = model if forward_fn is None else with_forward_fn(model, forward_fn)
     tracing, calibration = read_samples(called, tracing_inputs, calibration_inputs, None)
