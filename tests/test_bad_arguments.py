@@ -99,6 +99,7 @@ def objects() -> dict[str, Any]:
         "Profile": pb.profile(model, SAMPLES[:1], rounds=1),
         "SearchResult": search_result(),
         "Results": pb.Results(()),
+        "SweepResult": pb.SweepResult(()),
         "LayerQuantizationSettings": pb.LayerQuantizationSettings(),
         "QuantizationSettings": pb.QuantizationSettings(),
         "OnnxRuntimeDeployment": pb.OnnxRuntimeDeployment(),
@@ -121,13 +122,15 @@ GOOD: dict[str, Any] = {
     "patterns": lambda: ["linear"], "field": lambda: "weights_num_bits", "rules": dict, "value": lambda: 8,
     "leaves": lambda: {"ids": SAMPLES[0]}, "sizes": lambda: (1, 2), "output": lambda: torch.ones(2, 3),
     "prompts": lambda: torch.ones(1, 3).long(), "budget": lambda: pb.Budget(min_metric=20),
+    "sweep.axes": lambda: {"model": {"net": Model()}}, "rounds": lambda: 0,
+    "SweepResult.find.model": lambda: "net", "SweepResult.find.settings": lambda: "int8",
 }  # fmt: skip
 """What to give for arguments without a default, by name."""
 
 LEFT_OUT = {
     # data that we make, and that nobody makes by hand
     "Captured", "Comparison", "CompiledModel", "PreparationReport", "Profile", "Progress", "Results", "SearchResult",
-    "Sample",
+    "Sample", "SweepResult",
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
     # what prepbench calls itself
@@ -148,8 +151,11 @@ class Argument:
     def call_with(self, value: Any) -> Any:
         """Call the function with this value; the other arguments are good ones."""
         return self.function()(
-            **{name: GOOD[name]() for name in self.needed if name != self.name}, **{self.name: value}
+            **{name: self._good(name) for name in self.needed if name != self.name}, **{self.name: value}
         )
+
+    def _good(self, name: str) -> Any:
+        return GOOD[f"{self.call}.{name}" if f"{self.call}.{name}" in GOOD else name]()
 
     def takes(self, value: Any) -> bool:
         """Whether the annotation allows the value, or says nothing about it."""
@@ -209,8 +215,10 @@ def _arguments(call: str, function: Any, get: Callable[[], Callable[..., Any]]) 
         p for p in inspect.signature(function).parameters.values() if p.name != "self" and p.kind not in kinds
     ]
     needed = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
-    if call in ("Bench", "compile_model"):
+    if call in ("Bench", "compile_model", "sweep"):
         needed = (*needed, "calibration_inputs")
+    if call == "sweep":
+        needed = (*needed, "rounds")
     for parameter in parameters:
         if parameter.name in LEFT_OUT:
             continue

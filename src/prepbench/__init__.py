@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from prepbench.search.budget import Budget as Budget
     from prepbench.search.search import search as search
     from prepbench.search.search_result import SearchResult as SearchResult
+    from prepbench.search.sweep import sweep as sweep
+    from prepbench.search.sweep_result import SweepResult as SweepResult
     from prepbench.settings import CompileOptions as CompileOptions
     from prepbench.settings import DeploymentSettings as DeploymentSettings
     from prepbench.settings import EagerDeployment as EagerDeployment
@@ -94,6 +96,7 @@ _HOME = {
     "RobustTracer": "prepbench.capture.modules.tracer",
     "Sample": "prepbench.inputs",
     "SearchResult": "prepbench.search.search_result",
+    "SweepResult": "prepbench.search.sweep_result",
     "TensorRtDeployment": "prepbench.settings",
     "capture": "prepbench.capture.aten.capture",
     "check_traceability": "prepbench.compile",
@@ -111,6 +114,7 @@ _HOME = {
     "recursive_trace": "prepbench.capture.modules.collection",
     "search": "prepbench.search.search",
     "show_progress": "prepbench.progress_bar",
+    "sweep": "prepbench.search.sweep",
     "validate_model": "prepbench.prepare",
 }
 

@@ -374,6 +374,11 @@ def runtime_and_calls(compiled: CompiledModel) -> tuple[Runtime, CallSpec]:
     return compiled._runtime, compiled._call_spec
 
 
+def program_of(compiled: CompiledModel) -> torch.export.ExportedProgram | None:
+    """The program as the target got it; None for a model that was loaded, or of which nothing is compiled."""
+    return None if compiled._origin is None else compiled._origin.lowering.program
+
+
 def write_parts(runtime: Runtime, leaves: ModelLeaves | None, folder: Path) -> None:
     """Write a runtime, and the leaves that are programs of their own."""
     runtime.save(folder)

@@ -1,0 +1,334 @@
+"""``sweep``: many models on many targets with many settings; what is in the journal already is not measured again."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from prepbench.checks import check_count, check_function, check_path, check_progress, check_seconds, check_switch
+from prepbench.compile import KeptStages, compile_model
+from prepbench.compile.compiled import CompiledModel, program_of
+from prepbench.errors import PrepbenchError
+from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
+from prepbench.measure.batches import read_batches
+from prepbench.measure.scores import takes_targets
+from prepbench.progress_bar import shows_progress
+from prepbench.results.aside import journal_at
+from prepbench.results.fingerprint import fingerprint
+from prepbench.results.journal import Journal
+from prepbench.results.machine import this_machine
+from prepbench.results.measurement import Result
+from prepbench.results.program_form import data_digest, function_digest, program_form
+from prepbench.running.callable_module import as_module
+from prepbench.search.executors import check_executor, run_tasks
+from prepbench.search.machine_alone import computing
+from prepbench.search.sweep_axes import Axes, Setting, per_model
+from prepbench.search.sweep_measure import (
+    REFERENCE,
+    How,
+    can_travel,
+    measure_task,
+    measured_group,
+    payload_of,
+    save_data,
+)
+from prepbench.search.sweep_result import SweepResult
+from prepbench.search.tasks import name_of
+from prepbench.settings import DeploymentSettings, EagerDeployment
+from prepbench.storage import temporary_folder
+from prepbench.targets import target_for
+
+
+@shows_progress("sweep")
+def sweep(
+    axes: Mapping[str, Any],
+    calibration_inputs: Any = None,
+    data: Any = None,
+    *,
+    metric: Callable[[Any, Any], Any] | None = None,
+    higher_is_better: bool | None = None,
+    rounds: int = 20,
+    timeout: float | None = 600.0,
+    results: str | Path | None = None,
+    executor: Any = None,
+    progress: ProgressCallback = report_nothing,
+) -> SweepResult:
+    """Compile and measure many models, on many targets, with many settings.
+
+    The candidates of one model on one target are timed side by side, with the model in PyTorch among them, as
+    :func:`prepbench.compare` does; that one is a row of its own, with the target ``"eager"``. A combination that fails
+    is a row with its error. Nothing is measured twice: what the journal has for this model, data, settings, target and
+    machine is taken from there, also after a crash, in another notebook, and when axes grow.
+
+    Models are captured and compiled in this process. With an executor they are scored and timed by its workers, which
+    get programs and data as files.
+
+    Args:
+        axes: ``"model"``: a dict of models by name, or a list; ``"target"``: a list of deployment settings, or a dict
+            by name (``OnnxRuntimeDeployment()`` when omitted); ``"settings"``: a dict of what ``compile_model`` takes
+            as ``quantization_settings``, None for float, or a dict of its ``quantization_settings``,
+            ``layer_quantization_settings`` and ``compile_options`` (float alone when omitted).
+        calibration_inputs: samples that models are captured and calibrated with, for all models or by their names.
+        data: batches to score and time on, as ``pb.compare`` takes them, for all models or by their names; the
+            calibration inputs when omitted.
+        metric: ``metric(output, target)``; None for an SQNR in dB against the model in PyTorch.
+        higher_is_better: False for a loss; None: what is known of the metric, and else True.
+        rounds: interleaved rounds of timing; 0 leaves latency out.
+        timeout: seconds to wait for each answer of a timing process; None waits for ever.
+        results: path of a journal, which gets each result as soon as it is there.
+        executor: None for this process, a ``concurrent.futures.Executor``, or a ``dask.distributed.Client``. A metric
+            of your own is computed here.
+        progress: receives each step; it may raise :class:`prepbench.Cancelled`. What was measured is in the journal.
+
+    Raises:
+        SettingsError: an axis is unknown, empty or holds something else; an argument is of another type.
+        InputError: a model has no samples or data.
+        ExecutorError: the executor cannot run tasks.
+        StorageError: the journal cannot be written.
+
+    Example:
+        >>> axes = {"model": {"net": net}, "settings": {"float": None, "int8": pb.QuantizationSettings()}}
+        >>> pb.sweep(axes, samples, results="results.sqlite").table()
+    """
+    found = Axes.of(axes)
+    check_function("metric", metric, "metric(output, target)", optional=True)
+    if higher_is_better is not None:
+        check_switch("higher_is_better", higher_is_better)
+    check_count("rounds", rounds)
+    check_seconds("timeout", timeout, optional=True)
+    check_path("results", results, optional=True)
+    check_executor(executor)
+    check_progress(progress)
+    calibrations = per_model("calibration_inputs", calibration_inputs, found.models, optional=False)
+    batches = per_model("data", data, found.models, optional=metric is None)
+    for name, model in found.models.items():  # before anything slow
+        if batches[name] is not None:
+            next(read_batches([model], batches[name], with_targets=takes_targets(metric)))
+    how = How(metric, higher_is_better, rounds, timeout)
+    journal = None if results is None else journal_at(results)
+    made = _Sweep(found, how, journal, executor, progress)
+    for name in found.models:
+        made.model(name, calibrations[name], calibrations[name] if batches[name] is None else batches[name])
+    return SweepResult(made.rows, None if journal is None else journal.path, made.measured)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One combination: what its result has before anything is measured, or the result that is known already."""
+
+    settings: str
+    setting: Setting | None
+    blank: Result
+
+
+@dataclass
+class _Sweep:
+    """A sweep that is under way."""
+
+    axes: Axes
+    how: How
+    journal: Journal | None
+    executor: Any
+    progress: ProgressCallback
+    rows: list[Result] = field(default_factory=list)
+    measured: int = 0
+
+    def model(self, name: str, calibration: Iterable[Any], data: Iterable[Any]) -> None:
+        """Measure what is not known of a model; its rows come in the order of the axes."""
+        model, kept = self.axes.models[name], KeptStages()
+        began = time.monotonic()
+        try:
+            reference: Any = self._reference(model, calibration, kept)
+            form = _form_of(reference)
+        except PrepbenchError as error:
+            if isinstance(error, Cancelled):
+                raise
+            reference, form = error, ""
+        plan = {
+            "program": form,
+            "calibration": data_digest(calibration),
+            "data": data_digest(data) if data is not calibration else "",
+            "metric": function_digest(self.how.metric),
+            "timed": self.how.rounds > 0,
+        }
+        facts: dict[str, Any] = {
+            "model": fingerprint(as_module(model)),
+            "model_name": name,
+            "workload": "one call of the first batch" if self.how.rounds else "",
+        }
+        base = self._cell(REFERENCE, None, EagerDeployment(), plan, facts, time.monotonic() - began)
+        known = self._known(base)
+        place = len(self.rows)
+        for number, (target_name, target) in enumerate(self.axes.targets.items()):
+            self._step(name, number, target_name)
+            cells = [self._cell(key, one, target, plan, facts) for key, one in self.axes.settings.items()]
+            if isinstance(reference, Exception):
+                self.rows += [self._failed(cell, str(reference)) for cell in cells]
+                continue
+            first = self._group(name, model, reference, base, cells, calibration, data, kept)
+            known = known or first
+        if not isinstance(reference, Exception):
+            if known is None:  # all else was known, and it alone was lost
+                fields_of = self._measure(name, model, {REFERENCE: reference}, data)
+                known = self._keep(replace(base.blank, **_fields(fields_of[REFERENCE])))
+            self.rows.insert(place, known)
+
+    def _group(
+        self,
+        name: str,
+        model: Any,
+        reference: CompiledModel,
+        base: _Cell,
+        cells: list[_Cell],
+        calibration: Iterable[Any],
+        data: Iterable[Any],
+        kept: KeptStages,
+    ) -> Result | None:
+        """The rows of a model on a target; what was measured of the reference beside them, where it is not known."""
+        finished = {cell.settings: row for cell in cells if (row := self._known(cell)) is not None}
+        candidates: dict[str, Any] = {}
+        seconds: dict[str, dict[str, Any]] = {}
+        for cell in cells:
+            if cell.settings in finished:
+                continue
+            assert cell.setting is not None
+            began = time.monotonic()
+            try:
+                with computing(self.progress):
+                    compiled = self._compiled(model, cell, calibration, kept)
+            except (Cancelled, KeyboardInterrupt):
+                raise
+            except Exception as error:
+                finished[cell.settings] = self._failed(cell, str(error), time.monotonic() - began)
+                continue
+            candidates[cell.settings] = compiled
+            report = compiled.report
+            seconds[cell.settings] = {
+                "seconds": time.monotonic() - began,
+                "report": report.layers,
+                "stages": dict(report.seconds),
+                "reused": report.reused,
+            }
+        first = None
+        if candidates:
+            unique = REFERENCE if REFERENCE not in candidates else f"{REFERENCE} in PyTorch"
+            found = self._measure(name, model, {unique: reference, **candidates}, data)
+            if "error" not in found[unique] and self._known(base) is None:
+                first = self._keep(replace(base.blank, **_fields(found[unique])))
+            for cell in cells:
+                if cell.settings in candidates:
+                    values = {**seconds[cell.settings], **_fields(found[cell.settings])}
+                    finished[cell.settings] = self._keep(replace(cell.blank, made=time.time(), **values))
+        self.rows += [finished[cell.settings] for cell in cells]
+        return first
+
+    def _reference(self, model: Any, calibration: Iterable[Any], kept: KeptStages) -> CompiledModel:
+        with computing(self.progress):
+            return compile_model(  # type: ignore[no-any-return]
+                model,
+                tracing_inputs=calibration,
+                deployment_settings=EagerDeployment(),
+                reuse=kept,
+                progress=self.progress,
+            )
+
+    def _compiled(self, model: Any, cell: _Cell, calibration: Iterable[Any], kept: KeptStages) -> CompiledModel:
+        assert cell.setting is not None
+        return compile_model(  # type: ignore[no-any-return]
+            model,
+            tracing_inputs=calibration,
+            calibration_inputs=None if cell.setting.quantization is None else calibration,
+            deployment_settings=cell.blank.deployment,
+            reuse=kept,
+            progress=self.progress,
+            **cell.setting.keywords(),
+        )
+
+    def _measure(
+        self, name: str, model: Any, candidates: Mapping[str, CompiledModel], data: Iterable[Any]
+    ) -> dict[str, dict[str, Any]]:
+        if self.executor is None or not can_travel(self.how):
+            return measured_group(candidates, data, self.how, self.progress)
+        with temporary_folder("sweep") as folder:
+            places = {f"candidate {number}": folder / str(number) for number in range(len(candidates))}
+            for place, compiled in zip(places.values(), candidates.values(), strict=True):
+                compiled.save(place)
+            save_data(data, model, self.how, folder / "data")
+            [found] = run_tasks(
+                self.executor,
+                name_of(measure_task),
+                [payload_of(list(candidates), self.how)],
+                {**places, "data": folder / "data"},
+                self.progress,
+                names=[f"measuring {name}"],
+                is_timing=self.how.rounds > 0,
+                stage="measure",
+            )
+            return dict(found)
+
+    def _cell(
+        self,
+        settings: str,
+        setting: Setting | None,
+        target: DeploymentSettings,
+        plan: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        seconds: float = 0.0,
+    ) -> _Cell:
+        own = {"reference": True} if setting is None else setting.to_json()
+        blank = Result(
+            plan={**plan, **own},
+            target=target_for(target).name,
+            target_options=target.to_dict(),
+            settings_name=settings,
+            made=time.time(),
+            seconds=seconds,
+            machine=this_machine(),
+            **facts,
+        )
+        return _Cell(settings, setting, blank)
+
+    def _known(self, cell: _Cell) -> Result | None:
+        """What the journal has of this cell; on an executor, of any machine that its workers run on."""
+        if self.journal is None or not cell.blank.plan["program"]:
+            return None
+        found = self.journal.results(cell.blank.key) if self.executor is None else self._elsewhere(cell.blank)
+        worked = [row for row in found if not row.error]
+        if not worked:
+            return None
+        return replace(worked[-1], model_name=cell.blank.model_name, settings_name=cell.settings)
+
+    def _elsewhere(self, blank: Result) -> list[Result]:
+        assert self.journal is not None
+        return [row for row in self.journal.results() if replace(row, machine=blank.machine).key == blank.key]
+
+    def _failed(self, cell: _Cell, error: str, seconds: float = 0.0) -> Result:
+        return self._keep(replace(cell.blank, error=error, seconds=seconds))
+
+    def _keep(self, row: Result) -> Result:
+        self.measured += 1
+        if self.journal is not None:
+            self.journal.record(row, uuid.uuid4().hex[:16])
+        return row
+
+    def _step(self, model: str, number: int, target: str) -> None:
+        done = list(self.axes.models).index(model) * len(self.axes.targets) + number
+        self.progress(Progress("sweep", done, len(self.axes.models) * len(self.axes.targets), f"{model} on {target}"))
+
+
+def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Measured values as fields of a result; pairs are lists where they came as JSON."""
+    known = {one.name for one in fields(Result)}
+    values = {key: value for key, value in found.items() if key in known}
+    if values.get("spread") is not None:
+        values["spread"] = tuple(values["spread"])
+    return values
+
+
+def _form_of(compiled: CompiledModel) -> str:
+    program = program_of(compiled)
+    return "" if program is None else program_form(program)

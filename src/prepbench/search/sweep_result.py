@@ -1,0 +1,59 @@
+"""The result of a sweep: one row for each model, target and settings, also where it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from prepbench.checks import check_text
+from prepbench.errors import UnknownNameError
+from prepbench.results.measurement import Result
+from prepbench.results.results import Results
+
+
+class SweepResult(Results):
+    """What :func:`prepbench.sweep` returns: results in the order of the axes, the models in PyTorch among them.
+
+    Args:
+        rows: the results.
+        path: of the journal that they are in; None where none was given.
+        measured: how many of them were measured now; the others were in the journal.
+
+    Attributes:
+        measured: see above.
+    """
+
+    def __init__(self, rows: Sequence[Result], path: Path | None = None, measured: int = 0) -> None:
+        super().__init__(rows, path)
+        self.measured = measured
+
+    @property
+    def failed(self) -> Results:
+        """The results that have an error in place of numbers."""
+        return Results([row for row in self.rows if row.error], self.path)
+
+    def find(self, model: str, target: str, settings: str) -> Result:
+        """One result by the names that the sweep gave.
+
+        Args:
+            model: as in the axes.
+            target: e.g. ``"onnxruntime"``; ``"eager"`` for the model in PyTorch.
+            settings: as in the axes; ``"float32"`` for the model in PyTorch.
+
+        Raises:
+            UnknownNameError: there is none.
+
+        Example:
+            >>> swept.find("resnet", "onnxruntime", "int8").speedup
+            2.4
+        """
+        for name, value in (("model", model), ("target", target), ("settings", settings)):
+            check_text(name, value, "int8")
+        for row in self.rows:
+            if (row.model_name, row.settings_name) == (model, settings) and row.target == target:
+                return row
+        known = sorted({f"{row.model_name}, {row.target}, {row.settings_name}" for row in self.rows})
+        raise UnknownNameError(
+            f"model, target, settings: no result is of {model!r}, {target!r} and {settings!r}. Choose one of "
+            f"{'; '.join(known[:12])}."
+        )
