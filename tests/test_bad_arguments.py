@@ -127,6 +127,11 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 """What to give for arguments without a default, by name."""
 
+ALSO = {
+    "sweep": ("calibration_inputs", "rounds"),
+    **dict.fromkeys(("Bench", "compile_model"), ("calibration_inputs",)),
+}  # with defaults
+
 LEFT_OUT = {
     # data that we make, and that nobody makes by hand
     "Captured", "Comparison", "CompiledModel", "PreparationReport", "Profile", "Progress", "Results", "SearchResult",
@@ -150,12 +155,8 @@ class Argument:
 
     def call_with(self, value: Any) -> Any:
         """Call the function with this value; the other arguments are good ones."""
-        return self.function()(
-            **{name: self._good(name) for name in self.needed if name != self.name}, **{self.name: value}
-        )
-
-    def _good(self, name: str) -> Any:
-        return GOOD[f"{self.call}.{name}" if f"{self.call}.{name}" in GOOD else name]()
+        good = {name: GOOD.get(f"{self.call}.{name}", GOOD.get(name)) for name in self.needed if name != self.name}
+        return self.function()(**{name: make() for name, make in good.items()}, **{self.name: value})
 
     def takes(self, value: Any) -> bool:
         """Whether the annotation allows the value, or says nothing about it."""
@@ -214,11 +215,7 @@ def _arguments(call: str, function: Any, get: Callable[[], Callable[..., Any]]) 
     parameters = [
         p for p in inspect.signature(function).parameters.values() if p.name != "self" and p.kind not in kinds
     ]
-    needed = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
-    if call in ("Bench", "compile_model", "sweep"):
-        needed = (*needed, "calibration_inputs")
-    if call == "sweep":
-        needed = (*needed, "rounds")
+    needed = (*(p.name for p in parameters if p.default is p.empty), *ALSO.get(call, ()))
     for parameter in parameters:
         if parameter.name in LEFT_OUT:
             continue
