@@ -9,12 +9,16 @@ import pytest
 import torch
 from torch import nn
 
+import prepbench as pb
 from prepbench.inputs import Sample
-from prepbench.quantize import Placement, calibrate, gptq, input_moments, insert_observers, parts
+from prepbench.jobs import Cancelled, Job
+from prepbench.quantize import Placement, adaround, calibrate, gptq, input_moments, insert_observers, parts
+from prepbench.quantize.layer_nodes import layer_nodes
 from prepbench.quantize.observed_graph import all_observers
+from prepbench.quantize.patches import Patches
 from prepbench.quantize.rounding import quantized_rows
 from prepbench.quantize.rows import InputMoments, PackedRows, QuantizedRows
-from prepbench.quantize.weights import WeightScheme
+from prepbench.quantize.weights import WeightScheme, weight_qparams
 from prepbench.settings import QuantizationSettings, explain_settings
 
 FOUR_BITS = WeightScheme(4, block_size=16, least_error=True)
@@ -58,6 +62,105 @@ def test_what_looks_at_inputs_loses_less_than_the_nearest_integers_on_other_inpu
     assert low <= int(found.integers.min()) <= int(found.integers.max()) <= high
 
 
+ADAPTIVE = [WeightScheme(4, symmetric, block_size=block, least_error=True, algorithm="adaround")
+            for symmetric, block in itertools.product((True, False), (0, 16))]  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ADAPTIVE, ids=str)
+def test_learned_rounding_loses_less_than_error_compensation_on_other_inputs(scheme: WeightScheme) -> None:
+    weight, unseen, known = noise(32, 64), inputs(256, seed=5), moments(inputs(1024))
+    found = quantized_rows(weight, 0, scheme, known)
+    compensated = quantized_rows(weight, 0, replace(scheme, algorithm="gptq"), known)
+    assert lost(weight, found, unseen) < 0.85 * lost(weight, compensated, unseen)
+    assert torch.equal(found.integers, quantized_rows(weight, 0, scheme, known).integers)
+    low, high = scheme.limits
+    assert low <= int(found.integers.min()) <= int(found.integers.max()) <= high
+
+
+def test_learning_alone_loses_less_than_the_nearest_integers() -> None:
+    weight, x = noise(32, 64), inputs(1024)
+    products = (x.t() @ x)[None]
+    scheme = WeightScheme(4)
+    scale, zero_point = weight_qparams(weight, 0, scheme)
+    learned = adaround._Layer(weight, scheme, products, zero_point).learned(scale)
+    assert bool(((learned - weight / scale[:, None]).abs() < 1.001).all())  # up or down, and no farther
+    found = QuantizedRows(learned.to(torch.int8), scale, zero_point)
+    assert lost(weight, found, x) < 0.9 * lost(weight, quantized_rows(weight, 0, scheme), x)
+
+
+CONVOLUTIONS = [
+    nn.Conv2d(6, 8, 3, stride=2, padding=1),
+    nn.Conv2d(6, 12, (3, 2), groups=6, dilation=(2, 1), padding=(2, 0)),
+    nn.Conv2d(6, 8, 4, groups=2, padding="same", dilation=2),
+    nn.Conv1d(6, 8, 3, padding=1, groups=2),
+    nn.Conv2d(6, 8, 1),
+]
+
+
+@pytest.mark.parametrize("layer", CONVOLUTIONS, ids=str)
+def test_patches_of_convolutions_are_what_their_weights_multiply(layer: nn.Module) -> None:
+    x = noise(3, 6, *[11] * (layer.weight.ndim - 2))
+    program = torch.export.export(layer, (x,))
+    (node,) = layer_nodes(program.module().graph, {"": None})
+    patches = Patches.of(node)
+    assert patches is not None
+    known, output = patches.moments(x), layer(x) - layer.bias.reshape(-1, *[1] * (layer.weight.ndim - 2))
+    rows = layer.weight.detach().flatten(1).unflatten(0, (layer.groups, -1))
+    squares = ((rows @ known.products) * rows).sum(2).flatten()
+    torch.testing.assert_close(squares, output.square().sum([0, *range(2, output.ndim)]).detach())
+    assert known.count == output[:, 0].numel()
+
+
+def test_convolutions_whose_patches_are_large_and_others_are_rounded_to_nearest() -> None:
+    for layer, x in (
+        (nn.Conv2d(300, 4, 3), noise(1, 300, 5, 5)),
+        (nn.ConvTranspose2d(3, 4, 3), noise(1, 3, 5, 5)),
+        (nn.Conv3d(2, 4, 3), noise(1, 2, 5, 5, 5)),
+    ):
+        (node,) = layer_nodes(torch.export.export(layer, (x,)).module().graph, {"": None})
+        assert Patches.of(node) is None
+
+
+class Mixed(nn.Module):
+    """Plain and depthwise convolutions and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.depthwise = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3, groups=16)
+        self.point, self.head = nn.Conv2d(16, 32, 1), nn.Linear(32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.point(torch.relu(self.depthwise(torch.relu(self.plain(x)))))
+        return self.head(torch.relu(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_a_network_of_convolutions_loses_less_with_learned_rounding(weights_only: bool) -> None:
+    torch.manual_seed(0)
+    smooth = [nn.functional.avg_pool2d(noise(16, 3, 14, 14, seed=seed), 3, 1) for seed in range(3)]
+    model, unseen, powers = Mixed().eval().requires_grad_(False), smooth[0], []
+    for algorithm in ("nearest", "adaround"):
+        compiled = pb.compile_model(
+            model,
+            calibration_inputs=smooth[1:],
+            deployment_settings=pb.EagerDeployment(),
+            quantization_settings=QuantizationSettings(
+                weights_num_bits=4, weights_algorithm=algorithm, prefer_weights_only_quantization=weights_only
+            ),
+            compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
+        )
+        expected, found = model(unseen), compiled(unseen)
+        powers.append(float((found - expected).square().sum() / expected.square().sum()))
+    assert powers[1] < 0.7 * powers[0]
+
+
+def test_learning_can_be_cancelled() -> None:
+    job = Job(lambda progress: quantized_rows(noise(512, 512), 0, ADAPTIVE[0], moments(inputs(1024, 512))))
+    job.cancel()
+    with pytest.raises(Cancelled):
+        job.result()
+
+
 @pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme.algorithm == "gptq"], ids=str)
 def test_scales_fit_the_integers_that_were_found_with_others(scheme: WeightScheme) -> None:
     weight, unseen = noise(32, 64), inputs(256, seed=5)
@@ -94,7 +197,7 @@ def test_few_positions_do_not_make_it_worse_than_the_nearest_integers(count: int
     assert lost(weight, found, unseen) < 1.05 * lost(weight, nearest, unseen)
 
 
-@pytest.mark.parametrize("algorithm", ["gptq", "awq", "hqq"])
+@pytest.mark.parametrize("algorithm", ["gptq", "awq", "hqq", "adaround"])
 def test_inputs_and_weights_of_zeros_stay_finite(algorithm: str) -> None:
     scheme = WeightScheme(4, block_size=16, least_error=True, algorithm=algorithm)
     weight = noise(8, 64)
@@ -118,7 +221,7 @@ def test_half_quadratic_leaves_small_errors_where_most_weights_are(symmetric: bo
     assert errors[0] < 0.99 * errors[1]
 
 
-@pytest.mark.parametrize("algorithm", ["nearest", "awq", "gptq", "hqq"])
+@pytest.mark.parametrize("algorithm", ["nearest", "awq", "gptq", "hqq", "adaround"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_weight_in_parts_gets_the_integers_that_it_gets_as_a_whole(
     algorithm: str, axis: int, monkeypatch: pytest.MonkeyPatch
@@ -129,9 +232,10 @@ def test_a_weight_in_parts_gets_the_integers_that_it_gets_as_a_whole(
     whole = quantized_rows(weight.bfloat16(), axis, scheme, known)
     monkeypatch.setattr(parts, "_SIZE", 7 * 64)
     monkeypatch.setattr(gptq, "_VALUES", 7 * 64)
+    monkeypatch.setattr(adaround, "_VALUES", 7 * 64)
     cut = quantized_rows(weight.bfloat16(), axis, scheme, known)
     assert torch.equal(cut.integers, whole.integers)
-    torch.testing.assert_close(cut.scale, whole.scale, rtol=1e-4 if algorithm == "gptq" else 0, atol=0)
+    torch.testing.assert_close(cut.scale, whole.scale, rtol=1e-4 if algorithm in ("gptq", "adaround") else 0, atol=0)
     assert torch.equal(cut.zero_point, whole.zero_point)
 
 

@@ -72,8 +72,8 @@ _SETTINGS = (
         "algorithm",
         "Algorithm",
         "how weights become integers: nearest rounds each; gptq makes up for errors with later inputs; awq takes "
-        "scales by what the inputs are; hqq takes the range that suits most weights; auto takes what was best in our "
-        "benchmark",
+        "scales by what the inputs are; hqq takes the range that suits most weights; adaround learns which go up and "
+        "which down, and takes the longest; auto takes what was best of the others in our benchmark",
         "choice",
         WEIGHT_ALGORITHMS,
     ),

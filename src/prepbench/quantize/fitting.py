@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import torch
 
+from prepbench.quantize.patches import Patches
 from prepbench.quantize.plan import Plan
-from prepbench.quantize.rounding import NEEDS_MOMENTS
+from prepbench.quantize.rounding import FOR_PATCHES, NEEDS_MOMENTS
 from prepbench.quantize.weights import WeightScheme
 from prepbench.settings.quantization import BLOCK_SIZES
 
@@ -27,7 +28,10 @@ def fitting_schemes(plan: Plan, fqn: str) -> tuple[list[WeightScheme], str]:
     weights = [node.meta["val"] for node in layer.weights]
     wanted = [WeightScheme.of(candidate, spare_bit=plan.spare_bit) for candidate in plan.settings[fqn].candidates()]
     if layer.is_convolution or layer.is_recurrent or weights[0].ndim != 2:
-        wanted = [replace(one, algorithm=_without_moments(one.algorithm)) for one in wanted]
+        kept = FOR_PATCHES if Patches.of(layer) is not None else frozenset[str]()
+        wanted = [
+            one if one.algorithm in kept else replace(one, algorithm=_without_moments(one.algorithm)) for one in wanted
+        ]
     fitting = [scheme for scheme in wanted if _fit(scheme, weights, layer.axis)]
     if fitting:
         return list(dict.fromkeys(fitting)), ""

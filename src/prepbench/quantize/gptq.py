@@ -34,7 +34,7 @@ def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, mom
     inputs = weight.shape[1 - axis % 2]
     size = scheme.block_size or inputs
     order = moments.power.argsort(descending=True, stable=True)
-    products = _damped(moments.products)
+    products = damped(moments.products)
     factor = _inverse_factor(products[order][:, order])
     if factor is None:
         return start
@@ -47,7 +47,7 @@ def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, mom
     ):
         numbers = _compensated(part.float(), known, zeros, scheme.limits, factor, order, groups)
         steps = numbers - zeros.repeat_interleave(size, 1)
-        fitted = _fitted(part.float(), steps, known, products)
+        fitted = fitted_scales(part.float(), steps, known, products)
         # what no sample showed is not made up for: it stays the nearest
         silent = (moments.power == 0).nonzero().flatten()
         nearest = part.float()[:, silent] / fitted[:, silent // size] + zeros[:, silent // size]
@@ -57,7 +57,7 @@ def error_compensated(weight: torch.Tensor, axis: int, scheme: WeightScheme, mom
     return QuantizedRows(joined.integers.reshape(start.integers.shape), joined.scale, start.zero_point)
 
 
-def _fitted(rows: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+def fitted_scales(rows: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
     """The scales of least squared error at the outputs.
 
     Args:
@@ -68,7 +68,7 @@ def _fitted(rows: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, produc
     """
     if len(rows) > _FITTED:
         parts = zip(rows.split(_FITTED), steps.split(_FITTED), scale.split(_FITTED), strict=True)
-        return torch.cat([_fitted(few, numbers, known, products) for few, numbers, known in parts])
+        return torch.cat([fitted_scales(few, numbers, known, products) for few, numbers, known in parts])
     count, size = scale.shape[1], rows.shape[1] // scale.shape[1]
     wanted = (steps * (rows @ products)).unflatten(1, (count, size)).sum(2)
     between = torch.zeros(*scale.shape, count)  # the upper half
@@ -113,11 +113,17 @@ def _compensated(
     return found.t()
 
 
-def _damped(products: torch.Tensor) -> torch.Tensor:
-    damped = products.clone()
+def damped(products: torch.Tensor, share: float = 1.0) -> torch.Tensor:
+    """The products with a little more on the diagonal, so that inputs that hardly differ can be told apart.
+
+    Args:
+        products: of shape (in, in).
+        share: how much of the usual damping; less, where many positions were seen.
+    """
+    changed = products.clone()
     # an input that was always zero says nothing about its weights, which are then rounded to nearest
-    damped.diagonal().add_(max(_DAMPING * float(products.diag().mean()), EPSILON))
-    return damped
+    changed.diagonal().add_(max(share * _DAMPING * float(products.diag().mean()), EPSILON))
+    return changed
 
 
 def _inverse_factor(damped: torch.Tensor) -> torch.Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.in_step import can_run_in_step, run_in_step
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.observed_graph import observer_of
+from prepbench.quantize.patches import Patches
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.rounding import NEEDS_MOMENTS
 from prepbench.quantize.rows import InputMoments
@@ -22,6 +24,9 @@ from prepbench.quantize.weights import WeightScheme
 # bytes of results, or of products of inputs, that are kept at a time
 _MEMORY = 2**29
 _STAGE = "round weights"
+
+Source = tuple[str, Patches | None]
+"""The name of a node that gives a layer's input, and how a convolution cuts it."""
 
 
 def products_bytes(weights: Iterable[torch.Tensor]) -> int:
@@ -58,13 +63,14 @@ def round_by_inputs(
     if left:
         report()
     if left and can_run_in_step(graph):
-        found: dict[str, InputMoments] = {}
-        seen: set[str] = set()
+        found: dict[Source, InputMoments] = {}
+        seen: set[Source] = set()
         sources = {source for weight in left for source in weight.sources}
-        for name, values in run_in_step(graph, samples, sources, _MEMORY):
-            seen.add(name)
-            for value in values:
-                _add(found, name, value)
+        for name, values in run_in_step(graph, samples, {name for name, _ in sources}, _MEMORY):
+            here = [source for source in sources if source[0] == name]
+            seen |= set(here)
+            for source, value in itertools.product(here, values):
+                _add(found, source, value)
             for weight in [weight for weight in left if weight.sources.keys() <= seen]:
                 weight.round(found)
                 left.remove(weight)
@@ -89,15 +95,19 @@ class _Weight:
     def __init__(self, rows: Any, axis: int) -> None:
         self.rows = rows
         self.axis = axis
-        self.sources: dict[str, None] = {}
+        self.sources: dict[Source, None] = {}
         self.schemes: dict[WeightScheme, None] = {}
 
     @property
     def memory(self) -> int:
         """Bytes of the products of its inputs."""
-        return int(self.rows.weight.shape[1 - self.axis]) ** 2 * 4
+        shape = self.rows.weight.shape
+        patches = next(iter(self.sources))[1]
+        if patches is not None:
+            return int(shape[1:].numel()) ** 2 * patches.groups * 4
+        return int(shape[1 - self.axis]) ** 2 * 4
 
-    def round(self, found: Mapping[str, InputMoments]) -> None:
+    def round(self, found: Mapping[Source, InputMoments]) -> None:
         """Find the integers, and forget the inputs."""
         moments = [found[source] for source in self.sources if source in found]
         if not moments or not all(bool(one.products.isfinite().all()) for one in moments):
@@ -124,7 +134,7 @@ def _wanted(plan: Plan, rows_of: Callable[[LayerNode], Any]) -> list[_Weight]:
         for layer in layers if schemes and not layers[0].is_lookup and not layers[0].is_recurrent else ():
             rows = rows_of(layer)
             weight = found.setdefault((id(rows), layer.axis), _Weight(rows, layer.axis))
-            weight.sources[layer.input.name] = None
+            weight.sources[layer.input.name, Patches.of(layer)] = None
             weight.schemes.update(dict.fromkeys(schemes))
     return list(found.values())
 
@@ -132,7 +142,7 @@ def _wanted(plan: Plan, rows_of: Callable[[LayerNode], Any]) -> list[_Weight]:
 def _passes(weights: Sequence[_Weight]) -> list[list[_Weight]]:
     """The weights in groups whose products fit into memory; those that read the same inputs stay together."""
     passes: list[list[_Weight]] = []
-    used, seen = _MEMORY, set[str]()
+    used, seen = _MEMORY, set[Source]()
     for weight in weights:
         if not weight.sources.keys() <= seen:
             needed = weight.memory * len(weight.sources.keys() - seen)
@@ -148,25 +158,32 @@ def _passes(weights: Sequence[_Weight]) -> list[list[_Weight]]:
 class _Collector(fx.Interpreter):
     """Runs the graph, and adds up the products of what some nodes give."""
 
-    def __init__(self, graph: fx.GraphModule, names: set[str]) -> None:
+    def __init__(self, graph: fx.GraphModule, sources: set[Source]) -> None:
         super().__init__(graph)
-        self._names = names
-        self.found: dict[str, InputMoments] = {}
+        self._sources = sources
+        self.found: dict[Source, InputMoments] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         output = super().run_node(n)
-        if n.name in self._names:
-            _add(self.found, n.name, output)
+        for source in self._sources:
+            if source[0] == n.name:
+                _add(self.found, source, output)
         return output
 
 
-def _add(found: dict[str, InputMoments], name: str, value: Any) -> None:
-    """Add the products of what a node gave."""
-    if isinstance(value, torch.Tensor) and value.numel():
-        rows = value.detach().reshape(-1, value.shape[-1]).float()
-        before = found.get(name)
-        if before is None:
-            found[name] = InputMoments(rows.t() @ rows, len(rows))
-        else:
-            before.products.addmm_(rows.t(), rows)
-            found[name] = InputMoments(before.products, before.count + len(rows))
+def _add(found: dict[Source, InputMoments], source: Source, value: Any) -> None:
+    """Add the products of what a node gave, or of patches of it."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return
+    patches, before = source[1], found.get(source)
+    if patches is not None:
+        new = patches.moments(value)
+        products = new.products if before is None else before.products.add_(new.products)
+        found[source] = InputMoments(products, new.count + (before.count if before else 0))
+        return
+    rows = value.detach().reshape(-1, value.shape[-1]).float()
+    if before is None:
+        found[source] = InputMoments(rows.t() @ rows, len(rows))
+    else:
+        before.products.addmm_(rows.t(), rows)
+        found[source] = InputMoments(before.products, before.count + len(rows))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from prepbench.quantize.adaround import adaptive
 from prepbench.quantize.gptq import error_compensated
 from prepbench.quantize.hqq import half_quadratic
 from prepbench.quantize.nearest import nearest, weighted
@@ -27,15 +28,29 @@ def quantized_rows(
             nearest.
     """
     weight = weight.detach()
+    if scheme.algorithm == "adaround":
+        rows = weight.movedim(axis, 0) if weight.ndim > 1 else weight
+        fits = moments is not None and scheme.per_channel and _inputs(rows, moments) == rows[:1].numel()
+        if fits and moments is not None:
+            return adaptive(rows, scheme, moments)
     fits = weight.ndim == 2 and scheme.per_channel
     if moments is not None and fits and len(moments.products) == weight.shape[1 - axis % 2]:
         return _WITH_MOMENTS.get(scheme.algorithm, weighted)(weight, axis, scheme, moments)
     return half_quadratic(weight, axis, scheme) if scheme.algorithm == "hqq" else nearest(weight, axis, scheme)
 
 
+def _inputs(rows: torch.Tensor, moments: InputMoments) -> int:
+    """How many inputs an output has by the moments; -1 where outputs do not lie in as many groups."""
+    groups = len(moments.products) if moments.products.ndim == 3 else 1
+    return -1 if len(rows) == 0 or len(rows) % groups else moments.products.shape[-1]
+
+
 _WITH_MOMENTS: dict[str, Callable[[torch.Tensor, int, WeightScheme, InputMoments], QuantizedRows]] = {
     "gptq": error_compensated,
     "awq": weighted,
 }
-NEEDS_MOMENTS = frozenset(_WITH_MOMENTS)
+NEEDS_MOMENTS = frozenset([*_WITH_MOMENTS, "adaround"])
 """The algorithms that look at a layer's inputs."""
+
+FOR_PATCHES = frozenset(["adaround"])
+"""Those of them that round convolutions, too."""

@@ -15,7 +15,7 @@ BITS = (4, 8)
 ACTIVATION_BITS = (8, 16)
 BLOCK_SIZES = (0, 16, 32, 64, 128, 256)
 OBSERVERS = ("minmax", "percentile", "mse")
-WEIGHT_ALGORITHMS = ("auto", "nearest", "gptq", "awq", "hqq")
+WEIGHT_ALGORITHMS = ("auto", "nearest", "gptq", "awq", "hqq", "adaround")
 _SWITCHES = (
     "prefer_weights_only_quantization",
     "weights_utilize_full_int_range",
@@ -55,6 +55,8 @@ class QuantizationSettings(Settings):
         weights_algorithm: how the integers of weights are found. ``"nearest"`` rounds each weight to the nearest one.
             ``"gptq"`` lets later inputs make up for the errors of earlier ones, ``"awq"`` takes scales by what the
             inputs are on calibration samples, ``"hqq"`` takes the range that suits most weights and not the outliers.
+            ``"adaround"`` learns on calibration samples for each weight whether it is rounded up or down, also in
+            convolutions; it was the most exact and takes the longest.
             ``"auto"`` takes ``"gptq"`` for fewer than 8 bits, which was best in our benchmark, and else
             ``"nearest"``. Convolutions are rounded to nearest where an algorithm is for matrices. Default ``"auto"``.
 
@@ -120,7 +122,8 @@ class LayerQuantizationSettings(Settings):
         activations_symmetric: True or False. Default None.
         observer: ``"minmax"``, ``"percentile"`` or ``"mse"``. Default None.
         per_channel: True or False. Default None.
-        weights_algorithm: ``"auto"``, ``"nearest"``, ``"gptq"``, ``"awq"`` or ``"hqq"``. Default None.
+        weights_algorithm: ``"auto"``, ``"nearest"``, ``"gptq"``, ``"awq"``, ``"hqq"`` or ``"adaround"``. Default
+            None.
 
     Example:
         >>> LayerQuantizationSettings(skip_quantization=True).applied_to(QuantizationSettings()) is None
