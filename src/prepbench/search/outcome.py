@@ -38,25 +38,56 @@ class Known:
     notes: tuple[str, ...]
 
     def result(self, budget: Budget) -> SearchResult:
-        """The best within a budget, with all candidates."""
+        """The best within a budget, with all candidates; one that was not measured may be predicted to be the best."""
         candidates = self._candidates(budget)
-        fitting = [each for each in candidates if is_within(each, budget, self.scale)]
+        best = self._best(candidates, budget)
+        measured = self._best([each for each in candidates if each.measured], budget)
         goal = budget.minimize
-        best = min(fitting, key=lambda each: (each.value(goal), not each.measured), default=None)
-        measured = min((each for each in fitting if each.measured), key=lambda each: each.value(goal), default=None)
-        if best is not None and measured is not None and not is_better(best.value(goal), measured.value(goal)):
+        if best is None or (measured is not None and not is_better(best.value(goal), measured.value(goal))):
             best = measured
         reached = best is not None
-        if best is None:
-            best = min(candidates, key=lambda each: (excess(each, budget, self.scale), not each.measured))
-        proven = best.measured
+        nearest = best if best is not None else self._nearest(candidates, budget)
+        return self._of(budget, candidates, nearest, reached, nearest.measured)
+
+    def searched(self, budget: Budget, proven: bool, tries: int) -> SearchResult:
+        """The best that was measured within the budget that was searched for, and how the search ended.
+
+        Args:
+            budget: the budget.
+            proven: whether nothing that was not measured is predicted to be better.
+            tries: how many were allowed.
+        """
+        candidates = self._candidates(budget)
+        measured = [each for each in candidates if each.measured]
+        best = self._best(measured, budget)
+        result = self._of(budget, candidates, best or self._nearest(measured, budget), best is not None, proven)
+        if proven:
+            return result
+        more = f"{tries} tries were used up before that was proven; give more with tries=."
+        return dataclasses.replace(result, why=f"{result.why} {more}")
+
+    def _best(self, candidates: Sequence[SearchCandidate], budget: Budget) -> SearchCandidate | None:
+        fitting = [each for each in candidates if is_within(each, budget, self.scale)]
+        return min(fitting, key=lambda each: (each.value(budget.minimize), not each.measured), default=None)
+
+    def _nearest(self, candidates: Sequence[SearchCandidate], budget: Budget) -> SearchCandidate:
+        return min(candidates, key=lambda each: (excess(each, budget, self.scale), not each.measured))
+
+    def _of(
+        self,
+        budget: Budget,
+        candidates: Sequence[SearchCandidate],
+        best: SearchCandidate,
+        reached: bool,
+        proven: bool,
+    ) -> SearchResult:
         return SearchResult(
             budget=budget,
             candidates=tuple(candidates),
             best=best,
             reached=reached,
             proven=proven,
-            why=_why(best, reached, budget, self.scale),
+            why=_why(best, reached, proven, budget, self.scale),
             metric=self.scale.name,
             unit="dB" if self.scale.is_sqnr else "",
             higher_is_better=self.scale.higher_is_better,
@@ -83,9 +114,10 @@ class Known:
         return found
 
 
-def _why(best: SearchCandidate, reached: bool, budget: Budget, scale: Scale) -> str:
+def _why(best: SearchCandidate, reached: bool, proven: bool, budget: Budget, scale: Scale) -> str:
     if reached and best.measured:
-        return f"{best.name!r} was measured within it, and nothing else is predicted to be better."
+        rest = ", and nothing else is predicted to be better" if proven else ""
+        return f"{best.name!r} was measured within it{rest}."
     if reached:
         return (
             f"{best.name!r} is predicted to be within it and was not measured; search with this budget to measure it."
@@ -105,18 +137,3 @@ def _exceeded(best: SearchCandidate, budget: Budget, scale: Scale) -> list[str]:
     if budget.max_size_mb is not None and best.value("size") > budget.max_size_mb * 1e6:
         found.append(f"{best.value('size') / 1e6:.3g} MB")
     return found
-
-
-def ended(result: SearchResult, proven: bool, tries: int) -> SearchResult:
-    """A result with how the search itself ended: proven, or out of tries."""
-    if proven == result.proven and proven:
-        return result
-    if proven:
-        return dataclasses.replace(result, proven=True)
-    more = f"{tries} tries were used up before that was proven; give more with tries=."
-    return dataclasses.replace(result, proven=False, why=f"{result.why} {more}")
-
-
-def names_of(states: Sequence[TargetState]) -> set[str]:
-    """Names that are taken."""
-    return {each.name for state in states for each in state.measured.values()}

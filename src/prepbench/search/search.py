@@ -35,7 +35,6 @@ from prepbench.search.budget import Budget
 from prepbench.search.loop import Loop, TargetJob
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Choices
-from prepbench.search.outcome import ended
 from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring, is_higher_better, read_often
 from prepbench.search.search_result import SearchResult
@@ -153,9 +152,9 @@ def search(
         remembered = Remembered.at(results, model, scoring.scale, scoring.batches, *how)
         loop = Loop(subject, jobs, budget, scoring, timing, remembered, options, progress)
         loop.begin()
-        proven = loop.improve(tries)
         loop.simulate_front()
-    return ended(loop.known(_notes(scoring, timing, jobs)).result(budget), proven, tries)
+        proven = loop.improve(tries)
+    return loop.known(_notes(scoring, timing, jobs)).searched(budget, proven, tries)
 
 
 def _checked_targets(targets: Any) -> list[DeploymentSettings]:
