@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import tempfile
@@ -17,6 +18,7 @@ import prepbench as pb
 from prepbench.errors import InputError, MetricError, SettingsError, UnknownNameError
 from prepbench.measure.latency import Latency, measure_latency
 from prepbench.search import measuring
+from prepbench.search.machine_alone import alone
 
 LAYERS = ("first", "odd", "wide", "head")
 
@@ -80,6 +82,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return clock(candidates, *others, **more)
 
     monkeypatch.setattr(measuring, "measure_latency", noted)
+    monkeypatch.setattr(measuring, "alone", lambda progress: contextlib.nullcontext())  # nothing is timed
     return names
 
 
@@ -92,6 +95,7 @@ def found() -> pb.SearchResult:
     """A search by SQNR, made once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "measure_latency", clock)
+        patch.setattr(measuring, "alone", lambda progress: contextlib.nullcontext())
         return find(pb.Budget(min_metric=20))
 
 
@@ -267,6 +271,7 @@ def test_times_of_other_processes() -> None:
     """From end to end on a target, with real times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "measure_latency", measure_latency)
+        patch.setattr(measuring, "alone", alone)
         result = pb.search(net(), inputs(), budget=pb.Budget(min_metric=20), rounds=2, tries=1)
     assert result.best.metric is not None
     assert result.best.metric >= 20

@@ -18,7 +18,7 @@ from prepbench.search.corrected import Corrected
 from prepbench.search.costs import Whole, conversion_rate, sizes_of, times_of
 from prepbench.search.curve import DropCurve
 from prepbench.search.measuring import Subject, Timing
-from prepbench.search.mixtures import FLOAT, Choices, Mixture, compile_arguments
+from prepbench.search.mixtures import FLOAT, Arguments, Choices, Mixture
 from prepbench.search.noise import noise_by_layer, noise_of
 from prepbench.search.outcome import POINTS, Known
 from prepbench.search.remembered import Remembered
@@ -78,7 +78,10 @@ class Loop:
     ) -> None:
         self._subject, self._jobs, self._budget = subject, jobs, budget
         self._scoring, self._timing, self._remembered = scoring, timing, remembered
-        self._options, self._progress = options, progress
+        self._progress = progress
+        model: Any = subject.model
+        targets = [(job.simulation.layers, job.choices, job.deployment) for job in jobs]
+        self._arguments = Arguments(model, targets, options)
         self._scale = scoring.scale
         self.states: list[TargetState] = []
         self.compiled = 0
@@ -160,18 +163,12 @@ class Loop:
 
     def _compile(self, at: int, mixture: Mixture) -> tuple[Mixture, CompiledModel]:
         """A model, and what its layers really take: some a target may leave in float."""
-        compiled = self._subject.compiled(self._arguments(at, mixture), self._progress)
+        compiled = self._subject.compiled(self._arguments.of(at, mixture), self._progress)
         self.compiled += 1
         layers = self._jobs[at].simulation.layers
         quantized = {row.fqn for row in compiled.report.layers if row.quantized}
         real = tuple(name if fqn in quantized else FLOAT for fqn, name in zip(layers, mixture, strict=True))
         return real, compiled
-
-    def _arguments(self, at: int, mixture: Mixture) -> dict[str, Any]:
-        job = self._jobs[at]
-        taken = dict(zip(job.simulation.layers, mixture, strict=True))
-        model: Any = self._subject.model
-        return compile_arguments(model, taken, job.choices, job.deployment, self._options)
 
     def _name(self, at: int, name: str) -> str:
         return name if len(self._jobs) == 1 else f"{name}, {self._jobs[at].label}"
@@ -228,7 +225,7 @@ class Loop:
                 metric = self._scale.base
             elif compiled is not None:
                 metric, spread = self._scoring.score(name, compiled)
-        state, arguments = self.states[at], self._arguments(at, mixture)
+        state, arguments = self.states[at], self._arguments.of(at, mixture)
         if compiled is not None and (known is None or known.score != metric):
             self._remembered.note(self._jobs[at].deployment, arguments, compiled.report, ms, size, metric, spread)
         candidate = dataclasses.replace(
@@ -269,7 +266,7 @@ class Loop:
 
     def _found(self, at: int, mixture: Mixture) -> Result | None:
         """What the journal says about a mixture that the target takes as it is."""
-        return self._remembered.find(self._jobs[at].deployment, self._arguments(at, mixture))
+        return self._remembered.find(self._jobs[at].deployment, self._arguments.of(at, mixture))
 
     def _simulate(self, at: int, mixture: Mixture) -> None:
         state = self.states[at]

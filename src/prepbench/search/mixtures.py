@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch import nn
@@ -26,6 +26,30 @@ Choices = Mapping[str, QuantizationSettings]
 
 Mixture = tuple[str, ...]
 """The name of what each layer takes, in the order of the layers."""
+
+
+@dataclass
+class Arguments:
+    """The arguments of ``compile_model`` for each mixture, made once. A result keeps it, and nothing else of a search.
+
+    Attributes:
+        model: the model.
+        targets: layers, choices and settings of each target.
+        options: of compiles.
+    """
+
+    model: nn.Module
+    targets: Sequence[tuple[Sequence[str], Choices, DeploymentSettings]]
+    options: CompileOptions
+    _known: dict[tuple[int, Mixture], dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def of(self, at: int, mixture: Mixture) -> dict[str, Any]:
+        """Those of a mixture on the target at a position."""
+        if (at, mixture) not in self._known:
+            layers, choices, deployment = self.targets[at]
+            taken = dict(zip(layers, mixture, strict=True))
+            self._known[at, mixture] = compile_arguments(self.model, taken, choices, deployment, self.options)
+        return dict(self._known[at, mixture])
 
 
 def compile_arguments(
@@ -72,9 +96,9 @@ def _rule(settings: QuantizationSettings | None, common: QuantizationSettings) -
     # bits are always said, because a table of an embedding gets others where they are not
     said = {"weights_num_bits": settings.weights_num_bits}
     differing = {
-        field.name: getattr(settings, field.name)
-        for field in fields(QuantizationSettings)
-        if getattr(settings, field.name) != getattr(common, field.name)
+        one.name: getattr(settings, one.name)
+        for one in fields(QuantizationSettings)
+        if getattr(settings, one.name) != getattr(common, one.name)
     }
     return LayerQuantizationSettings(**said | differing)
 
@@ -135,8 +159,8 @@ def _rules_code(name: str, rules: Mapping[str, LayerQuantizationSettings]) -> li
 def _call(settings: Any) -> str:
     """A settings object as the call that makes it, without fields at their default."""
     stated = [
-        f"{field.name}={getattr(settings, field.name)!r}"
-        for field in fields(settings)
-        if getattr(settings, field.name) != field.default
+        f"{one.name}={getattr(settings, one.name)!r}"
+        for one in fields(settings)
+        if getattr(settings, one.name) != one.default
     ]
     return f"pb.{type(settings).__name__}({', '.join(stated)})"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from prepbench.search.budget import Budget
-from prepbench.search.mixtures import Mixture
+from prepbench.search.mixtures import Arguments, Mixture
 from prepbench.search.scoring import Scale
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.search.states import TargetState, excess, is_better, is_within
@@ -32,10 +31,11 @@ class Known:
 
     states: tuple[TargetState, ...]
     scale: Scale
-    arguments: Callable[[int, Mixture], dict[str, Any]]
+    arguments: Arguments
     evaluations: int
     compiled: int
     notes: tuple[str, ...]
+    _fronts: dict[str, list[list[Mixture]]] = field(default_factory=dict, compare=False, repr=False)
 
     def result(self, budget: Budget) -> SearchResult:
         """The best within a budget, with all candidates; one that was not measured may be predicted to be the best."""
@@ -101,16 +101,17 @@ class Known:
     def _candidates(self, budget: Budget) -> list[SearchCandidate]:
         """What was measured, then what is predicted: the best within the budget and a front."""
         found = [each for state in self.states for each in state.measured.values()]
-        front_goal = budget.minimize if budget.minimize != "drop" else "latency"
-        number = 0
+        goal, number = budget.minimize if budget.minimize != "drop" else "latency", 0
+        if goal not in self._fronts:
+            self._fronts[goal] = [state.front(goal, POINTS) for state in self.states]
         for at, state in enumerate(self.states):
-            mixtures = [*state.solved(budget, self.scale), *state.noise, *state.front(front_goal, POINTS)]
+            mixtures = [*state.solved(budget, self.scale), *state.noise, *self._fronts[goal][at]]
             for mixture in dict.fromkeys(mixtures):
                 if mixture in state.measured or mixture in state.failed:
                     continue
                 number += 1
                 one = state.predicted(mixture, f"predicted {number}", self.scale)
-                found.append(dataclasses.replace(one, settings=self.arguments(at, mixture)))
+                found.append(dataclasses.replace(one, settings=self.arguments.of(at, mixture)))
         return found
 
 
