@@ -127,3 +127,35 @@ def test_changing_what_the_model_changes_is_right() -> None:
 
 def test_random_results_are_not_compared() -> None:
     check(lambda leaves: [leaves[0]], Drops())
+
+
+class Rounds(nn.Module):
+    """Keeps little of its input, as quantization to a few integers does."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return ((x + y).round(), (x + y).round().argmax(0))
+
+
+class Keeps(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x + y, (x + y).argmax(0))
+
+
+def check_noisy(run: Run) -> None:
+    torch.manual_seed(0)
+    samples = [Sample((torch.randn(64) / 2, torch.randn(64) / 2), {}, index) for index in (0, 1)]
+    program, original = (torch.export.export(model, samples[0].args) for model in (Rounds(), Keeps()))
+    check_lowered(Given(run), program, "Abacus", samples, original)  # type: ignore[arg-type]
+
+
+def test_where_quantization_is_noise_a_target_may_round_otherwise() -> None:
+    def otherwise(leaves: Sequence[Any]) -> list[Any]:
+        exact = leaves[0] + leaves[1]
+        rounded = (exact + 0.2).round()  # another integer where the value is near the middle of two
+        return [rounded, exact.round().argmax(0)]
+
+    check_noisy(otherwise)
+    with pytest.raises(TargetError, match="Abacus does not compute"):
+        check_noisy(lambda leaves: [(leaves[0] - leaves[1]).round(), (leaves[0] + leaves[1]).round().argmax(0)])
+    with pytest.raises(TargetError, match="Abacus does not compute"):
+        check_noisy(lambda leaves: [(leaves[0] + leaves[1]).round() * math.nan, leaves[0].argmax(0)])

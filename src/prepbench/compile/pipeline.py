@@ -309,7 +309,8 @@ def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
         before = 0 if kept is None else kept.programs.taken
         runtime, fallbacks = lower(task, lowering)
         timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
-        check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec))
+        exact = None if quantized is None else task.program
+        check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec), exact)
     report = CompileReport(
         target.name,
         dict(timer.seconds),
