@@ -82,10 +82,10 @@ def decide(
     for fqn, by_scheme in noise.items():
         _choose(fqn, by_scheme, plan.settings[fqn], floors, decisions)
     left = _without_left_in_float(graph, plan, decisions)
-    search = FloorSearch(graph, left, options, floors, measured, chosen)
+    search = FloorSearch(graph, left, options, floors, measured, chosen, statistics)
     decisions.score = search.score(decisions.schemes)
     if options.keep_ruined_layers_in_float and not search.is_enough(decisions.score):
-        _reach_floor(search, decisions, {fqn: _best(noise[fqn]) for fqn in left.nodes}, floors)
+        _reach_floor(search, decisions, {fqn: noise[fqn] for fqn in left.nodes}, floors)
     _without_left_in_float(graph, left, decisions)
     return decisions
 
@@ -124,17 +124,26 @@ def _best(noise: Mapping[WeightScheme, Powers]) -> WeightScheme:
     return min(noise, key=lambda scheme: noise[scheme].noise_to_signal)
 
 
-def _reach_floor(search: FloorSearch, decisions: Decisions, best: Mapping[str, WeightScheme], floors: Floors) -> None:
+def _reach_floor(
+    search: FloorSearch, decisions: Decisions, noise: Mapping[str, Mapping[WeightScheme, Powers]], floors: Floors
+) -> None:
     """Change decisions until the whole model reaches its floor."""
     chosen, before = decisions.schemes, decisions.score
-    decisions.schemes = search.reach_floor(chosen, best)
+    choices = {fqn: _finer(by_scheme, chosen[fqn]) for fqn, by_scheme in noise.items()}
+    decisions.schemes = search.reach_floor(choices)
     decisions.score = search.score(decisions.schemes)
-    for fqn, scheme in best.items():
+    for fqn, by_scheme in noise.items():
         if decisions.schemes.get(fqn) == chosen[fqn]:
             continue
-        decisions.noise[fqn] = search.noise_of(fqn, scheme)
+        decisions.noise[fqn] = by_scheme[decisions.schemes.get(fqn, _best(by_scheme))]
         if fqn not in decisions.schemes:
             decisions.left_in_float[fqn] = floors.why_not(before, decisions.score)
+
+
+def _finer(noise: Mapping[WeightScheme, Powers], chosen: WeightScheme) -> list[WeightScheme]:
+    """A scheme, and the candidates that add less noise."""
+    limit = noise[chosen].noise_to_signal
+    return [chosen, *(scheme for scheme, powers in noise.items() if powers.noise_to_signal < limit)]
 
 
 def _without_left_in_float(graph: fx.GraphModule, plan: Plan, decisions: Decisions) -> Plan:

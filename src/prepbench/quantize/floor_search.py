@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,17 +13,29 @@ from prepbench.inputs import Sample
 from prepbench.quantize.biases import correct_biases, restore_biases
 from prepbench.quantize.dynamic_lstm import in_integers
 from prepbench.quantize.floors import Floors, Score
+from prepbench.quantize.integer_program import Border, Limit, cheapest
 from prepbench.quantize.layer_noise import MeasuredLayers
 from prepbench.quantize.observed_graph import observer_of, set_mode, simulate
+from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
 from prepbench.quantize.output_scores import ScoreSum
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.predictions import logits_of
+from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.weights import WeightScheme
 from prepbench.running.sqnr import Powers
 from prepbench.settings import CompileOptions
 
 Schemes = Mapping[str, WeightScheme]
 """The scheme of each quantized layer's weight, by FQN; layers that are not in it are in float."""
+
+# after how many simulations a search that has found something ends, and any search does
+_SIMULATIONS = 8
+_UNTIL_ALL_IN_FLOAT = 40
+# limits this close to each other are the same, and how far one is from the next at most
+_SAME = 1.02
+_FARTHEST = 30.0
+# what a finer scheme of as many bits costs, of a layer in float
+_FINER = 0.02
 
 
 class FloorSearch:
@@ -38,6 +50,7 @@ class FloorSearch:
         floors: what is required of the whole model.
         measured: the noise of each layer.
         samples: what ``measured`` was measured on.
+        statistics: what was estimated before on the same float graph and samples; what is estimated now is added.
     """
 
     def __init__(
@@ -48,6 +61,7 @@ class FloorSearch:
         floors: Floors,
         measured: MeasuredLayers,
         samples: Sequence[Sample],
+        statistics: Statistics | None = None,
     ) -> None:
         self._graph = graph
         self._plan = plan
@@ -55,6 +69,7 @@ class FloorSearch:
         self._floors = floors
         self._measured = measured
         self._samples = samples
+        self._statistics = statistics
         self._logits = logits_of(graph.graph)
         self._before: dict[str, fx.Node] = {}
         by_name = {node.name: node for node in graph.graph.nodes}
@@ -83,42 +98,120 @@ class FloorSearch:
         """Whether this reaches the floor, also on samples that were not measured."""
         return self._floors.is_enough(score)
 
-    def reach_floor(self, chosen: Schemes, best: Schemes) -> dict[str, WeightScheme]:
-        """Change as few layers as reach the floor.
+    def reach_floor(self, choices: Mapping[str, Sequence[WeightScheme]]) -> dict[str, WeightScheme]:
+        """Give up as little as reaches the floor: finer schemes cost a part of what a layer in float does.
 
-        Those that add most noise take their best scheme first, where that is another than the chosen one, and then go
-        to float. Which layers go to float is tried in several orders, because what a layer adds may grow or fade on its
-        way to the outputs; the order wins that leaves most multiplications to integers.
+        Which layers change is an integer program: the least lost work with no more than so much estimated noise. What
+        it finds is simulated, and the noise that it may add is corrected by what came out. The search ends where
+        nothing else is found between what is enough and what is not.
 
         Args:
-            chosen: the schemes so far.
-            best: for each of these layers, the candidate that adds least noise.
+            choices: for each layer, the scheme that it has so far, then finer ones that it could have.
         """
-        noise = {fqn: self.noise_of(fqn, scheme).noise_to_signal for fqn, scheme in best.items()}
-        by_noise = sorted(best, key=lambda fqn: noise[fqn], reverse=True)
-        finer = [(fqn, best[fqn]) for fqn in by_noise if best[fqn] != chosen[fqn]]
-        orders = (by_noise, list(best), list(best)[::-1])
-        attempts = [self._fewest(chosen, [*finer, *((fqn, None) for fqn in order)]) for order in orders]
-        return max(attempts, key=self._integer_work)
+        floors = self._floors
+        before = self.score({fqn: schemes[0] for fqn, schemes in choices.items()})
+        noise = self.output_noise(choices, in_nats=floors.judges_predictions(before))
+        program = _Program(choices, noise, self._work(choices))
+        limit = floors.noise_allowed(before)
+        allowed, enough, too_much = limit, 0.0, math.inf  # predicted noise
+        best: dict[str, WeightScheme] | None = None
+        for step in range(_UNTIL_ALL_IN_FLOAT):
+            found = program.cheapest(allowed)
+            predicted, exceeded = noise.total(found), floors.exceeded(self.score(found))
+            if exceeded <= 1:
+                if best is None or program.cost(found) < program.cost(best):
+                    best = found
+                enough = max(enough, allowed)
+            else:
+                too_much = min(too_much, predicted)
+            if best is not None and (step + 1 >= _SIMULATIONS or not found or too_much <= enough * _SAME):
+                return best
+            allowed = _next(predicted / exceeded if exceeded > 0 else math.inf, allowed, enough, too_much)
+            if best is not None and allowed <= enough * _SAME:
+                return best
+        return best or {}
+
+    def output_noise(self, schemes: Mapping[str, Sequence[WeightScheme]], *, in_nats: bool) -> OutputNoise:
+        """What each quantizer adds to the outputs of the model, estimated.
+
+        Args:
+            schemes: for each layer, those that could be chosen.
+            in_nats: as a divergence of predictions.
+        """
+        restore_biases(self._graph, self._before)
+        self._before = {}
+        self._graph.recompile()
+        return estimate_output_noise(
+            self._graph,
+            self._plan.without(self._plan.nodes.keys() - schemes.keys()),
+            schemes,
+            self._samples,
+            self._measured.outputs,
+            logits=self._logits if in_nats else (),
+            corrected=self._options.bias_correction,
+            statistics=self._statistics,
+        )
 
     def noise_of(self, fqn: str, scheme: WeightScheme) -> Powers:
         """What a scheme adds to the output of a layer."""
         return self._measured.powers_of(self._plan.nodes[fqn], scheme)
 
-    def _fewest(self, chosen: Schemes, moves: Sequence[tuple[str, WeightScheme | None]]) -> dict[str, WeightScheme]:
-        """The schemes after as few of these moves as reach the floor; all of them leave no integers."""
+    def _work(self, layers: Iterable[str]) -> dict[str, float]:
+        """What each layer costs in float: its multiplications, and half a layer's for the conversions around it."""
+        each = self._measured.multiplications
+        work = {fqn: float(sum(each.get(one.node.name, 0) for one in self._plan.nodes[fqn])) for fqn in layers}
+        conversions = 0.5 * max(1.0, math.fsum(work.values()) / max(1, len(work)))
+        return {fqn: own + conversions for fqn, own in work.items()}
 
-        def after(count: int) -> dict[str, WeightScheme]:
-            moved = {**chosen, **dict(moves[:count])}
-            return {fqn: scheme for fqn, scheme in moved.items() if scheme is not None}
 
-        counts = range(len(moves))
-        return after(bisect.bisect_left(counts, True, lo=1, key=lambda count: self.is_enough(self.score(after(count)))))
+class _Program:
+    """The choices of a search as an integer program: an item for each layer, and one for each value that is rounded."""
 
-    def _integer_work(self, schemes: Schemes) -> int:
-        """How many multiplications of the measured samples are those of quantized layers."""
-        work = self._measured.multiplications
-        return sum(work.get(layer.node.name, 0) for fqn in schemes for layer in self._plan.nodes[fqn])
+    def __init__(
+        self, choices: Mapping[str, Sequence[WeightScheme]], noise: OutputNoise, work: Mapping[str, float]
+    ) -> None:
+        self._choices = choices
+        self._costs = {fqn: [_share(schemes, one) * work[fqn] for one in schemes] for fqn, schemes in choices.items()}
+        self._work = work
+        items = {fqn: index for index, fqn in enumerate(choices)}
+        self._all_costs = [[*self._costs[fqn], work[fqn]] for fqn in choices]
+        self._noise = [[*(noise.weights[fqn][one] for one in schemes), 0.0] for fqn, schemes in choices.items()]
+        self._borders = []
+        for name, added in noise.values.items():
+            for fqn in sorted(noise.needed_by[name] & items.keys()):
+                # in float only where the layer is
+                in_float = [[0.0, math.inf] for _ in choices[fqn]]
+                self._borders.append(Border(items[fqn], len(self._all_costs), [*in_float, [0.0, 0.0]]))
+            self._all_costs.append([0.0, 0.0])
+            self._noise.append([added, 0.0])
+
+    def cheapest(self, allowed: float) -> dict[str, WeightScheme]:
+        """The schemes with the least lost work whose predicted noise is at most this."""
+        found = cheapest(self._all_costs, [Limit(self._noise, allowed)], self._borders)
+        assert found is not None  # everything in float adds nothing
+        pairs = zip(self._choices.items(), found, strict=False)
+        return {fqn: schemes[choice] for (fqn, schemes), choice in pairs if choice < len(schemes)}
+
+    def cost(self, schemes: Schemes) -> float:
+        """The lost work."""
+        return math.fsum(
+            self._costs[fqn][choices.index(schemes[fqn])] if fqn in schemes else self._work[fqn]
+            for fqn, choices in self._choices.items()
+        )
+
+
+def _share(schemes: Sequence[WeightScheme], one: WeightScheme) -> float:
+    """How much of what a layer in float costs a finer scheme does: its further bits; a little where it has none."""
+    first = schemes[0]
+    return 0.0 if one == first else max(_FINER, (one.bits - first.bits) / (32 - first.bits))
+
+
+def _next(corrected: float, allowed: float, enough: float, too_much: float) -> float:
+    """The noise to allow next: what would be at the floor, within what is known, and not too far from the last."""
+    corrected = min(max(corrected, allowed / _FARTHEST), allowed * _FARTHEST)
+    if too_much < math.inf and not enough < corrected < too_much:
+        return math.sqrt(enough * too_much) if enough else too_much / 2
+    return corrected
 
 
 def simulated_score(

@@ -63,13 +63,30 @@ class Floors:
 
     def is_enough(self, score: Score) -> bool:
         """Whether a model is exact enough, also on samples that were not measured."""
-        if score.divergence is not None and self.options.model_sqnr_floor is None:
-            return score.divergence <= _DIVERGENCE[self.bits]
+        if self.judges_predictions(score):
+            return score.divergence is not None and score.divergence <= _DIVERGENCE[self.bits]
         return score.sqnr >= self._model + MARGIN
+
+    def judges_predictions(self, score: Score) -> bool:
+        """Whether the divergence of predictions decides, and not the SQNR."""
+        return score.divergence is not None and self.options.model_sqnr_floor is None
+
+    def exceeded(self, score: Score) -> float:
+        """How many times the noise that is allowed a model has: 1 at the floor, and infinite where nothing is left."""
+        if self.judges_predictions(score):
+            assert score.divergence is not None
+            return score.divergence / _DIVERGENCE[self.bits]
+        return float(10 ** (-score.sqnr / 10)) / self.noise_allowed(score)
+
+    def noise_allowed(self, score: Score) -> float:
+        """The most noise at the floor: the divergence in nats, or noise relative to the signal."""
+        if self.judges_predictions(score):
+            return _DIVERGENCE[self.bits]
+        return float(10 ** (-(self._model + MARGIN) / 10))
 
     def why_not(self, before: Score, after: Score) -> str:
         """Why layers went to float, in words."""
-        if before.divergence is not None and self.options.model_sqnr_floor is None:
+        if self.judges_predictions(before):
             return (
                 f"the model's predictions would be at {before} from float, above the limit of "
                 f"{_DIVERGENCE[self.bits]:g}; with this layer and others in float they are at {after}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,22 +197,47 @@ class _Runner(fx.Interpreter):
             observer = observer_of(self.module, argument)
             if observer is not None and index != layer.weight_index:
                 operands[index] = observer.simulate(operands[index])
-        weights = layer.weight_operands(operands)
         places = operands[layer.input_index] if layer.is_transposed else right
-        each = sum(weight.numel() for weight in weights)
+        each = sum(weight.numel() for weight in layer.weight_operands(operands))
         work = 0 if layer.is_lookup else places.numel() // max(1, places.shape[layer.channels]) * each
         self._result.multiplications[node.name] = self._result.multiplications.get(node.name, 0) + work
         noise = self._result.noise.setdefault(node.name, {})
-        target = OPERATOR if node.name in self._dynamic else node.target
-        assert callable(target)
-        found = [observer_of(self.module, operand).found for operand in layer.weight_operands(node.args)]
-        for scheme in schemes:
-            rounded = [
-                rows.rows(layer.axis, scheme).floats(weight, layer.axis)
-                for rows, weight in zip(found, weights, strict=True)
-            ]
-            got = first_states(target(*layer.with_weights(operands, rounded), **kwargs))
+        found = rounded_outputs(self.module, layer, node, operands, kwargs, schemes, node.name in self._dynamic)
+        for scheme, got in zip(schemes, found, strict=True):
             noise.setdefault(scheme, LayerNoise()).add(right, got, layer.channels)
+
+
+def rounded_outputs(
+    graph: torch.nn.Module,
+    layer: LayerNode,
+    node: fx.Node,
+    operands: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    schemes: Iterable[WeightScheme],
+    is_dynamic: bool,
+) -> Iterator[torch.Tensor]:
+    """What a layer gives with weights in integers, one scheme after the other.
+
+    Args:
+        graph: with the observers of the weights.
+        layer: the layer.
+        node: its node in this graph.
+        operands: what the node is called with, the weights in float.
+        kwargs: likewise.
+        schemes: how weights are rounded.
+        is_dynamic: the layer finds the range of what enters it in each call.
+    """
+    weights = layer.weight_operands(operands)
+    target = OPERATOR if is_dynamic else node.target
+    assert callable(target)
+    found = [observer_of(graph, operand).found for operand in layer.weight_operands(node.args)]
+    for scheme in schemes:
+        rounded = [
+            rows.rows(layer.axis, scheme).floats(weight, layer.axis)
+            for rows, weight in zip(found, weights, strict=True)
+        ]
+        result: torch.Tensor = first_states(target(*layer.with_weights(operands, rounded), **kwargs))
+        yield result
 
 
 def first_states(output: Any) -> Any:

@@ -21,12 +21,14 @@ class Statistics:
     Attributes:
         ranges: what observers learned, see :func:`range_keys`.
         noise: what quantizing one node adds (a ``LayerNoise``), see :func:`noise_key`.
+        effects: what rounding does to the outputs (an ``Effect``), see :func:`estimate_output_noise`.
         multiplications: by name of a layer's node, how many it needs on the measured samples.
         outputs: the results of the whole graph in float, for each measured sample.
     """
 
     ranges: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     noise: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    effects: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     multiplications: dict[str, int] = field(default_factory=dict)
     outputs: tuple[tuple[Any, ...], ...] | None = None
 

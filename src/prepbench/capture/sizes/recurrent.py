@@ -45,8 +45,12 @@ def lstm_layer(
     Returns:
         The states of all steps, of shape (length, batch, directions * output size), and the last ``h`` and ``c``.
     """
-    y, h_last, c_last = _run(RNN_FUNCTIONS.lstm, x, (h, c), list(weights), _settings(h, weights), lengths)
+    y, h_last, c_last = _lstm_layer(x, h, c, weights, lengths)
     return _own(y), _own(h_last), _own(c_last)
+
+
+def _lstm_layer(x: Any, h: Any, c: Any, weights: Sequence[Any], lengths: Any = None) -> Any:
+    return _run(RNN_FUNCTIONS.lstm, x, (h, c), list(weights), _settings(h, weights), lengths)
 
 
 @lstm_layer.register_fake
@@ -74,8 +78,12 @@ def recurrent_layer(
         kind: ``"gru"``, ``"rnn_tanh"`` or ``"rnn_relu"``.
         lengths: as there.
     """
-    y, h_last = _run(getattr(RNN_FUNCTIONS, kind), x, h, list(weights), _settings(h, weights), lengths)
+    y, h_last = _recurrent_layer(x, h, weights, kind, lengths)
     return _own(y), _own(h_last)
+
+
+def _recurrent_layer(x: Any, h: Any, weights: Sequence[Any], kind: str, lengths: Any = None) -> Any:
+    return _run(getattr(RNN_FUNCTIONS, kind), x, h, list(weights), _settings(h, weights), lengths)
 
 
 @recurrent_layer.register_fake
@@ -110,6 +118,12 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a result, because those of an operator must not share memory."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
+
+# operator -> a function that computes the same, through which gradients go back
+WITH_GRADIENTS: dict[Any, Callable[..., Any]] = {
+    torch.ops.prepbench.lstm_layer.default: _lstm_layer,
+    torch.ops.prepbench.recurrent_layer.default: _recurrent_layer,
+}
 
 # operator -> index of its weights
 RECURRENT: dict[Any, int] = {torch.ops.prepbench.lstm_layer.default: 3, torch.ops.prepbench.recurrent_layer.default: 2}

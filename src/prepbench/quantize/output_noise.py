@@ -1,0 +1,388 @@
+"""What quantizing each layer does to the outputs of the model, estimated for all layers from a few backward passes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench._torch_compat import pytree
+from prepbench.capture.sizes.recurrent import WITH_GRADIENTS
+from prepbench.inputs import Sample
+from prepbench.jobs import check_cancelled
+from prepbench.quantize.layer_nodes import LayerNode
+from prepbench.quantize.layer_noise import as_tuple, first_states, rounded_outputs
+from prepbench.quantize.observed_graph import observed_value, observer_of, set_mode
+from prepbench.quantize.output_vectors import OutputVectors
+from prepbench.quantize.plan import Plan
+from prepbench.quantize.statistics import Statistics
+from prepbench.quantize.weights import WeightScheme
+from prepbench.running.sqnr import Powers, powers
+
+# how many rows, times random vectors, one estimate is the mean of, and how many vectors there are at most
+_DRAWS = 32
+_VECTORS = 16
+# bytes of results of one sample that may be kept for the way back
+_MEMORY = 3 * 2**30
+_SEED = 2**20
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What rounding one weight, or one value that is passed on, does.
+
+    Attributes:
+        on_outputs: the noise that it causes at the outputs, in the unit of :class:`OutputNoise`; None where no gradient
+            leads there.
+        own: signal and noise at the place itself.
+    """
+
+    on_outputs: float | None
+    own: Powers
+
+    @property
+    def noise(self) -> float:
+        """On the outputs; at the place itself where that is unknown."""
+        return self.own.noise_to_signal if self.on_outputs is None else self.on_outputs
+
+
+@dataclass
+class OutputNoise:
+    """What each quantizer of a graph adds to the outputs, apart from all others.
+
+    Noise of several quantizers adds up, as long as all of it is small: the errors of rounding are hardly correlated.
+
+    Attributes:
+        in_nats: whether noise is a divergence of predictions in nats; otherwise it is relative to the signal, added
+            over all floating-point outputs (0.01 is an SQNR of 20 dB).
+        weights: what rounding the weights of a layer does, by FQN and scheme.
+        values: what rounding a value that is passed on does, by name of its observer's node.
+        needed_by: the layers because of which such a value is rounded.
+        without_gradient: the layers of which only what they add to their own output is known.
+    """
+
+    in_nats: bool
+    weights: dict[str, dict[WeightScheme, float]] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+    needed_by: dict[str, frozenset[str]] = field(default_factory=dict)
+    without_gradient: frozenset[str] = frozenset()
+
+    def total(self, schemes: Mapping[str, WeightScheme]) -> float:
+        """The noise when these layers are quantized, and all others in float."""
+        weights = [self.weights[fqn][scheme] for fqn, scheme in schemes.items()]
+        values = [noise for name, noise in self.values.items() if self.needed_by[name] & schemes.keys()]
+        return math.fsum([*weights, *values])
+
+
+def estimate_output_noise(
+    graph: fx.GraphModule,
+    plan: Plan,
+    schemes: Mapping[str, Collection[WeightScheme]],
+    samples: Sequence[Sample],
+    outputs: Sequence[tuple[Any, ...]],
+    *,
+    logits: Collection[int] = (),
+    corrected: bool = True,
+    statistics: Statistics | None = None,
+) -> OutputNoise:
+    """Estimate what each quantizer of a graph adds to the outputs, with everything else in float.
+
+    A random vector ``v`` of independent normal numbers at the outputs has the gradient ``g = v J`` at a place inside,
+    where ``J`` is the Jacobian; the mean of ``(g . e)^2`` over such vectors is ``|J e|^2``, the power at the outputs of
+    an error ``e`` at that place (Hutchinson, "A stochastic estimator of the trace of the influence matrix", 1989). So
+    one way back serves all places. Where outputs are logits, ``v`` has the covariance ``diag(p) - p p^T`` of Fisher's
+    information, and half the mean is the divergence of the predictions to second order (Martens, "New insights and
+    perspectives on the natural gradient method", 2020). That second order decides what layers lose was shown by Dong,
+    Yao, Gholami, Mahoney and Keutzer, "HAWQ: Hessian AWare Quantization of Neural Networks with Mixed-Precision", 2019;
+    here the errors are those of the samples themselves. Rows of a sample that do not depend on each other share a
+    vector and give an estimate each.
+
+    Where no gradient leads to the outputs (leaves, operators without a derivative, writes in place), or keeping what it
+    needs takes too much memory, the noise at the place itself is taken, relative to the signal there.
+
+    Args:
+        graph: observed and calibrated; its observers pass values on afterwards.
+        plan: what its observers stand for.
+        schemes: the candidates for each layer's weight, by FQN.
+        samples: calls of the graph.
+        outputs: the results of the graph in float for each sample.
+        logits: the outputs that predict tokens, to estimate a divergence; all floating-point outputs if there are none.
+        corrected: whether biases take off what rounding a weight adds to the mean of each channel.
+        statistics: what was estimated before on the same float graph and samples; what is estimated now is added.
+
+    Example:
+        >>> noise = estimate_output_noise(graph, plan, schemes, samples, outputs)  # doctest: +SKIP
+        >>> noise.total({"head": WeightScheme(8)})  # doctest: +SKIP
+        2.3e-05
+    """
+    statistics = Statistics() if statistics is None else statistics
+    set_mode(graph, "pass")
+    places = _places(graph, plan, schemes)
+    judged = (tuple(logits), corrected)
+    if any((*key, judged) not in statistics.effects for key in places):
+        found = _Estimate(graph, places.values(), plan.dynamic, corrected).effects(
+            samples, OutputVectors(outputs, logits)
+        )
+        statistics.effects.update({(*key, judged): found[place.key] for key, place in places.items()})
+    effects = {key: statistics.effects[(*key, judged)] for key in places}
+    result = OutputNoise(bool(logits))
+    unknown: set[str] = set()
+    for key, place in places.items():
+        effect: Effect = effects[key]
+        if place.scheme is not None:
+            (fqn,) = place.because
+            of_layer = result.weights.setdefault(fqn, {})
+            of_layer[place.scheme] = of_layer.get(place.scheme, 0.0) + effect.noise
+        else:
+            result.values[place.node.name] = effect.noise
+            result.needed_by[place.node.name] = place.because
+        if effect.on_outputs is None:
+            unknown |= place.because
+    result.without_gradient = frozenset(unknown)
+    return result
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where something is rounded: a layer's weights with one scheme, or a value at an observer."""
+
+    node: fx.Node
+    because: frozenset[str]
+    layer: LayerNode | None = None
+    scheme: WeightScheme | None = None
+    is_corrected: bool = False
+
+    @property
+    def key(self) -> tuple[str, WeightScheme | None]:
+        return self.node.name, self.scheme
+
+
+def _places(
+    graph: fx.GraphModule, plan: Plan, schemes: Mapping[str, Collection[WeightScheme]]
+) -> dict[tuple[Any, ...], _Place]:
+    """All places, by what their effects depend on besides the float graph and the samples."""
+    by_name = {node.name: node for node in graph.graph.nodes}
+    result: dict[tuple[Any, ...], _Place] = {}
+    for fqn, layers in plan.nodes.items():
+        for layer, scheme in itertools.product(layers, schemes[fqn]):
+            node = by_name[layer.node.name]
+            has_bias = layer.bias_index is not None and len(node.args) > layer.bias_index
+            place = _Place(node, frozenset([fqn]), layer, scheme, has_bias and len(layers) == 1)
+            result[node.name, scheme, node.name in plan.dynamic] = place
+    because: dict[str, set[str]] = {}
+    edges: dict[tuple[str, str], set[str]] = {}
+    for point in plan.points:
+        if point.output is not None:
+            because.setdefault(point.output, set()).update(point.because)
+        for edge in point.inputs:
+            edges.setdefault(edge, set()).update(point.because)
+    for node in graph.graph.nodes:
+        observer = observer_of(graph, node)
+        if observer is None or not hasattr(observer, "forget"):
+            continue
+        source = observed_value(graph, node).name
+        users = tuple(user.name for user in node.users)
+        layers_of = because.get(source, set()).union(*(edges.get((user, source), set()) for user in users))
+        if layers_of and observer.finite:
+            scale, zero_point = (float(value) for value in observer.calculate_qparams())
+            key = (source, users, scale, zero_point, observer.quant_min, observer.quant_max)
+            result[key] = _Place(node, frozenset(layers_of))
+    return result
+
+
+class _Sums:
+    """What is added up for one place."""
+
+    def __init__(self) -> None:
+        self.own = Powers()
+        self.squares = 0.0
+        self.means: list[tuple[int, torch.Tensor, torch.Tensor]] = []  # products by row, gradients by row and channel
+        self.shift: torch.Tensor | None = None
+        self.count = 0
+
+
+class _Estimate(fx.Interpreter):
+    """Runs the graph, keeps what each place would add, and multiplies that with gradients on the way back."""
+
+    def __init__(
+        self, graph: fx.GraphModule, places: Iterable[_Place], dynamic: Collection[str], corrected: bool
+    ) -> None:
+        super().__init__(graph)
+        self._by_node: dict[fx.Node, list[_Place]] = {}
+        for place in places:
+            self._by_node.setdefault(place.node, []).append(place)
+        self._dynamic = dynamic
+        self._corrected = corrected
+        self._sums = {place.key: _Sums() for each in self._by_node.values() for place in each}
+        self._blocked: set[fx.Node] = set()
+        self._keeps = True
+        self._kept = 0
+        self._rows = 1
+        self._vectors = 1
+
+    def effects(
+        self, samples: Sequence[Sample], outputs: OutputVectors
+    ) -> dict[tuple[str, WeightScheme | None], Effect]:
+        """The effects of all places, over all samples."""
+        counts = [_first_size(sample) for sample in samples]
+        self._vectors = min(_VECTORS, math.ceil(_DRAWS / max(1, sum(counts))))
+        for number, sample in enumerate(samples):
+            self._kept = 0
+            with torch.enable_grad():
+                found = as_tuple(self.run(*sample.args))
+                if self._keeps:
+                    self._rows = counts[number] if outputs.rows(found) == counts[number] else 1
+                    self._go_back(outputs, found, number)
+            del found
+        unknown = self._before_blocks()
+        result = {}
+        for places in self._by_node.values():
+            for place in places:
+                sums = self._sums[place.key]
+                known = self._keeps and place.node not in unknown
+                result[place.key] = Effect(self._mean(place, sums) if known else None, sums.own)
+        return result
+
+    def run_node(self, n: fx.Node) -> Any:
+        check_cancelled()
+        if n.op == "get_attr":
+            value = super().run_node(n)
+            return value.detach() if isinstance(value, torch.Tensor) else value
+        output = self._run(n)
+        if n in self._by_node and _is_float(first_states(output)) and first_states(output).numel():
+            output = self._with_errors(n, output)
+        return output
+
+    def _run(self, node: fx.Node) -> Any:
+        if node.op != "call_function":
+            return super().run_node(node)
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        if node.target is torch.ops.aten.detach.default:
+            return args[0]  # values pass, and so must gradients
+        target: Any = WITH_GRADIENTS.get(node.target, node.target)
+        is_leaf = str(getattr(target, "namespace", "aten")) == "prepbench"
+        with torch.set_grad_enabled(self._keeps and not is_leaf):
+            output = target(*args, **kwargs)
+        if self._keeps:
+            self._count(output)
+            if _needs_gradient((args, kwargs)) and not _needs_gradient(output) and _is_cut(node, output):
+                self._blocked.add(node)
+        return output
+
+    def _count(self, output: Any) -> None:
+        """Add up what results take; where that is too much, go on without gradients."""
+        self._kept += sum(leaf.nbytes for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
+        if self._kept > _MEMORY:
+            self._keeps = False
+
+    def _with_errors(self, node: fx.Node, output: Any) -> Any:
+        """The output, from which gradients will be multiplied with the errors of all places here."""
+        right: torch.Tensor = first_states(output)
+        errors = []
+        with torch.no_grad():
+            for place, got in self._rounded(node, right):
+                error = got - right
+                sums = self._sums[place.key]
+                sums.own += powers(right, got)
+                if place.is_corrected and self._corrected and place.layer is not None:
+                    axis = place.layer.channels % right.ndim
+                    shift = error.sum([other for other in range(right.ndim) if other != axis]).double()
+                    sums.shift = shift if sums.shift is None else sums.shift + shift
+                    sums.count += error.numel() // max(1, error.shape[axis])
+                if self._keeps:
+                    errors.append((place, error))
+        if not self._keeps:
+            return output
+        # a copy where the way back ends, because what follows may write to it
+        followed = right.view_as(right) if right.requires_grad else right.detach().requires_grad_().clone()
+        followed.register_hook(lambda gradient: self._multiply(gradient, errors))
+        return (followed, *output[1:]) if isinstance(output, tuple) else followed
+
+    def _rounded(self, node: fx.Node, right: torch.Tensor) -> Iterable[tuple[_Place, torch.Tensor]]:
+        places = self._by_node[node]
+        layer = places[0].layer
+        if layer is None:
+            yield places[0], observer_of(self.module, node).simulate(right)
+            return
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        schemes = [place.scheme for place in places if place.scheme is not None]
+        found = rounded_outputs(self.module, layer, node, args, kwargs, schemes, node.name in self._dynamic)
+        yield from zip(places, found, strict=True)
+
+    def _go_back(self, outputs: OutputVectors, found: Sequence[Any], number: int) -> None:
+        for vector in range(self._vectors):
+            check_cancelled()
+            pairs = outputs.vectors(found, number * _SEED + vector)
+            if not pairs:
+                return
+            try:
+                torch.autograd.backward(
+                    [output for output, _ in pairs],
+                    [at_output for _, at_output in pairs],
+                    retain_graph=vector + 1 < self._vectors,
+                )
+            except RuntimeError:  # an operator without a derivative, or a value that was written to meanwhile
+                self._keeps = False
+                return
+
+    def _multiply(self, gradient: torch.Tensor, errors: Sequence[tuple[_Place, torch.Tensor]]) -> None:
+        gradient = gradient.detach()
+        for place, error in errors:
+            sums = self._sums[place.key]
+            by_row = self._of_rows(gradient * error).sum(1).double()
+            if sums.shift is not None and place.layer is not None:
+                channels = self._of_rows(gradient.movedim(place.layer.channels, -1), keep=True).sum(1).double()
+                sums.means.append((len(by_row), by_row, channels))
+            else:
+                sums.squares += float(by_row.square().sum())
+
+    def _of_rows(self, values: torch.Tensor, keep: bool = False) -> torch.Tensor:
+        """The values of each row of the sample, of shape (rows, values); with ``keep`` (rows, values, last size)."""
+        splits = values.ndim > 1 and values.shape[0] % self._rows == 0
+        return values.reshape(self._rows if splits else 1, -1, *(values.shape[-1:] if keep else ()))
+
+    def _mean(self, place: _Place, sums: _Sums) -> float:
+        """The mean over vectors, once it is known what biases take off."""
+        squares = sums.squares
+        for _, by_row, channels in sums.means:
+            assert sums.shift is not None
+            squares += float((by_row - channels @ (sums.shift / max(1, sums.count))).square().sum())
+        return squares / self._vectors
+
+    def _before_blocks(self) -> set[fx.Node]:
+        """The nodes whose results go into something without a gradient."""
+        found, left = set(), list(self._blocked)
+        while left:
+            for source in left.pop().all_input_nodes:
+                if source not in found:
+                    found.add(source)
+                    left.append(source)
+        return found
+
+
+# operators whose results do not depend on the values that they are given
+_FORMS = ("_like", "new_", "empty")
+
+
+def _is_cut(node: fx.Node, output: Any) -> bool:
+    """Whether a node's result depends on its inputs, but has no gradient."""
+    name = str(getattr(node.target, "__name__", node.target))
+    return any(map(_is_float, pytree.tree_leaves(output))) and not any(form in name for form in _FORMS)
+
+
+def _needs_gradient(values: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in pytree.tree_leaves(values))
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _first_size(sample: Sample) -> int:
+    sizes = [leaf.shape[0] for leaf in sample.args if isinstance(leaf, torch.Tensor) and leaf.ndim]
+    return max(1, sizes[0]) if sizes else 1
