@@ -100,6 +100,7 @@ def objects() -> dict[str, Any]:
         "SearchResult": search_result(),
         "Results": pb.Results(()),
         "SweepResult": pb.SweepResult(()),
+        "Sensitivity": pb.sensitivity(model, SAMPLES, candidates=[pb.QuantizationSettings()], exact=1),
         "LayerQuantizationSettings": pb.LayerQuantizationSettings(),
         "QuantizationSettings": pb.QuantizationSettings(),
         "OnnxRuntimeDeployment": pb.OnnxRuntimeDeployment(),
@@ -135,7 +136,7 @@ ALSO = {
 LEFT_OUT = {
     # data that we make, and that nobody makes by hand
     "Captured", "Comparison", "CompiledModel", "PreparationReport", "Profile", "Progress", "Results", "SearchResult",
-    "Sample", "SweepResult",
+    "Sample", "Sensitivity", "SweepResult",
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
     # what prepbench calls itself

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from prepbench.search.budget import Budget as Budget
     from prepbench.search.search import search as search
     from prepbench.search.search_result import SearchResult as SearchResult
+    from prepbench.search.sensitivity import sensitivity as sensitivity
+    from prepbench.search.sensitivity_result import Sensitivity as Sensitivity
     from prepbench.search.sweep import sweep as sweep
     from prepbench.search.sweep_result import SweepResult as SweepResult
     from prepbench.settings import CompileOptions as CompileOptions
@@ -96,6 +98,7 @@ _HOME = {
     "RobustTracer": "prepbench.capture.modules.tracer",
     "Sample": "prepbench.inputs",
     "SearchResult": "prepbench.search.search_result",
+    "Sensitivity": "prepbench.search.sensitivity_result",
     "SweepResult": "prepbench.search.sweep_result",
     "TensorRtDeployment": "prepbench.settings",
     "capture": "prepbench.capture.aten.capture",
@@ -113,6 +116,7 @@ _HOME = {
     "record_inputs": "prepbench.running.record_inputs",
     "recursive_trace": "prepbench.capture.modules.collection",
     "search": "prepbench.search.search",
+    "sensitivity": "prepbench.search.sensitivity",
     "show_progress": "prepbench.progress_bar",
     "sweep": "prepbench.search.sweep",
     "validate_model": "prepbench.prepare",

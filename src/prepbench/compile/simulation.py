@@ -9,25 +9,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import torch
-
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import check_function, check_progress, check_switch, check_type, described
 from prepbench.compile.arguments import check_arguments, check_weights
+from prepbench.compile.effects_alone import effects_alone
 from prepbench.compile.float_program import FloatProgram, captured_in_float
 from prepbench.compile.kept_stages import KeptStages
+from prepbench.compile.layer_costs import float_bytes, multiplications_of, stored_bytes
 from prepbench.compile.tensor_specs import checked_tensors
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
-from prepbench.quantize import Placement, Score
+from prepbench.quantize import Placement, Score, Statistics
 from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.insert import change_weights, float_graph
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.layer_structure import following_layers, joined_layers
 from prepbench.quantize.mixed_graph import MixedGraph
 from prepbench.quantize.plan import Plan
-from prepbench.quantize.weights import WeightScheme
 from prepbench.running.check_inputs import check_traced
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.sqnr import Powers
@@ -74,6 +73,7 @@ class Simulation:
         self.source = source
         self._target = target_for(source.settings)
         self._graphs: OrderedDict[Any, MixedGraph] = OrderedDict()
+        self._statistics = Statistics()
         self._lock = threading.RLock()
         found = self._nodes
         self.layers: tuple[str, ...] = tuple(found)
@@ -130,6 +130,16 @@ class Simulation:
         return cls(source)
 
     @property
+    def target(self) -> str:
+        """The deployment target as people call it."""
+        return self._target.display_name
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether outputs are logits of tokens, so that scores have a divergence."""
+        return bool(self._float.logits)
+
+    @property
     def placement(self) -> Placement:
         """What the target wants quantized, and which bits it has."""
         return self._target.placement
@@ -165,7 +175,7 @@ class Simulation:
         """
         found = following_layers(self._nodes)
         sizes = self._float.values(sorted({value for _, _, value in found}))
-        return tuple((one, other, _bytes(sizes.get(value))) for one, other, value in found)
+        return tuple((one, other, float_bytes(sizes.get(value))) for one, other, value in found)
 
     @functools.cached_property
     def multiplications(self) -> Mapping[str, int]:
@@ -173,7 +183,7 @@ class Simulation:
         nodes = [layer for layers in self._nodes.values() for layer in layers]
         names = {layer.input.name if layer.is_transposed else layer.node.name for layer in nodes}
         values = self._float.values(sorted(names))
-        return {fqn: sum(_work(layer, values) for layer in layers) for fqn, layers in self._nodes.items()}
+        return {fqn: sum(multiplications_of(layer, values) for layer in layers) for fqn, layers in self._nodes.items()}
 
     def outputs(self, settings: Assignment, samples: Iterable[Any], *, even_alone: bool = False) -> Iterator[Any]:
         """The model's results for samples, one after the other, in its own structure and types.
@@ -187,17 +197,32 @@ class Simulation:
             InputError: a sample has another form than those that the model was captured with; there is no such layer.
             SettingsError: the target lacks what settings ask for.
         """
-        source, graph, changes = self.source, None, None
+        call = self.function(settings, even_alone=even_alone)
         for sample in samples:
-            call = sample if isinstance(sample, Sample) else _as_call(sample)
-            leaves = source.call_spec.flatten(call.args, call.kwargs)
+            one = sample if isinstance(sample, Sample) else _as_call(sample)
+            yield call(*one.args, **one.kwargs)
+
+    def function(self, settings: Assignment, *, even_alone: bool = False) -> Callable[..., Any]:
+        """The model with these settings as a function that is called like it; arguments as in :meth:`score`.
+
+        Raises:
+            InputError: there is no such layer.
+            SettingsError: the target lacks what settings ask for.
+            CalibrationError: values become NaN or infinite on a calibration sample.
+        """
+        source, mixture = self.source, self._mixture(settings)
+        with numbers_kept():
+            graph = self._graph(settings)
+            changes = graph.changes(mixture, even_alone=even_alone)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            leaves = source.call_spec.flatten(args, kwargs)
             tensors = checked_tensors(leaves, source.call_spec.tensors, source.call_spec.paths)
             with numbers_kept():
-                if graph is None or changes is None:
-                    graph = self._graph(settings)
-                    changes = graph.changes(self._mixture(settings), even_alone=even_alone)
                 [found] = graph.outputs(changes, [Sample(tuple(tensors))])
-            yield source.call_spec.result(found, source.out_spec)
+            return source.call_spec.result(found, source.out_spec)
+
+        return call
 
     def score(
         self, settings: Assignment, progress: ProgressCallback = report_nothing, *, even_alone: bool = False
@@ -239,8 +264,31 @@ class Simulation:
     def estimate(
         self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
     ) -> dict[tuple[str, str], float]:
-        """A quick estimate of what each layer adds alone, as noise to signal, by (FQN, name of the candidate)."""
-        return {key: powers.noise_to_signal for key, powers in self.noise(candidates, progress).items()}
+        """What each layer alone does to the outputs, to second order, by (FQN, name of the candidate).
+
+        It is noise relative to the signal, added over all outputs (0.01 is 20 dB), or where these predict tokens the
+        divergence in nats: see ``estimate_output_noise``. A few backward passes give it for all layers at once.
+
+        Args:
+            candidates: settings by name, for all layers alike.
+            progress: called after each sample; may raise to cancel.
+        """
+        found: dict[tuple[str, str], float] = {}
+        with numbers_kept():
+            for name, settings in candidates.items():
+                # apart, because in the whole graph one quantizer may be the result of a layer and what others read
+                for of_results in (False, True):
+                    effects = effects_alone(
+                        self.source,
+                        self._float,
+                        self._all(settings),
+                        self._statistics,
+                        progress,
+                        of_results=of_results,
+                    )
+                    for fqn, value in effects.items():
+                        found[fqn, name] = found.get((fqn, name), 0.0) + value
+        return found
 
     def weight_bytes(self, fqn: str, settings: QuantizationSettings | None) -> int:
         """Bytes of a layer's weights: integers, scales and zero points, or float32 where it is in float."""
@@ -252,7 +300,7 @@ class Simulation:
         _check_settings(fqn, settings)
         plan = Plan({fqn: layers}, {fqn: settings}, spare_bit=bool(self.placement.spare_bit))
         scheme = fitting_schemes(plan, fqn)[0][0]
-        return sum(_stored_bytes(weight, layers[0].axis, scheme) for weight in weights.values())
+        return sum(stored_bytes(weight, layers[0].axis, scheme) for weight in weights.values())
 
     @functools.cached_property
     def _nodes(self) -> Mapping[str, list[LayerNode]]:
@@ -345,25 +393,3 @@ def _as_call(sample: Any) -> Sample:
     if sample and isinstance(sample[-1], dict):
         return Sample(sample[:-1], sample[-1])
     return Sample(sample)
-
-
-def _bytes(value: Any) -> int:
-    """In float32, which values have between layers that are not quantized."""
-    return 4 * value.numel() if isinstance(value, torch.Tensor) else 0
-
-
-def _work(layer: LayerNode, values: Mapping[str, Any]) -> int:
-    """Multiplications of one call."""
-    places = values.get(layer.input.name if layer.is_transposed else layer.node.name)
-    places = places[0] if isinstance(places, tuple) else places
-    if layer.is_lookup or not isinstance(places, torch.Tensor):
-        return 0
-    each = sum(int(weight.meta["val"].numel()) for weight in layer.weights)
-    return int(places.numel() // max(1, places.shape[layer.channels]) * each)
-
-
-def _stored_bytes(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> int:
-    numbers = int(weight.numel())
-    rows = int(weight.shape[axis]) if scheme.per_channel or scheme.block_size else 1
-    scales = numbers // scheme.block_size if scheme.block_size else rows
-    return numbers * scheme.bits // 8 + scales * (4 if scheme.symmetric else 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import fx, nn
@@ -18,7 +19,7 @@ from prepbench.quantize.layer_nodes import layer_nodes
 from prepbench.quantize.layer_reports import LayerReporter
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.placement import Placement
-from prepbench.quantize.plan import make_plan
+from prepbench.quantize.plan import Plan, make_plan
 from prepbench.quantize.report import LayerReport
 from prepbench.quantize.skips import skipped_downstream
 from prepbench.quantize.written_state import own_written_buffers
@@ -60,9 +61,20 @@ def insert_observers(
     reporter = LayerReporter(model, graph, plan, leaves, behind, notes)
     rows = tuple(reporter.report(layer) for layer in explained)
     _check_not_empty(rows)
+    return replace(observed_with(graph, plan, placement, options, before), layers=rows)
+
+
+def observed_with(
+    graph: fx.GraphModule,
+    plan: Plan,
+    placement: Placement,
+    options: CompileOptions,
+    written: dict[str, torch.Tensor],
+) -> Observed:
+    """A float graph with observers where a plan wants them; ``graph`` is changed, ``written`` is kept."""
     annotate(graph, plan, placement, options.percentile)
     observed = pt2e().prepare(graph, pt2e().scopes(graph), is_qat=False)
-    return Observed(observed, rows, plan, options, written=before)
+    return Observed(observed, (), plan, options, written=written)
 
 
 def _check_not_empty(rows: Sequence[LayerReport]) -> None:

@@ -10,7 +10,6 @@ import functools
 import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from prepbench.quantize.layer_nodes import LayerNode, parameter_of
 from prepbench.quantize.layer_noise import LayerNoise, as_tuple, chosen_samples
 from prepbench.quantize.mixed_run import Changes, Measuring, QuantizedRun, Watching
 from prepbench.quantize.output_scores import ScoreSum
-from prepbench.quantize.placement import Placement
+from prepbench.quantize.placement import Placement, without_lone_refusals
 from prepbench.quantize.plan import Plan, make_plan
 from prepbench.quantize.predictions import logits_of
 from prepbench.quantize.rounding import NEEDS_MOMENTS
@@ -58,6 +57,7 @@ class MixedGraph:
 
     Attributes:
         chosen: the few samples that scores and noise are measured on.
+        logits: the outputs that predict tokens.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MixedGraph:
         self._options = options
         self._samples = samples
         self._written = written
-        self._logits = logits_of(graph.graph)
+        self.logits = logits_of(graph.graph)
         self._nodes = {node.name: node for node in graph.graph.nodes}
         self._quantizers: dict[tuple[Any, ...], Any] = {}
         self._rows: dict[str, FoundRows] = {}
@@ -86,7 +86,7 @@ class MixedGraph:
 
     def plan(self, mixture: Mixture, *, even_alone: bool = False) -> Plan:
         """Which values are quantized; with ``even_alone`` also layers that are worth it only beside others."""
-        placement = replace(self.placement, lone_depthwise_convs=True) if even_alone else self.placement
+        placement = without_lone_refusals(self.placement) if even_alone else self.placement
         return make_plan(self.graph, mixture, placement)
 
     def outputs(self, changes: Changes, samples: Sequence[Sample]) -> Iterator[tuple[Any, ...]]:
@@ -97,7 +97,7 @@ class MixedGraph:
 
     def score(self, changes: Changes) -> Score:
         """How far the outputs are from float on :attr:`chosen`."""
-        total = ScoreSum(self._logits)
+        total = ScoreSum(self.logits)
         for right, got in zip(self.expected(), self.outputs(changes, self.chosen), strict=True):
             total.add(right, got)
         return total.score

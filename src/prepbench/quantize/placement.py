@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prepbench._torch_compat.cpu import byte_sums_saturate
 from prepbench._torch_compat.operators import OpOverload
@@ -72,3 +72,8 @@ class Placement:
     block_sizes: bool = True
     tables: bool = False
     spare_bit: str = ""
+
+
+def without_lone_refusals(placement: Placement) -> Placement:
+    """The placement without refusals of layers that are worth quantizing only beside others."""
+    return replace(placement, lone_depthwise_convs=True)

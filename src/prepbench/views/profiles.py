@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from prepbench.measure.comparison import megabytes, milliseconds
 from prepbench.measure.profile_result import Profile, ProfileDifference, ProfileRow
-from prepbench.views.charts import FIRST, GRID, LINE, OTHER, TEXT
+from prepbench.views.charts import FIRST, LINE, OTHER
+from prepbench.views.layer_bars import BARS, aligned, bar_figure, bars, short_name
 
 if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects as go
-
-_BARS = 12
-_NAME = 40
 
 
 def profile_table(profile: Profile) -> pandas.DataFrame:
@@ -52,24 +50,24 @@ def difference_table(difference: ProfileDifference) -> pandas.DataFrame:
 
 def profile_figure(profile: Profile) -> go.Figure:
     """The slowest rows as bars, what is in no layer in grey, and all others as one."""
-    shown, others = profile.rows[:_BARS], profile.rows[_BARS:]
-    names = [_name(row.name) for row in shown]
-    bars = [row.ms for row in shown]
+    shown, others = profile.rows[:BARS], profile.rows[BARS:]
+    names = [short_name(row.name) for row in shown]
+    lengths = [row.ms for row in shown]
     colours = [OTHER if row.is_layer else FIRST for row in shown]
     texts = [f"{milliseconds(row.ms)} ms · {row.share:.0%}" for row in shown]
     if others:
         names.append(f"{len(others)} more")
-        bars.append(sum(row.ms for row in others))
+        lengths.append(sum(row.ms for row in others))
         colours.append(LINE)
-        texts.append(f"{milliseconds(bars[-1])} ms · {sum(row.share for row in others):.0%}")
+        texts.append(f"{milliseconds(lengths[-1])} ms · {sum(row.share for row in others):.0%}")
     hovers = [_hover(row) for row in shown] + [""] * bool(others)
-    trace = _bars("", names, bars, texts, colours, hovers)
-    return _figure("Time by layer", profile.caption, [trace], len(names), legend=False)
+    trace = bars("", names, lengths, texts, colours, hovers)
+    return bar_figure("Time by layer", profile.caption, [trace], len(names), legend=False)
 
 
 def difference_figure(difference: ProfileDifference) -> go.Figure:
     """Both times of the layers that changed most."""
-    names = list(difference.saved_ms)[:_BARS]
+    names = list(difference.saved_ms)[:BARS]
     traces = []
     for profile, title, colour in zip(
         (difference.first, difference.second), _titles(difference), (FIRST, OTHER), strict=True
@@ -78,8 +76,8 @@ def difference_figure(difference: ProfileDifference) -> go.Figure:
         ms = [rows[name].ms if name in rows else 0.0 for name in names]
         texts = [milliseconds(each) if each else "–" for each in ms]
         hovers = [_hover(rows[name]) if name in rows else "no time of its own" for name in names]
-        traces.append(_bars(title, [_name(name) for name in names], ms, texts, [colour] * len(names), hovers))
-    return _figure("What got faster, what slower", difference.caption, traces, 2 * len(names), legend=True)
+        traces.append(bars(title, [short_name(name) for name in names], ms, texts, [colour] * len(names), hovers))
+    return bar_figure("What got faster, what slower", difference.caption, traces, 2 * len(names), legend=True)
 
 
 def profile_text(profile: Profile) -> str:
@@ -87,30 +85,31 @@ def profile_text(profile: Profile) -> str:
     header = ["layer", "ms", "share", "weights MB", "results MB"]
     body = [
         [
-            _name(row.name),
+            short_name(row.name),
             milliseconds(row.ms),
             f"{row.share:.0%}",
             *map(megabytes, (row.weights_bytes, row.result_bytes)),
         ]
-        for row in profile.rows[:_BARS]
+        for row in profile.rows[:BARS]
     ]
-    return _text(header, body, len(profile.rows) - _BARS, profile.caption)
+    return aligned(header, body, len(profile.rows) - BARS, profile.caption)
 
 
 def difference_text(difference: ProfileDifference) -> str:
     """The rows that changed most as aligned text."""
     rows = difference.table().itertuples(index=False)
     body = [
-        [_name(row[0]), *("–" if each != each else f"{each:.3g}".replace("-", "−") for each in row[1:])] for row in rows
+        [short_name(row[0]), *("–" if each != each else f"{each:.3g}".replace("-", "−") for each in row[1:])]
+        for row in rows
     ]
     header = ["layer", *_titles(difference), "saved ms"]
-    return _text(header, body[:_BARS], len(body) - _BARS, difference.caption)
+    return aligned(header, body[:BARS], len(body) - BARS, difference.caption)
 
 
 def bundle(result: Profile | ProfileDifference) -> dict[str, Any]:
     """What a notebook shows: the chart where plotly's renderer is installed, else the table, else text."""
     chart = json.loads(result.figure().to_json())
-    table = result.table().head(_BARS).to_html(index=False, na_rep="–", float_format=lambda value: f"{value:.3g}")
+    table = result.table().head(BARS).to_html(index=False, na_rep="–", float_format=lambda value: f"{value:.3g}")
     return {
         "application/vnd.plotly.v1+json": {**chart, "config": {"displaylogo": False, "responsive": True}},
         "text/html": f"{table}<small>{html.escape(result.caption)}</small>",
@@ -123,11 +122,6 @@ def _titles(difference: ProfileDifference) -> tuple[str, str]:
     return (first, second) if first != second else (f"{first}, first", f"{second}, second")
 
 
-def _name(name: str) -> str:
-    """A name that fits beside a bar; its end says most."""
-    return (name if len(name) <= _NAME else "…" + name[1 - _NAME :]) or "(the model itself)"
-
-
 def _hover(row: ProfileRow) -> str:
     lines = [f"<b>{html.escape(row.name or '(the model itself)')}</b>", html.escape(row.type)]
     lines += [f"{milliseconds(row.ms)} ms, {row.share:.1%}"]
@@ -135,73 +129,3 @@ def _hover(row: ProfileRow) -> str:
     lines += [f"{megabytes(row.result_bytes)} MB of results"] if row.result_bytes else []
     lines += [html.escape(", ".join(row.operators[:6]))]
     return "<br>".join(filter(None, lines)).replace("%{", "% {")
-
-
-def _bars(
-    title: str, names: list[str], values: list[float], texts: list[str], colours: list[str], hovers: list[str]
-) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": html.escape(title),
-        "y": [html.escape(name) for name in names],
-        "x": values,
-        "text": texts,
-        "textposition": "outside",
-        "cliponaxis": False,
-        "marker": {"color": colours},
-        "hovertext": hovers,
-        "hoverinfo": "text",
-    }
-
-
-def _figure(heading: str, caption: str, traces: list[dict[str, Any]], bars: int, *, legend: bool) -> go.Figure:
-    import plotly.graph_objects as go
-
-    longest = max((value for trace in traces for value in trace["x"]), default=1.0)
-    figure = go.Figure(data=traces)
-    lines = caption.replace(", median", "; median").split("; ")
-    small = "".join(f"<br><span style='font-size:12px'>{html.escape(line)}</span>" for line in lines)
-    top = 60 + 18 * len(lines) + 24 * legend
-    figure.update_layout(
-        template="none",
-        height=60 + top + 22 * bars,
-        margin={"l": 16, "r": 24, "t": top, "b": 50},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": TEXT},
-        title={
-            "text": f"<b>{heading}</b>{small}",
-            "font": {"size": 16},
-            "x": 0.02,
-            "y": 1,
-            "yanchor": "top",
-            "pad": {"t": 16},
-        },
-        xaxis={
-            "title": {"text": "ms per call", "font": {"size": 13}},
-            "gridcolor": GRID,
-            "range": [0, longest * 1.3],
-            "zeroline": False,
-        },
-        yaxis={"autorange": "reversed", "automargin": True, "ticksuffix": " "},
-        barmode="group",
-        bargap=0.25,
-        showlegend=legend,
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
-    )
-    return figure
-
-
-def _text(header: list[str], body: list[list[str]], more: int, caption: str) -> str:
-    rows = [header, *body]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join([*lines, *([f"{more} more"] if more > 0 else []), caption])

@@ -1,0 +1,119 @@
+"""The settings that layers are tried with, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from prepbench.checks import described
+from prepbench.errors import SettingsError
+from prepbench.settings import DeploymentSettings, QuantizationSettings
+from prepbench.targets import target_for
+from prepbench.targets.capabilities import supported, unsupported
+
+_EXAMPLE = 'Write candidates={"int8": pb.QuantizationSettings()}, for example.'
+_SINGLE = ("weights_num_bits", "weights_only_quantization_block_size")
+_NAMED = (*_SINGLE, "activations_num_bits", "prefer_weights_only_quantization")
+
+
+def named_candidates(given: Any, deployment: DeploymentSettings) -> dict[str, QuantizationSettings]:
+    """The candidates by name; by default what the target has of 8 bits, weights in 8 and weights in 4 bits.
+
+    Args:
+        given: settings by name, or a sequence of settings, which get names from what they say; or None.
+        deployment: the target's settings.
+
+    Raises:
+        SettingsError: there is none, one is no settings or names several bits, or the target lacks what one asks for.
+
+    Example:
+        >>> from prepbench.settings import OnnxRuntimeDeployment
+        >>> list(named_candidates(None, OnnxRuntimeDeployment()))
+        ['int8', 'int8 weights', 'int4 weights in blocks of 32']
+    """
+    target = target_for(deployment)
+    if given is None:
+        return {
+            name_of_settings(settings): settings
+            for settings in _defaults(target.placement.block_sizes)
+            if not unsupported(settings, target.placement)
+        }
+    named = _named(given)
+    for name, settings in named.items():
+        _check(name, settings)
+        lacking = unsupported(settings, target.placement)
+        if lacking:
+            raise SettingsError(
+                f"candidates[{name!r}]: {target.display_name} does not support {lacking}. It supports: "
+                f"{supported(target.placement)}. Leave this candidate out, or choose another target."
+            )
+    return named
+
+
+def name_of_settings(settings: QuantizationSettings) -> str:
+    """What settings say, in a few words.
+
+    Example:
+        >>> name_of_settings(QuantizationSettings(observer="mse"))
+        'int8, observer=mse'
+    """
+    only_weights = settings.prefer_weights_only_quantization
+    bits, block = settings.weights_num_bits, settings.weights_only_quantization_block_size
+    name = f"int{bits}"
+    if only_weights:
+        name += " weights" + (f" in blocks of {block}" if block else "")
+    elif settings.activations_num_bits != bits:
+        name += f" weights, int{settings.activations_num_bits} activations"
+    usual = QuantizationSettings(prefer_weights_only_quantization=only_weights)
+    others = [
+        f"{field.name}={getattr(settings, field.name)}"
+        for field in fields(settings)
+        if field.name not in _NAMED and getattr(settings, field.name) != getattr(usual, field.name)
+    ]
+    return ", ".join([name, *others])
+
+
+def _defaults(in_blocks: bool) -> list[QuantizationSettings]:
+    return [
+        QuantizationSettings(),
+        QuantizationSettings(prefer_weights_only_quantization=True),
+        QuantizationSettings(
+            prefer_weights_only_quantization=True,
+            weights_num_bits=4,
+            weights_only_quantization_block_size=32 if in_blocks else 0,
+        ),
+    ]
+
+
+def _named(given: Any) -> dict[str, Any]:
+    if isinstance(given, Mapping):
+        named = dict(given)
+    elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        for index, settings in enumerate(given):
+            _check(index, settings)
+        named = {name_of_settings(settings): settings for settings in given}
+    else:
+        raise SettingsError(
+            f"candidates must be a dict of settings by name, or a list of settings, got {described(given)}. {_EXAMPLE}"
+        )
+    if not named:
+        raise SettingsError(f"candidates is empty, so there is nothing to try. {_EXAMPLE}")
+    for name in named:
+        if not isinstance(name, str) or not name.strip():
+            raise SettingsError(f"candidates: every key must be a name, got {described(name)}. {_EXAMPLE}")
+    return named
+
+
+def _check(name: object, settings: object) -> None:
+    if not isinstance(settings, QuantizationSettings):
+        raise SettingsError(
+            f"candidates[{name!r}] must be of type QuantizationSettings, got {described(settings)}. {_EXAMPLE}"
+        )
+    for field in _SINGLE:
+        value = getattr(settings, field)
+        if not isinstance(value, int):
+            raise SettingsError(
+                f"candidates[{name!r}].{field} names several values, {value}. Give a candidate for each of them: "
+                "list(settings.candidates())."
+            )

@@ -1,0 +1,313 @@
+"""``sensitivity``: what quantizing each layer alone does to the model, for each candidate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.checks import check_progress, check_switch, described
+from prepbench.compile import KeptStages
+from prepbench.compile.simulation import Simulation
+from prepbench.errors import SettingsError
+from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
+from prepbench.measure.batches import read_batches
+from prepbench.measure.language_metrics import kl_divergence
+from prepbench.measure.metrics import Metric
+from prepbench.measure.scores import Scores, metric_name, takes_targets
+from prepbench.progress_bar import shows_progress
+from prepbench.quantize import Score
+from prepbench.quantize.layer_noise import bounded_decibels
+from prepbench.running.sqnr import Powers
+from prepbench.search.candidates import named_candidates
+from prepbench.search.each import STAGE, each, is_here, scores_elsewhere
+from prepbench.search.executors import check_executor
+from prepbench.search.scoring import is_higher_better, read_often
+from prepbench.search.sensitivity_result import Sensitivity as Sensitivity
+from prepbench.search.sensitivity_result import SensitivityRow
+from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment, QuantizationSettings
+
+Pair = tuple[str, str]
+"""A layer and the name of a candidate."""
+
+# of "auto": at least so many pairs are measured, and further ones while there is time
+_LEAST, _SECONDS = 24, 30.0
+# in other processes, which take a while to begin
+_ELSEWHERE = 96
+
+
+@shows_progress("sensitivity")
+def sensitivity(
+    model: Callable[..., Any],
+    calibration_inputs: Iterable[Any],
+    *,
+    candidates: Mapping[str, QuantizationSettings] | Sequence[QuantizationSettings] | None = None,
+    deployment_settings: DeploymentSettings | None = None,
+    data: Any = None,
+    metric: Metric | None = None,
+    higher_is_better: bool | None = None,
+    exact: bool | int | str = "auto",
+    tracing_inputs: Iterable[Any] | None = None,
+    compile_options: CompileOptions | None = None,
+    dynamic_axes: DynamicAxes | None = None,
+    forward_fn: Callable[..., Any] | None = None,
+    data_transform_fn: Callable[[Any], Any] | None = None,
+    fullgraph: bool = True,
+    reuse: KeptStages | None = None,
+    executor: Any = None,
+    progress: ProgressCallback = report_nothing,
+) -> Sensitivity:
+    """Say what each layer costs the model when it is quantized: for each candidate, with all other layers in float.
+
+    The model is captured once, and runs in PyTorch as it would be quantized. What each layer does to the model's output
+    is estimated for all of them at once, and measured for those that matter, one layer at a time. Models that predict
+    tokens are judged by the divergence of what they predict, others by the SQNR of their output.
+
+    Args:
+        model: a module, a function, or a bound method of a module. It is left as it was.
+        calibration_inputs: representative samples, as for ``compile_model``.
+        candidates: settings by name, or a list of settings. By default what the target has of 8 bits, weights alone in
+            8 bits, and weights alone in 4 bits in blocks of 32.
+        deployment_settings: the target; ``OnnxRuntimeDeployment()`` by default. Nothing is compiled for it, so its
+            packages are not needed.
+        data: what the exact values are measured on: pairs ``(input, target)`` with a metric, else inputs, as for
+            ``compare``. By default a few calibration samples.
+        metric: ``metric(output, target)`` giving one finite number for a batch; needs ``data``. It runs in this
+            process, also with an executor.
+        higher_is_better: False for a loss; None: what is known of the metric, and else True.
+        exact: which pairs of a layer and a candidate are measured: True for all, False for none, a number for so many
+            of those that are worst by estimate, ``"auto"`` for 24 of these and as many more as half a minute allows.
+        tracing_inputs: as for ``compile_model``.
+        compile_options: the algorithms around quantization; floors play no part.
+        dynamic_axes: as for ``compile_model``.
+        forward_fn: as for ``compile_model``.
+        data_transform_fn: as for ``compile_model``.
+        fullgraph: as for ``compile_model``.
+        reuse: captures of earlier compiles, which are not made again.
+        executor: what measures several layers at once: None, any ``concurrent.futures.Executor``, or a
+            ``dask.distributed.Client``. Other processes get the captured program and the calibration samples as files,
+            and measure up to 96 pairs with ``exact="auto"``; they do not have ``data``.
+        progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+
+    Returns:
+        A :class:`Sensitivity`: a table, a bar chart, and values to colour a diagram with.
+
+    Raises:
+        SettingsError: no candidates, one that the target lacks, no layer that can be quantized, or an argument of
+            another type.
+        InputError: samples or data that the model does not take.
+        CalibrationError: a sample holds NaN, or values become NaN or infinite on it.
+        CaptureError: the model cannot be captured as one graph.
+        MetricError: the metric gave no finite number.
+
+    Example:
+        >>> found = pb.sensitivity(model, samples, data=batches, metric=pb.metrics.accuracy)
+        >>> found.worst(3)
+        >>> diagram.overlay(found.table(), "int8 drop")
+    """
+    _check(data, metric, higher_is_better, exact, executor)
+    check_progress(progress)
+    settings = OnnxRuntimeDeployment() if deployment_settings is None else deployment_settings
+    named = named_candidates(candidates, settings)
+    if data is not None:
+        read_often(data, [])
+        next(read_batches([model], data, with_targets=takes_targets(metric)))  # most mistakes show in the first
+    simulation = Simulation.of(
+        model,
+        calibration_inputs,
+        tracing_inputs=tracing_inputs,
+        deployment_settings=settings,
+        compile_options=compile_options,
+        dynamic_axes=dynamic_axes,
+        forward_fn=forward_fn,
+        data_transform_fn=data_transform_fn,
+        fullgraph=fullgraph,
+        reuse=reuse,
+        progress=progress,
+    )
+    if not simulation.layers:
+        raise SettingsError(
+            f"model has no layer that {simulation.target} can quantize: none has a weight matrix that it takes. Give "
+            "another model, or another target with deployment_settings."
+        )
+    found = _Found(simulation, named, metric, model, data, progress)
+    found.estimate()
+    if exact is not False:
+        found.measure(exact, executor)
+    return found.result(is_higher_better(metric, higher_is_better))
+
+
+def _check(data: Any, metric: Any, higher_is_better: Any, exact: Any, executor: Any) -> None:
+    if metric is not None and not callable(metric):
+        raise SettingsError(
+            f"metric must be a function, got {described(metric)}. Give one that can be called as metric(output, "
+            "target), such as prepbench.metrics.accuracy, or leave it out."
+        )
+    if metric is not None and data is None:
+        raise SettingsError(
+            "metric needs data to be measured on. Give data=[(input, target), ...], or leave metric out."
+        )
+    if metric is not None and exact is False:
+        raise SettingsError("metric would never be called, because exact=False. Leave one of the two out.")
+    if higher_is_better is not None:
+        check_switch("higher_is_better", higher_is_better)
+    is_count = type(exact) is int and exact > 0
+    if not (isinstance(exact, bool) or is_count or (isinstance(exact, str) and exact == "auto")):
+        raise SettingsError(
+            f"exact must be True, False, a whole number above 0 or 'auto', got {described(exact)}. Write exact='auto'."
+        )
+    check_executor(executor)
+    if data is not None and metric is None and not is_here(executor):
+        raise SettingsError(
+            f"executor: {type(executor).__name__} runs other processes, which do not have your data. Give a "
+            "concurrent.futures.ThreadPoolExecutor or None, or leave data out."
+        )
+
+
+class _Found:
+    """What is known so far."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        candidates: dict[str, QuantizationSettings],
+        metric: Metric | None,
+        model: Callable[..., Any],
+        data: Any,
+        progress: ProgressCallback,
+    ) -> None:
+        self._simulation = simulation
+        self._candidates = candidates
+        self._metric = metric
+        self._model = model
+        self._data = data
+        self._progress = progress
+        self._score = kl_divergence if metric is None and simulation.predicts_tokens else metric
+        self.unit = "nats" if simulation.predicts_tokens else "dB"
+        self._refusals = {
+            (fqn, name): simulation.refusal(fqn, settings)
+            for fqn in simulation.layers
+            for name, settings in candidates.items()
+        }
+        self._own: dict[Pair, float] = {}
+        self._estimated: dict[Pair, float] = {}
+        self._exact: dict[Pair, float] = {}
+        self._metrics: dict[Pair, float] = {}
+        self._in_float: float | None = None
+        self._spread = 0.0
+
+    def estimate(self) -> None:
+        """All pairs at once."""
+        possible = {pair for pair, refusal in self._refusals.items() if not refusal}
+        noise = self._simulation.noise(self._candidates, self._progress)
+        self._own = {pair: bounded_decibels(powers) for pair, powers in noise.items() if pair in possible}
+        estimated = self._simulation.estimate(self._candidates, self._progress)
+        self._estimated = {
+            pair: value if self._simulation.predicts_tokens else bounded_decibels(Powers(1.0, value))
+            for pair, value in estimated.items()
+            if pair in possible
+        }
+
+    def measure(self, exact: bool | int | str, executor: Any) -> None:
+        """The pairs that are worst by estimate, one after the other."""
+        worst = sorted(self._estimated, key=self._estimated.__getitem__, reverse=self.unit == "nats")
+        self._simulation.score({})  # the outputs in float, once for all threads
+        if self._metric is not None:
+            first, second = (self._scored({}) for _ in range(2))
+            self._in_float, self._spread = (first + second) / 2, abs(first - second)
+        least = _LEAST if is_here(executor) else _ELSEWHERE
+        count = exact if type(exact) is int else len(worst) if exact is True else least
+        self._measure(worst[:count], executor)
+        if exact == "auto" and is_here(executor):
+            start = time.monotonic()
+            for place in range(count, len(worst), _LEAST):
+                if time.monotonic() - start > _SECONDS:
+                    break
+                self._measure(worst[place : place + _LEAST], executor)
+
+    def _measure(self, pairs: Sequence[Pair], executor: Any) -> None:
+        if not pairs:
+            return
+        done = len(self._exact)
+        total = done + len(pairs)
+
+        def tell(count: int, pair: Pair) -> None:
+            self._progress(Progress(STAGE, done + count, total, f"{pair[0]}: {pair[1]}"))
+
+        if is_here(executor) or self._is_compared:
+            self._exact.update(zip(pairs, each(self._effect, pairs, executor, tell), strict=True))
+        else:
+            names = [f"{fqn}: {name}" for fqn, name in pairs]
+            mixtures = [self._mixture(pair) for pair in pairs]
+            found = scores_elsewhere(self._simulation, mixtures, names, executor, self._progress)
+            self._exact.update(zip(pairs, map(self._in_unit, found), strict=True))
+        if self._metric is not None:
+            threads = executor if is_here(executor) else None
+            found_metrics = each(lambda pair: self._scored(self._mixture(pair)), pairs, threads, tell)
+            self._metrics.update(zip(pairs, found_metrics, strict=True))
+
+    @property
+    def _is_compared(self) -> bool:
+        """Whether effects are measured on data and not on calibration samples."""
+        return self._data is not None and self._metric is None
+
+    def _mixture(self, pair: Pair) -> dict[str, QuantizationSettings]:
+        return {pair[0]: self._candidates[pair[1]]}
+
+    def _effect(self, pair: Pair) -> float:
+        """The effect of one pair, in the unit of the result."""
+        check_cancelled(STAGE)
+        if self._is_compared:
+            return self._scored(self._mixture(pair))
+        return self._in_unit(self._simulation.score(self._mixture(pair), even_alone=True))
+
+    def _in_unit(self, score: Score) -> float:
+        value = score.divergence if self.unit == "nats" else score.sqnr
+        assert value is not None
+        return value
+
+    def _scored(self, mixture: Mapping[str, QuantizationSettings]) -> float:
+        """The metric over all data; without one, how far outputs are from float."""
+        called = {"quantized": self._simulation.function(mixture, even_alone=True)}
+        if not takes_targets(self._score):
+            called = {"float": self._simulation.function({}), **called}
+        scores = Scores(called, self._score)
+        for batch in read_batches([self._model], self._data, with_targets=takes_targets(self._score)):
+            check_cancelled(STAGE)
+            scores.add(batch)
+        return scores.values()["quantized"]
+
+    def result(self, higher_is_better: bool) -> Sensitivity:
+        """All rows."""
+        simulation, sign = self._simulation, 1.0 if higher_is_better else -1.0
+        rows = []
+        for (fqn, name), refusal in self._refusals.items():
+            pair, scored = (fqn, name), self._metrics.get((fqn, name))
+            is_known = scored is not None and self._in_float is not None
+            rows.append(
+                SensitivityRow(
+                    fqn=fqn,
+                    type=simulation.types[fqn],
+                    candidate=name,
+                    estimated=self._estimated.get(pair),
+                    exact=self._exact.get(pair),
+                    metric=scored,
+                    drop=sign * (self._in_float - scored) if is_known else None,  # type: ignore[operator]
+                    own_sqnr=self._own.get(pair),
+                    multiplications=simulation.multiplications[fqn],
+                    parameters=simulation.parameters[fqn],
+                    weights_bytes=None if refusal else simulation.weight_bytes(fqn, self._candidates[name]),
+                    refusal=refusal,
+                )
+            )
+        return Sensitivity(
+            tuple(rows),
+            self._candidates,
+            simulation.target,
+            self.unit,
+            metric="" if self._metric is None else metric_name(self._metric),
+            higher_is_better=higher_is_better,
+            in_float=self._in_float,
+            spread=self._spread,
+        )
