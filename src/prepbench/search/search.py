@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
@@ -249,6 +250,6 @@ def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[
             f"{scoring.name} is not deterministic: two evaluations of the model in float differ by "
             f"{scoring.unsteady:.4g}. Drops below that say nothing."
         )
-    if crowd := crowded(timing.busy_cores, 1):
-        notes.append(crowd)
+    if crowd := crowded(timing.busy_cores, torch.get_num_threads()):
+        notes.append(f"Times are less certain: {crowd}.")
     return notes
