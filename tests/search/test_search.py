@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import itertools
@@ -212,6 +213,13 @@ def test_the_same_measurements_give_the_same_result(found: pb.SearchResult) -> N
     assert names[0] == names[1]
 
 
+def test_threads_simulate_the_same(found: pb.SearchResult) -> None:
+    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+        again = find(pb.Budget(min_metric=20), executor=executor)
+    assert again.best.settings == found.best.settings
+    assert again["int8"].noise == found["int8"].noise
+
+
 def test_cancelling_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = {name: value.clone() for name, value in net().state_dict().items()}
@@ -293,7 +301,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a candidate that the target lacks": (
         {"candidates": {"a16": pb.QuantizationSettings(activations_num_bits=16)},
          "targets": [pb.OpenVinoDeployment()]},
-        SettingsError, r"candidates: no layer takes one of 'a16': OpenVINO does not support 16-bit activations",
+        SettingsError, r"candidates\['a16'\]: OpenVINO does not support 16-bit activations",
     ),
     "no candidates": ({"candidates": {}}, SettingsError, "candidates is empty"),
     "a candidate of another type": ({"candidates": {"int8": 8}}, SettingsError, r"candidates\['int8'\] must be"),

@@ -199,7 +199,7 @@ class Loop:
             tables,
             times=times_of(tables.layers, wholes, tables.neighbours, work, rate),
             sizes=sizes_of(weights, measured[names[FLOAT]][1] or sum(weights[fqn, FLOAT] for fqn in tables.layers)),
-            noise=noise_by_layer(job.simulation, job.choices, tables.refused, self._progress),
+            noise=noise_by_layer(job.simulation, job.choices, tables.refused, self._subject.executor, self._progress),
         )
         return TargetState(job.label, tables)
 

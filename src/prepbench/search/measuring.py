@@ -32,6 +32,7 @@ class Subject:
         others: further arguments of ``compile_model``, such as dynamic axes.
         kept: what compiles have in common.
         timed: the call that is timed.
+        executor: where layers are simulated; None for this process.
     """
 
     model: Callable[..., Any]
@@ -39,6 +40,7 @@ class Subject:
     others: Mapping[str, Any]
     kept: KeptStages
     timed: Sample
+    executor: Any = None
 
     def compiled(self, arguments: Mapping[str, Any], progress: ProgressCallback) -> CompiledModel:
         """The model with these settings."""

@@ -17,7 +17,6 @@ from prepbench.checks import (
     check_progress,
     check_seconds,
     check_switch,
-    check_table,
     check_type,
 )
 from prepbench.compile import KeptStages
@@ -33,6 +32,8 @@ from prepbench.running.callable_module import with_forward_fn
 from prepbench.running.check_inputs import check_runs, find_writes
 from prepbench.running.twin import Twin
 from prepbench.search.budget import Budget
+from prepbench.search.candidates import named_candidates
+from prepbench.search.executors import check_executor
 from prepbench.search.loop import Loop, TargetJob
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Choices
@@ -51,7 +52,7 @@ def search(
     *,
     budget: Budget,
     targets: Sequence[DeploymentSettings] | None = None,
-    candidates: Mapping[str, QuantizationSettings] | None = None,
+    candidates: Mapping[str, QuantizationSettings] | Sequence[QuantizationSettings] | None = None,
     data: Iterable[Any] | None = None,
     metric: Metric | None = None,
     higher_is_better: bool | None = None,
@@ -62,6 +63,7 @@ def search(
     forward_fn: Callable[..., Any] | None = None,
     compile_options: CompileOptions | None = None,
     reuse: KeptStages | None = None,
+    executor: Any = None,
     results: str | os.PathLike[str] | None = None,
     timeout: float | None = 600.0,
     progress: ProgressCallback = report_nothing,
@@ -79,7 +81,7 @@ def search(
         calibration_inputs: representative samples, as ``compile_model`` takes them.
         budget: what must hold, and what is to be as small as possible.
         targets: where the model may run; the best of all is found. ONNX Runtime when omitted.
-        candidates: settings that a layer may take instead of staying in float, by name. 8 bits when omitted.
+        candidates: settings that a layer may take instead of staying in float: by name, or a list. 8 bits when omitted.
         data: read once for each model that is measured: pairs ``(input, target)`` with a ``metric``, inputs alone
             without one. Its first element is what is timed. The calibration inputs when omitted.
         metric: ``metric(output, target)``, as :func:`prepbench.compare` takes it. None: SQNR in dB against float.
@@ -91,6 +93,8 @@ def search(
         forward_fn: called as ``forward_fn(model, args, kwargs)`` in place of the model.
         compile_options: algorithms. ``keep_ruined_layers_in_float`` has no say: the search decides.
         reuse: what earlier compiles found.
+        executor: where layers are simulated one by one: a ``concurrent.futures.Executor`` or a
+            ``dask.distributed.Client``; None for this process, which also compiles, times and scores.
         results: path of a journal, to which each candidate is written as soon as it is measured, and from which those
             of the same model, settings, target, machine and data are taken; see :func:`prepbench.load_results`.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
@@ -132,7 +136,8 @@ def search(
         )
     if calibration_inputs is None:
         raise SettingsError("calibration_inputs must be a list of samples, got None. Give calibration_inputs=[...].")
-    choices = _checked_candidates(candidates)
+    check_executor(executor)
+    choices = [_candidates_for(candidates, each) for each in deployments]
     called: Any = model if forward_fn is None else with_forward_fn(model, forward_fn)
     tracing, calibration = read_samples(called, tracing_inputs, calibration_inputs, None)
     check_runs(called, calibration)
@@ -145,10 +150,13 @@ def search(
     timed = scoring.first().sample
     scoring.begin()
     options = compile_options or CompileOptions()
-    jobs = [_job(model, calibration, each, options, choices, kept, others, progress) for each in deployments]
+    jobs = [
+        _job(model, calibration, each, options, named, kept, others, progress)
+        for each, named in zip(deployments, choices, strict=True)
+    ]
     with temporary_folder("search") as folder:
         timing = Timing(timed, folder, rounds, timeout, progress)
-        subject = Subject(model, calibration, others, kept, timed)
+        subject = Subject(model, calibration, others, kept, timed, executor)
         how = (repr(dynamic_axes), [(each.args, each.kwargs) for each in (*tracing, *calibration)])
         remembered = Remembered.at(results, model, scoring.scale, scoring.batches, *how)
         loop = Loop(subject, jobs, budget, scoring, timing, remembered, options, progress)
@@ -171,26 +179,15 @@ def _checked_targets(targets: Any) -> list[DeploymentSettings]:
     return list(targets)
 
 
-def _checked_candidates(candidates: Any) -> Choices:
-    if candidates is None:
-        return {"int8": QuantizationSettings()}
-    example = '{"int8": pb.QuantizationSettings()}'
-    check_table("candidates", candidates, example)
-    if not candidates:
-        raise SettingsError(f"candidates is empty: name settings that layers may take. Write candidates={example}.")
-    for name, settings in candidates.items():
-        check_type(f"candidates[{name!r}]", settings, QuantizationSettings, f"Write candidates={example}.")
-        if name == FLOAT:
-            raise SettingsError(
-                f"candidates: {FLOAT!r} is the name of layers that are not quantized, which are always tried. Give "
-                "these settings another name."
-            )
-        if len(list(settings.candidates())) > 1:
-            raise SettingsError(
-                f"candidates[{name!r}] names several bits or block sizes. Give each a name of its own: the search "
-                "chooses among candidates."
-            )
-    return dict(candidates)
+def _candidates_for(candidates: Any, deployment: DeploymentSettings) -> Choices:
+    given = {"int8": QuantizationSettings()} if candidates is None else candidates
+    named = named_candidates(given, deployment)
+    if FLOAT in named:
+        raise SettingsError(
+            f"candidates: {FLOAT!r} is the name of layers that are not quantized, which are always tried. Give these "
+            "settings another name."
+        )
+    return named
 
 
 def _scoring(
