@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,9 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.compile.simulation import Simulation
+from prepbench.jobs import Progress
 from prepbench.search.executors import run_tasks
+from prepbench.search.simulated import Simulated, is_elsewhere
 from prepbench.search.simulation_folder import load_simulation, save_simulation, score_payload, score_task
 from prepbench.search.tasks import name_of
 
@@ -70,3 +75,26 @@ def test_tasks_score_mixtures(simulation: Simulation, folder: Path) -> None:
     found = run_tasks(None, name_of(score_task), [score_payload(one) for one in mixtures], {"simulation": folder})
     expected = [simulation.score(one, even_alone=True).sqnr for one in mixtures]
     assert [sqnr for sqnr, _ in found] == pytest.approx(expected, abs=1e-3)
+
+
+def test_two_workers_of_which_one_is_killed_give_the_same(simulation: Simulation) -> None:
+    from distributed import Client, LocalCluster
+
+    mixtures = [{fqn: INT8} for fqn in simulation.layers] + [{fqn: INT4} for fqn in ("head", "last")]
+    expected = [simulation.score(one, even_alone=True).sqnr for one in mixtures]
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
+        alive = list(client.run(os.getpid).values())
+
+        def kill(step: Progress) -> None:
+            if step.done == 1 and len(alive) == 2:
+                os.kill(alive.pop(), signal.SIGKILL)
+
+        with Simulated(simulation, client) as simulated:
+            first = simulated.scores(mixtures, progress=kill)
+            again = simulated.scores(mixtures[:1])
+        assert len(alive) == 1
+    assert [score.sqnr for score in first] == pytest.approx(expected, abs=1e-3)
+    assert again[0].sqnr == pytest.approx(expected[0], abs=1e-3)
+    assert is_elsewhere(client)
+    assert not is_elsewhere(None)
+    assert not is_elsewhere(ThreadPoolExecutor(1))
