@@ -213,6 +213,21 @@ def test_the_same_measurements_give_the_same_result(found: pb.SearchResult) -> N
     assert names[0] == names[1]
 
 
+def test_a_mixture_that_cannot_be_compiled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = measuring.Subject.compiled
+
+    def broken(self: Any, arguments: Mapping[str, Any], progress: Any) -> pb.CompiledModel:
+        if set(arguments.get("layer_quantization_settings", ())) == {"odd"}:
+            raise SettingsError("Nothing would be quantized.")
+        return compiled(self, arguments, progress)
+
+    monkeypatch.setattr(measuring.Subject, "compiled", broken)
+    result = find(pb.Budget(min_metric=20))
+    assert result.best.measured
+    assert "odd" in result.best.float_layers
+    assert len(result.best.float_layers) == 2
+
+
 def test_threads_simulate_the_same(found: pb.SearchResult) -> None:
     with concurrent.futures.ThreadPoolExecutor(2) as executor:
         again = find(pb.Budget(min_metric=20), executor=executor)

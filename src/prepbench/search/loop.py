@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -157,9 +158,11 @@ class Loop:
         for name in job.choices:
             mixtures[name] = tuple(FLOAT if (fqn, name) in empty.refused else name for fqn in empty.layers)
         turns = alternating(empty)
+        found = {name: self._compile(at, mixture) for name, mixture in mixtures.items()}
         if turns is not None and turns not in mixtures.values():
-            mixtures[IN_TURNS] = turns
-        return {name: self._compile(at, mixture) for name, mixture in mixtures.items()}
+            with contextlib.suppress(SettingsError):  # the target quantizes none of these layers beside the others
+                found[IN_TURNS] = self._compile(at, turns)
+        return found
 
     def _compile(self, at: int, mixture: Mixture) -> tuple[Mixture, CompiledModel]:
         """A model, and what its layers really take: some a target may leave in float."""
@@ -253,9 +256,9 @@ class Loop:
             return
         try:
             real, compiled = self._compile(at, mixture)
-        except (Cancelled, SettingsError):
+        except Cancelled:
             raise
-        except PrepbenchError as error:
+        except PrepbenchError as error:  # also where the target would quantize none of these layers beside the others
             self.states[at] = self.states[at].with_failed(mixture, str(error))
             return
         if real != mixture:
