@@ -14,9 +14,9 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.compile.simulation import Simulation
-from prepbench.jobs import Progress
+from prepbench.jobs import Progress, report_nothing
+from prepbench.search.each import is_here, scores_elsewhere
 from prepbench.search.executors import run_tasks
-from prepbench.search.simulated import Simulated, is_elsewhere
 from prepbench.search.simulation_folder import load_simulation, save_simulation, score_payload, score_task
 from prepbench.search.tasks import name_of
 
@@ -89,12 +89,12 @@ def test_two_workers_of_which_one_is_killed_give_the_same(simulation: Simulation
             if step.done == 1 and len(alive) == 2:
                 os.kill(alive.pop(), signal.SIGKILL)
 
-        with Simulated(simulation, client) as simulated:
-            first = simulated.scores(mixtures, progress=kill)
-            again = simulated.scores(mixtures[:1])
+        names = [", ".join(mixture) for mixture in mixtures]
+        first = scores_elsewhere(simulation, mixtures, names, client, kill)
+        again = scores_elsewhere(simulation, mixtures[:1], names[:1], client, report_nothing)
         assert len(alive) == 1
     assert [score.sqnr for score in first] == pytest.approx(expected, abs=1e-3)
     assert again[0].sqnr == pytest.approx(expected[0], abs=1e-3)
-    assert is_elsewhere(client)
-    assert not is_elsewhere(None)
-    assert not is_elsewhere(ThreadPoolExecutor(1))
+    assert not is_here(client)
+    assert is_here(None)
+    assert is_here(ThreadPoolExecutor(1))
