@@ -25,7 +25,9 @@ from prepbench.capture.failures.wrong_programs import WrongProgram, problem
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample, varied
 from prepbench.capture.sizes.sample_sizes import SampleSizes
+from prepbench.capture.sizes.step_loops import StepLoops
 from prepbench.capture.statements.cuts import Cuts
+from prepbench.capture.statements.loop_steps import LoopSteps
 from prepbench.document.failures import with_lines
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError
@@ -90,6 +92,7 @@ class Attempts:
         self._base = dense_copy(self._given_base)
         self._given = model
         self._cuts = Cuts(model)
+        self._loops = LoopSteps(model)
         self._varied = varied(model, samples, axes)
         self._use(model)
 
@@ -102,6 +105,7 @@ class Attempts:
     def give_back(self, twin: Twin, program: Program) -> None:
         """Let a program that was made from a twin use the user's own tensors and leaves."""
         self._cuts.give_back(program)
+        self._loops.give_back(program)
         twin.give_back(program)
         self._operators.keep_alive.functions = self._cuts.functions()
         self._operators.run_on(twin.original(self._given), lambda part: twin.original(self._cuts.original(part)))
@@ -114,6 +118,24 @@ class Attempts:
             except Exception as error:
                 # the first error has the model's own line; dynamo's only matters if it was asked for first
                 self.error = self.error or error
+                if not way and (program := self._with_loops(error)) is not None:
+                    return program
+        return None
+
+    def _with_loops(self, error: Exception) -> Program | None:
+        """The program with loops of dynamic length as operators, if these are all that stands in the way."""
+        while self._loops.add(error):
+            self._use(self._loops.model)
+            noted = NotedState(self.model)
+            try:
+                with StepLoops():
+                    return self._checked(noted)
+            except Exception as raised:
+                import os, traceback
+                if os.environ.get("DBG"): traceback.print_exception(raised)
+                error = raised
+        self._loops = LoopSteps(self._given)
+        self._use(self._given)
         return None
 
     def _checked(self, noted: NotedState, strict: bool = False) -> Program:

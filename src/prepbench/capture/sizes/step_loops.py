@@ -1,0 +1,349 @@
+"""Loops over a length that is dynamic: one operator that runs a graph for each step, instead of the steps unrolled.
+
+The body of such a loop is a function of what one step takes from the step before (``capture/statements/loop_steps``).
+It runs twice while torch traces: once to see which tensors it reads, and once into a graph of its own. Tensors that it
+reads at the number of the step come in row by row, all others as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from prepbench._torch_compat import pytree
+from prepbench._torch_compat.scans import is_input_size, scan, surely_equal, untraced
+from prepbench.capture.sizes.step_sources import NotAScan, Rows, Source, StepNumber, as_source, number_in
+
+_TRIES = 4
+"""How often a step is tried until the states before it have the form of those after it."""
+
+_JOINS = (torch.stack, torch.cat, torch.concat, torch.concatenate)
+_UNBINDS = (torch.unbind, torch.Tensor.unbind)
+
+
+class StepLoops(TorchFunctionMode):
+    """Inside the block, what the steps of a loop gave can be joined, and tensors be taken apart for one."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _JOINS:
+            given = args[0] if args else kwargs.get("tensors")
+            if isinstance(given, Rows):
+                return _joined(given, func is torch.stack, *args[1:], **{k: v for k, v in kwargs.items() if k == "dim"})
+        if func in _UNBINDS:
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if isinstance(args[0].shape[dim], torch.SymInt):
+                return Rows(args[0].movedim(dim, 0))
+        return func(*args, **kwargs)
+
+
+def _joined(rows: Rows, is_stack: bool, dim: int = 0) -> torch.Tensor:
+    stacked = rows.stacked
+    if is_stack:
+        return stacked.movedim(0, dim)
+    dim %= stacked.dim() - 1
+    return stacked.movedim(0, dim).flatten(dim, dim + 1)
+
+
+def run_loop(
+    items: Any, step: Callable[..., Any], states: Sequence[Any], lasts: int, lists: Sequence[Any], changed: int = 0
+) -> tuple[Any, ...]:
+    """A loop: ``step`` for each item, or one operator where their number is symbolic.
+
+    Args:
+        items: what the loop goes over.
+        step: the body; takes an item, the states and the lists; gives the next states, and what else is read later.
+        states: what it takes from the step before; at the first one.
+        lasts: how many values it gives besides.
+        lists: what it appends to, and does nothing else with.
+        changed: how many of the states, the first ones, it only assigns entries of.
+
+    Returns:
+        The last states, the values that the last step gave besides, and the lists.
+
+    Raises:
+        NotAScan: the steps cannot be one graph.
+    """
+    source = as_source(items)
+    if source is not None:
+        states = [_Outside(each) if i < changed and _is_tensor(each) else each for i, each in enumerate(states)]
+        return _Scan(source, step, states, lasts, lists).run()
+    found: tuple[Any, ...] | None = None
+    for item in items:
+        states, found = step(item, *states, *lists)
+    if found is None and lasts:
+        raise NotAScan("a loop without any step")
+    return (*states, *(found or ()), *lists)
+
+
+class _Appended(list[Any]):
+    """Takes the place of a list that steps append to."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Outside:
+    """A tensor that all steps write into, each at its own place."""
+
+    tensor: torch.Tensor
+
+
+class _Scan:
+    """One loop that becomes an operator."""
+
+    def __init__(
+        self, source: Source, step: Callable[..., Any], states: Sequence[Any], lasts: int, lists: Sequence[Any]
+    ) -> None:
+        if any(type(each) is not list or each for each in lists):
+            raise NotAScan("the loop appends to a list that has entries before")
+        self._source, self._step, self._lasts, self._lists = source, step, lasts, lists
+        self._leaves, self._spec = pytree.tree_flatten(tuple(states))
+
+    def run(self) -> tuple[Any, ...]:
+        seen, results = self._fitted()
+        given = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        kept = results[len(self._leaves) :]
+        # what only the last step's value is read of has none before the first
+        given += [like.new_zeros(like.shape) for like in kept[: self._lasts]]
+        states = given or [torch.zeros(())]
+        rows = [*self._source.rows, *(read.rows() for read in seen.reads.values())]
+        rows = rows or [torch.arange(self._source.count)]
+        others = list(seen.others.values())
+        if may_be_none := not is_input_size(self._source.count):
+            # runtimes take no sequence without steps, so there is one more, which changes nothing
+            rows = [torch.cat([row.new_zeros((1, *row.shape[1:])), row]) for row in (*rows, _ones(rows[0]))]
+
+        def one_step(*values: torch.Tensor) -> list[torch.Tensor]:
+            own, steps, rest = (
+                values[: len(states)],
+                values[len(states) : len(states) + len(rows)],
+                values[len(states) + len(rows) :],
+            )
+            if may_be_none:
+                *steps, is_real = steps
+            mode = _InStep(self._source.count, dict(zip(seen.others, rest, strict=True)))
+            mode.reads = dict(zip(seen.reads, steps[len(self._source.rows) :], strict=False))
+            found = self._run_step(mode, [value.clone() for value in own] if seen.writes else own, steps)
+            found = [*(x for x, at in zip(found, self._leaves, strict=False) if _is_tensor(at)), *found[len(self._leaves) :]]
+            found = found if given else [*own, *found]
+            if may_be_none:
+                chosen = [torch.where(is_real, new, old) for new, old in zip(found, own, strict=False)]
+                found = [*chosen, *found[len(own) :]]
+            # none may share memory with an argument or another one
+            return [value.clone() for value in found]
+
+        after = scan(one_step, states, rows, others)
+        last, kept = after[: len(states)], after[len(states) :]
+        kept = [each[1:] for each in kept] if may_be_none else kept
+        left = iter(last)
+        end = pytree.tree_unflatten([next(left) if _is_tensor(leaf) else leaf for leaf in self._leaves], self._spec)
+        lasts = list(left)[: self._lasts]
+        lists = [Rows(each) for each in kept[: len(self._lists)]]
+        for write, value in zip(seen.written.values(), kept[len(self._lists) :], strict=True):
+            write.fill(value)
+        return (*(each.tensor if isinstance(each, _Outside) else each for each in end), *lasts, *lists)
+
+    def _fitted(self) -> tuple[_InStep, list[Any]]:
+        """Try the step until states before it have the form of those after it; gives what it read and what it gave."""
+        for _ in range(_TRIES):
+            mode = _InStep(self._source.count, None)
+            with untraced():
+                own = [leaf.clone() if _is_tensor(leaf) else leaf for leaf in self._leaves]
+                steps = [row.select(0, 0).clone() for row in self._source.rows]
+                before = [leaf._version for leaf in own if _is_tensor(leaf)]
+                results = self._run_step(mode, [leaf for leaf in own if _is_tensor(leaf)], steps)
+                mode.writes = before != [leaf._version for leaf in own if _is_tensor(leaf)]
+            mode.check_writes()
+            fitted = [_fit(leaf, after) for leaf, after in zip(self._leaves, results, strict=False)]
+            if all(leaf is other for leaf, other in zip(fitted, self._leaves, strict=True)):
+                return mode, results
+            self._leaves = fitted
+        raise NotAScan("the states of the loop have another form after each step")
+
+    def _run_step(self, mode: _InStep, own: Sequence[torch.Tensor], steps: Sequence[torch.Tensor]) -> list[Any]:
+        """What a step gives: states, values, what it appended, what it wrote."""
+        left = iter(own)
+        leaves = [next(left) if _is_tensor(leaf) else leaf for leaf in self._leaves]
+        states = pytree.tree_unflatten(leaves, self._spec)
+        appended = [_Appended() for _ in self._lists]
+        mode.know([*own, *steps])
+        with mode:
+            given = [each.tensor if isinstance(each, _Outside) else each for each in states]
+            after, lasts = self._step(self._source.item(steps), *given, *appended)
+        after = [
+            old if isinstance(old, _Outside) and old.tensor is new else new
+            for old, new in zip(states, after, strict=True)
+        ]
+        found, spec = pytree.tree_flatten(tuple(after))
+        if spec != self._spec:
+            raise NotAScan("the states of the loop have another structure after a step")
+        if any(len(each) != 1 for each in appended):
+            raise NotAScan("a step does not append one entry to each list")
+        written = [write.value for write in mode.written.values()]
+        results = [*lasts, *(each[0] for each in appended), *written]
+        if not all(_is_tensor(value) for value in results):
+            raise NotAScan("a step gives other things than tensors")
+        return [mode.inner(value) for value in (*found, *results)]
+
+
+def _ones(row: torch.Tensor) -> torch.Tensor:
+    return torch.ones(row.shape[:1], dtype=torch.bool, device=row.device)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _fit(before: Any, after: Any) -> Any:
+    """A state before the first step, in the form of the state after it; itself if it has that form."""
+    if not _is_tensor(after):
+        if _is_tensor(before) or type(before) is not type(after) or before != after:
+            raise NotAScan("a step changes a number or an object")
+        return before
+    if type(before) in (int, float):
+        return torch.full(after.shape, before, dtype=after.dtype, device=after.device)
+    if not _is_tensor(before):
+        raise NotAScan("a state is no tensor before the first step")
+    if before.dtype != after.dtype:
+        if torch.promote_types(before.dtype, after.dtype) != after.dtype:
+            raise NotAScan("a state has another dtype after each step")
+        before = before.to(after.dtype)
+    if before.dim() > after.dim():
+        raise NotAScan("a state has another shape after each step")
+    same = before.dim() == after.dim() and all(
+        surely_equal(one, other) for one, other in zip(before.shape, after.shape, strict=True)
+    )
+    return before if same else before.expand(after.shape)
+
+
+class _Place:
+    """Where a step reads or writes a tensor at its number."""
+
+    def __init__(self, tensor: torch.Tensor, dim: int, number: StepNumber, length: int) -> None:
+        self.tensor, self.dim, self.number, self.length = tensor, dim, number, length
+        self.value: Any = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return id(self.tensor), self.dim, str(self.number.start), self.number.sign, self.length
+
+    def rows(self) -> torch.Tensor:
+        """The rows of all steps, each of the tensor's shape without the dim."""
+        return self.number.rows_of(self.tensor, self.dim, self.length or 1)
+
+    def fill(self, values: torch.Tensor) -> None:
+        """Write what all steps wrote."""
+        number = self.number
+        if number.sign == -1:
+            number, values = StepNumber(number.start - number.count + 1, 1, number.count), values.flip(0)
+        number.rows_of(self.tensor, self.dim).copy_(values)
+
+
+class _InStep(TorchFunctionMode):
+    """Runs a step on tensors of its own.
+
+    Args:
+        count: the number of steps.
+        others: what stands for tensors from outside, by their ids; None to find out which are read.
+
+    Attributes:
+        reads: where the step reads at its number; while it is traced, the rows.
+        written: where it writes at its number.
+        others: tensors from outside, or what stands for them.
+        writes: whether it changes states in place.
+    """
+
+    def __init__(self, count: Any, others: dict[int, torch.Tensor] | None) -> None:
+        super().__init__()
+        self._count, self._finds = count, others is None
+        self._made: dict[int, torch.Tensor] = {}
+        self._versions: dict[int, int] = {}
+        self.others: dict[int, torch.Tensor] = others or {}
+        self.reads: dict[tuple[Any, ...], Any] = {}
+        self.written: dict[tuple[Any, ...], _Place] = {}
+        self.writes = False
+
+    def know(self, tensors: Sequence[torch.Tensor]) -> None:
+        """These are the step's own."""
+        self._made |= {id(tensor): tensor for tensor in tensors}
+
+    def check_writes(self) -> None:
+        """Raise :class:`NotAScan` if the step wrote into tensors from outside."""
+        if any(tensor._version != self._versions[key] for key, tensor in self.others.items()):
+            raise NotAScan("a step writes into a tensor that other steps read")
+        written = {write.key[0] for write in self.written.values()}
+        if not written.isdisjoint([*self.others, *(key[0] for key in self.reads)]):
+            raise NotAScan("a step reads a tensor that steps write into")
+
+    def inner(self, value: Any) -> Any:
+        """The step's own tensor for one that may be from outside."""
+        if not _is_tensor(value) or id(value) in self._made:
+            return value
+        if not self._finds:
+            if id(value) not in self.others:
+                raise NotAScan("a step reads other tensors when it runs again")
+            return self.others[id(value)]
+        if id(value) not in self.others:
+            self.others[id(value)], self._versions[id(value)] = value, value._version
+        return value
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
+            found = list(number_in(args[1]))
+            if found:
+                return self._at_number(found, *args)
+        if getattr(func, "__name__", "") == "__get__" and not _is_tensor(args[0]):
+            return func(*args, **kwargs)
+        is_size = func in _ABOUT
+        if not is_size:
+            args, kwargs = pytree.tree_map(self.inner, (args, kwargs))
+        result = func(*args, **kwargs)
+        self.know([leaf for leaf in pytree.tree_leaves(result) if _is_tensor(leaf)])
+        return result
+
+    def _at_number(self, found: list[tuple[int, StepNumber, int]], tensor: Any, index: Any, value: Any = None) -> Any:
+        (place, number, length), *more = found
+        parts = list(index) if isinstance(index, tuple) else [index]
+        if more or id(tensor) in self._made or not all(_is_plain(part) for i, part in enumerate(parts) if i != place):
+            raise NotAScan("a step reads something by its number in a way that is not known")
+        before = parts[:place]
+        if Ellipsis in before:
+            dim = tensor.dim() - sum(part is not None for part in parts[place:])
+        else:
+            dim = sum(part is not None for part in before)
+        at = _Place(tensor, dim, number, length)
+        rest: tuple[Any, ...] = tuple([*before, *([slice(None)] if length else []), *parts[place + 1 :]])
+        if value is not None:
+            whole = not length and all(part in (slice(None), Ellipsis) for part in rest)
+            if not whole or at.key in self.written or not _is_tensor(value) or value.dim() != tensor.dim() - 1:
+                raise NotAScan("a step writes a part of what belongs to its number")
+            at.value = value
+            self.written[at.key] = at
+            return None
+        if at.key not in self.reads:
+            if not self._finds:
+                raise NotAScan("a step reads other tensors when it runs again")
+            self.reads[at.key] = at
+        row = at.rows().select(0, 0) if self._finds else self.reads[at.key]
+        if length:  # the entries of the slice lie where the dim was
+            row = row.movedim(-1, dim) if length > 1 else row.unsqueeze(dim)
+        result = row[rest] if rest else row
+        self.know([row, result])
+        return result
+
+
+_ABOUT = frozenset(
+    {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point, torch.Tensor.shape.__get__,
+     torch.Tensor.dtype.__get__, torch.Tensor.device.__get__, torch.Tensor.ndim.__get__,
+     torch.Tensor.requires_grad.__get__, torch.Tensor.__len__}
+)  # fmt: skip
+"""What tells about a tensor's form; a tensor of which a step reads nothing else is none that it takes."""
+
+
+def _is_plain(part: Any) -> bool:
+    ends = (part.start, part.stop, part.step) if isinstance(part, slice) else (part,)
+    return part is Ellipsis or all(end is None or type(end) is int or isinstance(end, torch.SymInt) for end in ends)

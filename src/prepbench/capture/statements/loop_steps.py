@@ -1,0 +1,237 @@
+"""``LoopSteps``: a model in whose functions the bodies of ``for`` loops are functions of their own.
+
+.. code-block:: python
+
+    for x_t in x.unbind(1):
+        h = self.cell(x_t, h)
+        ys.append(h)
+
+becomes
+
+.. code-block:: python
+
+    def step(item, h, ys):
+        x_t = item
+        h = self.cell(x_t, h)
+        ys.append(h)
+        return (h,), ()
+    h, ys = <run_loop>(x.unbind(1), step, (h,), 0, (ys,))
+
+which does the same, and can be one operator where the length is dynamic (``capture/sizes/step_loops``).
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from prepbench.capture.sizes.step_loops import run_loop
+from prepbench.capture.sizes.step_sources import IN_HEADS
+from prepbench.capture.statements.live_names import (
+    Function,
+    Names,
+    live_after,
+    live_before,
+    read_names,
+    stored_names,
+    surely_stored,
+    walk_here,
+)
+from prepbench.capture.statements.ranges import SourceFile, source_file
+from prepbench.running.code_objects import CodePath, file_codes
+from prepbench.running.source_lines import cell_flags, is_user_file
+from prepbench.running.swapped import CannotSwap, swapped_twin
+from prepbench.running.twin import Twin
+
+_RUN = "__prepbench_run_loop__"
+_HEAD = "__prepbench_{}__"
+_STEP, _ITEM = "__prepbench_step_{}__", "__prepbench_item__"
+_READS_FRAME = frozenset({"locals", "vars", "dir", "eval", "exec", "super", "__class__"})
+_ENDS = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Nonlocal, ast.Global, ast.Delete)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+class LoopSteps:
+    """Rewrites functions of a model whose loops fail.
+
+    Attributes:
+        model: the model with these functions; ``model`` itself as long as there are none.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = self._given = model
+        self._twin: Twin | None = None
+        self._codes: dict[types.CodeType, types.CodeType] = {}
+        self._tried: set[types.CodeType] = set()
+
+    def original(self, part: Any) -> Any:
+        """The part of the given model that a part of this one stands for."""
+        return part if self._twin is None else self._twin.original(part)
+
+    def give_back(self, program: torch.export.ExportedProgram) -> None:
+        """Put the given model's tensors into a program that was exported from this one."""
+        if self._twin is not None:
+            self._twin.give_back(program)
+
+    def add(self, error: BaseException) -> bool:
+        """Rewrite the loops of the innermost function that raised an error and has some; false if there is none."""
+        for code, line in reversed(list(_frames(error))):
+            if code in self._tried or code in self._codes.values() or not is_user_file(code.co_filename):
+                continue
+            self._tried.add(code)
+            changed = _rewritten(code, line)
+            if changed is not None and self._use({**self._codes, code: changed}):
+                return True
+        return False
+
+    def _use(self, codes: dict[types.CodeType, types.CodeType]) -> bool:
+        scope = {_RUN: run_loop, **{_HEAD.format(name): made for name, made in IN_HEADS.items()}}
+        try:
+            twin, changed = swapped_twin(self._given, codes, scope)
+        except CannotSwap:
+            return False
+        if codes.keys() - changed.keys():
+            return False
+        self._twin, self._codes, self.model = twin, codes, twin.model
+        return True
+
+
+def _frames(error: BaseException) -> Iterator[tuple[types.CodeType, int]]:
+    traceback = error.__traceback__
+    while traceback is not None:
+        yield traceback.tb_frame.f_code, traceback.tb_lineno
+        traceback = traceback.tb_next
+
+
+def _rewritten(code: types.CodeType, line: int) -> types.CodeType | None:
+    """The code of a function whose loops are functions; None if none can be, or the source is not there."""
+    file = source_file(code.co_filename)
+    if file is None or file.function(code) is None:
+        return None
+    path: CodePath = next(path for path, known in file.codes.items() if known == code)
+    changed = SourceFile(file.name, copy.deepcopy(file.tree), file.codes)
+    function = changed.function(code)
+    assert function is not None
+    loops = [node for node in walk_here(function.body) if isinstance(node, ast.For)]
+    here = [loop for loop in loops if loop.lineno <= line <= (loop.iter.end_lineno or line)]
+    chosen = here or [loop for loop in loops if not any(isinstance(node, _LOOPS) for node in walk_here(loop.body))]
+    live, own = live_after(function), {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    done = False
+    for number, loop in enumerate(chosen):
+        done = _rewrite(function, loop, live[loop], frozenset(own), number) or done
+    if not done:
+        return None
+    return file_codes(ast.fix_missing_locations(changed.tree), file.name, cell_flags(file.name)).get(path)
+
+
+def _rewrite(function: Function, loop: ast.For, after: Names, own: Names, number: int) -> bool:
+    """Make a function of the body of a loop, in place; false where it cannot be one."""
+    if loop.orelse or not _can_be_function(loop):
+        return False
+    lists = _appended(loop)
+    changed = _changed(loop, own) - stored_names(loop.body)
+    target, stored = stored_names(loop.target), stored_names(loop.body) | changed
+    ends = (stored | target) & after
+    if ends & target or lists & stored:
+        return False
+    carried: Names = frozenset()
+    while True:
+        found = live_before(loop.body, ends | carried) & stored - target
+        if found <= carried:
+            break
+        carried |= found
+    lasts = ends - carried
+    if not lasts <= surely_stored(loop.body):
+        return False
+    states, values, taken = sorted(carried, key=lambda name: (name not in changed, name)), sorted(lasts), sorted(lists)
+    block = next(found for found in _blocks(function) if any(each is loop for each in found))
+    item: list[ast.stmt] = [ast.Assign([loop.target], ast.Name(_ITEM, ast.Load()))]
+    end = ast.Return(ast.Tuple([_names(states), _names(values)], ast.Load()))
+    arguments = ast.arguments([], [ast.arg(name) for name in (_ITEM, *states, *taken)], None, [], [], None, [])
+    step = ast.FunctionDef(_STEP.format(number), arguments, [*item, *loop.body, end], [], None, None)
+    call = ast.Call(
+        ast.Name(_RUN, ast.Load()),
+        [_head(loop.iter, own), ast.Name(step.name, ast.Load()), _names(states), ast.Constant(len(values)), _names(taken),
+         ast.Constant(len(carried & changed))],
+        [],
+    )
+    names = [*states, *values, *taken]
+    result = ast.Assign([_names(names, ast.Store())], call) if names else ast.Expr(call)
+    for new in (step, item[0], end, result):
+        for node in [step, *ast.walk(step.args)] if new is step else ast.walk(new):
+            if not hasattr(node, "lineno"):
+                ast.copy_location(node, loop)
+    place = next(index for index, each in enumerate(block) if each is loop)
+    block[place : place + 1] = [step, result]
+    return True
+
+
+def _can_be_function(loop: ast.For) -> bool:
+    for node in walk_here(loop.body):
+        if isinstance(node, (*_ENDS, ast.FunctionDef, ast.ClassDef, ast.Lambda)):
+            return False
+        if isinstance(node, ast.Name) and node.id in _READS_FRAME:
+            return False
+    return not _leaves_loop(loop.body)
+
+
+def _leaves_loop(nodes: list[Any]) -> bool:
+    for node in nodes:
+        if isinstance(node, ast.Break | ast.Continue):
+            return True
+        if not isinstance(node, _LOOPS) and _leaves_loop(list(ast.iter_child_nodes(node))):
+            return True
+    return False
+
+
+def _appended(loop: ast.For) -> Names:
+    """The lists that the body appends to and does nothing else with."""
+    calls = [
+        node.value.func.value
+        for node in walk_here(loop.body)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr == "append"
+        and isinstance(node.value.func.value, ast.Name)
+    ]
+    names = [node.id for node in walk_here([*loop.body, loop.iter]) if isinstance(node, ast.Name)]
+    found = {call.id for call in calls if isinstance(call, ast.Name)}
+    return frozenset(name for name in found if names.count(name) == sum(call.id == name for call in calls))
+
+
+def _changed(loop: ast.For, own: Names) -> Names:
+    """Variables whose entries the body assigns: lists of states, perhaps."""
+    found = set()
+    for node in walk_here(loop.body):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+            found.add(node.value.id)
+    return frozenset(found) & own
+
+
+def _head(expression: ast.expr, own: Names) -> ast.expr:
+    """What a loop goes over, with functions of ours in the place of Python's."""
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            name = node.func.id
+            if name in IN_HEADS and name not in own and name not in read_names(node.args):
+                node.func = ast.copy_location(ast.Name(_HEAD.format(name), ast.Load()), node.func)
+    return expression
+
+
+def _names(names: list[str], context: ast.expr_context | None = None) -> ast.Tuple:
+    context = context or ast.Load()
+    return ast.Tuple([ast.Name(name, context) for name in names], context)
+
+
+def _blocks(function: Function) -> Iterator[list[ast.stmt]]:
+    for node in ast.walk(function):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                yield block
