@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import fx, nn
 
+from prepbench._torch_compat.scans import SCAN
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
@@ -73,8 +74,18 @@ def observed_with(
 ) -> Observed:
     """A float graph with observers where a plan wants them; ``graph`` is changed, ``written`` is kept."""
     annotate(graph, plan, placement, options.percentile)
+    _keep_steps(graph)
     observed = pt2e().prepare(graph, pt2e().scopes(graph), is_qat=False)
     return Observed(observed, (), plan, options, written=written)
+
+
+def _keep_steps(graph: fx.GraphModule) -> None:
+    """Let torchao take the graphs of loops' steps, which it converts too, for observed ones; they have no observers."""
+    for node in graph.graph.nodes:
+        if node.target is SCAN:
+            name = node.args[0].target
+            steps = graph.get_submodule(name)
+            setattr(graph, name, pt2e().prepare(steps, pt2e().scopes(steps), is_qat=False))
 
 
 def _check_not_empty(rows: Sequence[LayerReport]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
+from prepbench._torch_compat.scans import SCAN
 from prepbench.capture.sizes.recurrent import RECURRENT, matrices
 
 aten = torch.ops.aten
@@ -209,6 +210,13 @@ def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str 
     if path in layers and not (owner in layers and owner.startswith(f"{path}." if path else "")):
         return path
     return owner if owner in layers else None
+
+
+def runs_in_steps(graph: fx.Graph, fqn: str) -> bool:
+    """Whether the module ``fqn`` computes in the steps of a loop, which are a graph of their own."""
+    loops = (node for node in graph.nodes if node.target is SCAN)
+    names = (parameter_of(source) for node in loops for source in node.all_input_nodes)
+    return any(name is not None and name.rpartition(".")[0] == fqn for name in names)
 
 
 def operators_of(graph: fx.Graph, fqn: str) -> list[str]:

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from prepbench.document.model import Failure
 from prepbench.quantize.decide import Decisions
-from prepbench.quantize.layer_nodes import LayerNode, operators_of
+from prepbench.quantize.layer_nodes import LayerNode, operators_of, runs_in_steps
 from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import observer_of
@@ -76,6 +76,8 @@ class LayerReporter:
             if leaf.lines is None:
                 return f"inside the leaf module {leaf.fqn or 'model'} ({leaf.kind})"
         operators = operators_of(self.graph.graph, layer.fqn)
+        if not operators and runs_in_steps(self.graph.graph, layer.fqn):
+            return "computed in each step of a loop, which stays in float"
         if not operators and around:
             return f"not called on the tracing inputs, or only by {around[0].part}, a leaf ({around[0].kind})"
         if not operators:

@@ -131,8 +131,6 @@ class Attempts:
                 with StepLoops():
                     return self._checked(noted)
             except Exception as raised:
-                import os, traceback
-                if os.environ.get("DBG"): traceback.print_exception(raised)
                 error = raised
         self._loops = LoopSteps(self._given)
         self._use(self._given)

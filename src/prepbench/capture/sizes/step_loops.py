@@ -109,12 +109,14 @@ class _Scan:
         # what only the last step's value is read of has none before the first
         given += [like.new_zeros(like.shape) for like in kept[: self._lasts]]
         states = given or [torch.zeros(())]
-        rows = [*self._source.rows, *(read.rows() for read in seen.reads.values())]
-        rows = rows or [torch.arange(self._source.count)]
-        others = list(seen.others.values())
-        if may_be_none := not is_input_size(self._source.count):
-            # runtimes take no sequence without steps, so there is one more, which changes nothing
-            rows = [torch.cat([row.new_zeros((1, *row.shape[1:])), row]) for row in (*rows, _ones(rows[0]))]
+        count, others = self._source.count, list(seen.others.values())
+        # runtimes take no sequence without steps, so where there may be none is one more, which changes nothing
+        may_be_none = not is_input_size(count)
+        rows = [row if not may_be_none else _one_more(row) for row in self._source.rows]
+        rows += [read.rows(one_more=may_be_none) for read in seen.reads.values()]
+        if may_be_none:
+            rows.append(torch.arange(count + 1) > 0)
+        rows = rows or [torch.arange(count)]
 
         def one_step(*values: torch.Tensor) -> list[torch.Tensor]:
             own, steps, rest = (
@@ -189,8 +191,8 @@ class _Scan:
         return [mode.inner(value) for value in (*found, *results)]
 
 
-def _ones(row: torch.Tensor) -> torch.Tensor:
-    return torch.ones(row.shape[:1], dtype=torch.bool, device=row.device)
+def _one_more(rows: torch.Tensor) -> torch.Tensor:
+    return torch.cat([rows.new_zeros((1, *rows.shape[1:])), rows])
 
 
 def _is_tensor(value: Any) -> bool:
@@ -230,16 +232,23 @@ class _Place:
     def key(self) -> tuple[Any, ...]:
         return id(self.tensor), self.dim, str(self.number.start), self.number.sign, self.length
 
-    def rows(self) -> torch.Tensor:
-        """The rows of all steps, each of the tensor's shape without the dim."""
-        return self.number.rows_of(self.tensor, self.dim, self.length or 1)
+    def rows(self, *, one_more: bool = False) -> torch.Tensor:
+        """The rows of all steps; ``one_more`` as in :meth:`StepNumber.rows_of`."""
+        return self.number.rows_of(self.tensor, self.dim, self.length or 1, one_more=one_more)
+
+    def example(self) -> torch.Tensor:
+        """One row."""
+        if self.length > 1:
+            return self.tensor.narrow(self.dim, 0, self.length).movedim(self.dim, -1).clone()
+        return self.tensor.select(self.dim, 0).clone()
 
     def fill(self, values: torch.Tensor) -> None:
         """Write what all steps wrote."""
         number = self.number
         if number.sign == -1:
             number, values = StepNumber(number.start - number.count + 1, 1, number.count), values.flip(0)
-        number.rows_of(self.tensor, self.dim).copy_(values)
+        places = torch.arange(number.start, number.start + number.count, device=values.device)
+        self.tensor.index_copy_(self.dim, places, values.movedim(0, self.dim).to(self.tensor.dtype))
 
 
 class _InStep(TorchFunctionMode):
@@ -328,7 +337,7 @@ class _InStep(TorchFunctionMode):
             if not self._finds:
                 raise NotAScan("a step reads other tensors when it runs again")
             self.reads[at.key] = at
-        row = at.rows().select(0, 0) if self._finds else self.reads[at.key]
+        row = at.example() if self._finds else self.reads[at.key]
         if length:  # the entries of the slice lie where the dim was
             row = row.movedim(-1, dim) if length > 1 else row.unsqueeze(dim)
         result = row[rest] if rest else row

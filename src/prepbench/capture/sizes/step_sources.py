@@ -53,17 +53,29 @@ class StepNumber:
     __bool__ = __int__ = __float__ = __index__ = __hash__ = _refused  # type: ignore[assignment]
     __mul__ = __rmul__ = __mod__ = __floordiv__ = __truediv__ = __and__ = __iter__ = _refused
 
-    def rows_of(self, tensor: torch.Tensor, dim: int, length: int = 1) -> torch.Tensor:
-        """The parts of a tensor at the numbers of all steps, the steps first; ``length`` entries at each, if not 1."""
+    def rows_of(self, tensor: torch.Tensor, dim: int, length: int = 1, *, one_more: bool = False) -> torch.Tensor:
+        """The parts of a tensor at the numbers of all steps, the steps first.
+
+        Args:
+            tensor: read only where that is inside of it.
+            dim: which the number is an index of.
+            length: how many entries from there on; if not 1, they are the last dim.
+            one_more: with any row before the first.
+        """
         dim %= tensor.dim()
         if length != 1:
             tensor = tensor.unfold(dim, length, 1)
         first = self.start if self.sign == 1 else self.start - self.count + 1
-        size = tensor.shape[dim]
-        if not (surely_equal(first, 0) and surely_equal(self.count, size)):
-            if type(first) is int and first < 0:
-                raise NotAScan("the loop reads before the first entry, which is the last one for Python")
-            tensor = tensor.narrow(dim, first, self.count)
+        if type(first) is int and first < 0:
+            raise NotAScan("the loop reads before the first entry, which is the last one for Python")
+        if one_more:
+            steps = torch.arange(self.count + 1, device=tensor.device) - 1
+            # a place for the row before the first that is inside of any tensor with this number of steps
+            places = self.start + steps if self.sign == 1 else self.start - steps.clamp(min=0)
+            return torch.index_select(tensor, dim, places.clamp(min=0)).movedim(dim, 0)
+        if not (surely_equal(first, 0) and surely_equal(self.count, tensor.shape[dim])):
+            # picked, because a view would make torch ask how it lies in memory
+            tensor = torch.index_select(tensor, dim, torch.arange(first, first + self.count, device=tensor.device))
         tensor = tensor.movedim(dim, 0)
         return tensor if self.sign == 1 else tensor.flip(0)
 
