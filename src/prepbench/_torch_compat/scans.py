@@ -13,7 +13,6 @@ from prepbench._torch_compat.checks import needed_for
 with needed_for("loops over sequences of dynamic length"):
     from torch._higher_order_ops.scan import scan_op as _scan_op
     from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as _disable_proxy_modes_tracing
-    from torch.utils._pytree import tree_leaves as _tree_leaves
     from torch.fx.experimental.symbolic_shapes import statically_known_true as _statically_known_true
 
 SCAN: Any = _scan_op
@@ -57,9 +56,6 @@ def is_input_size(size: Any) -> bool:
     return isinstance(size, torch.SymInt) and bool(size.node.expr.is_Symbol)
 
 
-def symbols_in(values: Any) -> dict[str, Any]:
-    """The symbols in the sizes of some tensors and in numbers, by name."""
-    numbers = [value for value in _tree_leaves(values) if isinstance(value, torch.SymInt)]
-    for tensor in (value for value in _tree_leaves(values) if isinstance(value, torch.Tensor)):
-        numbers += [size for size in (*tensor.shape, *tensor.stride()) if isinstance(size, torch.SymInt)]
-    return {str(symbol): symbol for number in numbers for symbol in number.node.expr.free_symbols}
+def scans_in(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """The loops that are one operator."""
+    return [node for node in graph.nodes if node.target is SCAN]

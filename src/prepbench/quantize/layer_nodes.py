@@ -215,8 +215,8 @@ def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str 
 def runs_in_steps(graph: fx.Graph, fqn: str) -> bool:
     """Whether the module ``fqn`` computes in the steps of a loop, which are a graph of their own."""
     loops = (node for node in graph.nodes if node.target is SCAN)
-    names = (parameter_of(source) for node in loops for source in node.all_input_nodes)
-    return any(name is not None and name.rpartition(".")[0] == fqn for name in names)
+    weights = (parameter_of(source) for node in loops for source in node.all_input_nodes)
+    return any(weight is not None and str(weight.target).rpartition(".")[0] == fqn for weight in weights)
 
 
 def operators_of(graph: fx.Graph, fqn: str) -> list[str]:

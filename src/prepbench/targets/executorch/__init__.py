@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat.scans import scans_in
 from prepbench.errors import InputError, TargetError
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, ExecuTorchDeployment
@@ -123,8 +124,8 @@ class ExecuTorchTarget(Target):
 
     def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
         self.check_available()
-        with quiet():
-            return without_kernel(program)
+        with quiet():  # its loops do not follow sizes that change
+            return [*scans_in(program.graph), *without_kernel(program)]
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, ExecuTorchDeployment)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat.scans import scans_in
 from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler, inductor_options
 from prepbench._torch_compat.sizes import exact_zero_one
 from prepbench.capture.aten.export_again import is_exact
@@ -105,7 +106,13 @@ class InductorTarget(Target):
                 "g++), or name yours in the environment variable CXX, or choose OnnxRuntimeDeployment()."
             ) from error
 
+    def unsupported_nodes(self, program: torch.export.ExportedProgram) -> Sequence[torch.fx.Node]:
+        """Loops of dynamic length: Inductor looks for the sizes of their results in vain (torch 2.13)."""
+        return scans_in(program.graph)
+
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
+        if scans_in(lowering.program.graph):
+            raise TargetError("Inductor cannot compile a loop of dynamic length.")
         check_kept_state(lowering.program)  # buffers are folded in like weights
         if lowering.leaves:
             try:

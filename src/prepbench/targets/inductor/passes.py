@@ -9,7 +9,6 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, argument_names, schema_of
-from prepbench.targets.inductor.scans import give_sizes
 from prepbench.targets.edits import replace_node
 from prepbench.targets.pooling import is_mean
 from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, lowered_program, operator_name
@@ -41,7 +40,7 @@ def fit_to_inductor(program: Program) -> Program:
     program = decompose_blocks(program)
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    passes = (_spell_padding, _round_in_float, _widen_conv1d, _flatten_linears, _subtract_negatives, _average_images, give_sizes)
+    passes = (_spell_padding, _round_in_float, _widen_conv1d, _flatten_linears, _subtract_negatives, _average_images)
     applied = [fit_weights(module, _bits), *(run(module) for run in passes)]
     if not any(applied):
         return program
