@@ -129,7 +129,10 @@ class _Scan:
             mode = _InStep(self._source.count, dict(zip(seen.others, rest, strict=True)))
             mode.reads = dict(zip(seen.reads, steps[len(self._source.rows) :], strict=False))
             found = self._run_step(mode, [value.clone() for value in own] if seen.writes else own, steps)
-            found = [*(x for x, at in zip(found, self._leaves, strict=False) if _is_tensor(at)), *found[len(self._leaves) :]]
+            found = [
+                *(x for x, at in zip(found, self._leaves, strict=False) if _is_tensor(at)),
+                *found[len(self._leaves) :],
+            ]
             found = found if given else [*own, *found]
             if may_be_none:
                 chosen = [torch.where(is_real, new, old) for new, old in zip(found, own, strict=False)]

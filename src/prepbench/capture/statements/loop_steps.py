@@ -156,8 +156,14 @@ def _rewrite(function: Function, loop: ast.For, after: Names, own: Names, number
     step = ast.FunctionDef(_STEP.format(number), arguments, [*item, *loop.body, end], [], None, None)
     call = ast.Call(
         ast.Name(_RUN, ast.Load()),
-        [_head(loop.iter, own), ast.Name(step.name, ast.Load()), _names(states), ast.Constant(len(values)), _names(taken),
-         ast.Constant(len(carried & changed))],
+        [
+            _head(loop.iter, own),
+            ast.Name(step.name, ast.Load()),
+            _names(states),
+            ast.Constant(len(values)),
+            _names(taken),
+            ast.Constant(len(carried & changed)),
+        ],
         [],
     )
     names = [*states, *values, *taken]
