@@ -16,6 +16,7 @@ with needed_for("loops over sequences of dynamic length"):
     from torch.fx.experimental.symbolic_shapes import statically_known_true as _statically_known_true
 
 SCAN: Any = _scan_op
+_ROOT = "_export_root"
 
 
 def scan(
@@ -36,7 +37,10 @@ def scan(
     Returns:
         The last states, and what was kept, of shape (steps, ...).
     """
-    return list(_scan_op(step, list(states), list(rows), tuple(others)))
+    if others:
+        return list(_scan_op(step, list(states), list(rows), tuple(others)))
+    # torch warns when it saves a list without entries
+    return list(_scan_op(lambda *values: step(*values[:-1]), list(states), list(rows), (torch.zeros(()),)))
 
 
 @contextlib.contextmanager
@@ -54,6 +58,16 @@ def surely_equal(one: Any, other: Any) -> bool:
 def is_input_size(size: Any) -> bool:
     """Whether a size is that of an axis, and not computed from one."""
     return isinstance(size, torch.SymInt) and bool(size.node.expr.is_Symbol)
+
+
+def name_modules_in_steps(graph: torch.fx.GraphModule) -> None:
+    """Give the operations of steps the FQNs of their modules; torch leaves the name of its own root before them."""
+    for node in scans_in(graph.graph):
+        for step in graph.get_submodule(node.args[0].target).graph.nodes:
+            stack = step.meta.get("nn_module_stack") or {}
+            named = {key: (path.removeprefix(_ROOT).removeprefix("."), kind) for key, (path, kind) in stack.items()}
+            if named:
+                step.meta["nn_module_stack"] = named
 
 
 def scans_in(graph: torch.fx.Graph) -> list[torch.fx.Node]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.scans import name_modules_in_steps
 from prepbench.capture.aten.chosen_leaves import outermost
 from prepbench.capture.aten.export_program import Program, SpecialisedSize, export_program
 from prepbench.capture.aten.leaf_modules import (
@@ -129,7 +130,9 @@ class Attempts:
             noted = NotedState(self.model)
             try:
                 with StepLoops():
-                    return self._checked(noted)
+                    program = self._checked(noted)
+                name_modules_in_steps(program.graph_module)
+                return program
             except Exception as raised:
                 error = raised
         self._loops = LoopSteps(self._given)

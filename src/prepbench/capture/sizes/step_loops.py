@@ -81,7 +81,13 @@ def run_loop(
 
 
 class _Appended(list[Any]):
-    """Takes the place of a list that steps append to."""
+    """Takes the place of a list that steps append to, or put their result in front of."""
+
+    is_reversed = False
+
+    def insert(self, place: Any, value: Any) -> None:
+        self.is_reversed = True
+        super().insert(place, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +152,10 @@ class _Scan:
         left = iter(last)
         end = pytree.tree_unflatten([next(left) if _is_tensor(leaf) else leaf for leaf in self._leaves], self._spec)
         lasts = list(left)[: self._lasts]
-        lists = [Rows(each) for each in kept[: len(self._lists)]]
+        lists = [
+            Rows(each.flip(0) if is_reversed else each)
+            for each, is_reversed in zip(kept[: len(self._lists)], seen.reversed_lists, strict=True)
+        ]
         for write, value in zip(seen.written.values(), kept[len(self._lists) :], strict=True):
             write.fill(value)
         return (*(each.tensor if isinstance(each, _Outside) else each for each in end), *lasts, *lists)
@@ -187,6 +196,7 @@ class _Scan:
             raise NotAScan("the states of the loop have another structure after a step")
         if any(len(each) != 1 for each in appended):
             raise NotAScan("a step does not append one entry to each list")
+        mode.reversed_lists = [each.is_reversed for each in appended]
         written = [write.value for write in mode.written.values()]
         results = [*lasts, *(each[0] for each in appended), *written]
         if not all(_is_tensor(value) for value in results):
@@ -266,6 +276,7 @@ class _InStep(TorchFunctionMode):
         written: where it writes at its number.
         others: tensors from outside, or what stands for them.
         writes: whether it changes states in place.
+        reversed_lists: for each list, whether the step puts what it gives in front of it.
     """
 
     def __init__(self, count: Any, others: dict[int, torch.Tensor] | None) -> None:
@@ -277,6 +288,7 @@ class _InStep(TorchFunctionMode):
         self.reads: dict[tuple[Any, ...], Any] = {}
         self.written: dict[tuple[Any, ...], _Place] = {}
         self.writes = False
+        self.reversed_lists: list[bool] = []
 
     def know(self, tensors: Sequence[torch.Tensor]) -> None:
         """These are the step's own."""

@@ -119,7 +119,9 @@ def _rewritten(code: types.CodeType, line: int) -> types.CodeType | None:
     assert function is not None
     loops = [node for node in walk_here(function.body) if isinstance(node, ast.For)]
     here = [loop for loop in loops if loop.lineno <= line <= (loop.iter.end_lineno or line)]
-    chosen = here or [loop for loop in loops if not any(isinstance(node, _LOOPS) for node in walk_here(loop.body))]
+    # another loop of the function may have the same length, and goes through Python where it has not
+    innermost = [loop for loop in loops if not any(isinstance(node, _LOOPS) for node in walk_here(loop.body))]
+    chosen = [*here, *(loop for loop in innermost if not any(_overlap(loop, other) for other in here))]
     live, own = live_after(function), {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     done = False
     for number, loop in enumerate(chosen):
@@ -127,6 +129,10 @@ def _rewritten(code: types.CodeType, line: int) -> types.CodeType | None:
     if not done:
         return None
     return file_codes(ast.fix_missing_locations(changed.tree), file.name, cell_flags(file.name)).get(path)
+
+
+def _overlap(one: ast.For, other: ast.For) -> bool:
+    return any(node is other for node in ast.walk(one)) or any(node is one for node in ast.walk(other))
 
 
 def _rewrite(function: Function, loop: ast.For, after: Names, own: Names, number: int) -> bool:
@@ -203,12 +209,19 @@ def _appended(loop: ast.For) -> Names:
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Call)
         and isinstance(node.value.func, ast.Attribute)
-        and node.value.func.attr == "append"
+        and _adds_one(node.value)
         and isinstance(node.value.func.value, ast.Name)
     ]
     names = [node.id for node in walk_here([*loop.body, loop.iter]) if isinstance(node, ast.Name)]
     found = {call.id for call in calls if isinstance(call, ast.Name)}
     return frozenset(name for name in found if names.count(name) == sum(call.id == name for call in calls))
+
+
+def _adds_one(call: ast.Call) -> bool:
+    """Whether a method call is ``append(value)`` or ``insert(0, value)``."""
+    name, first = call.func.attr, call.args[:1]
+    at_front = [isinstance(each, ast.Constant) and each.value == 0 for each in first] == [True]
+    return (name == "append" and len(call.args) == 1) or (name == "insert" and at_front and len(call.args) == 2)
 
 
 def _changed(loop: ast.For, own: Names) -> Names:

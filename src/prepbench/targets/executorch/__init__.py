@@ -129,6 +129,8 @@ class ExecuTorchTarget(Target):
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         assert isinstance(settings, ExecuTorchDeployment)
+        if scans_in(lowering.program.graph):
+            raise TargetError("ExecuTorch cannot run a loop of dynamic length.")
         check_stateless(lowering.program)
         keep = KeptFolder("executorch")
         file = keep.path / FILE

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import torch
 
+from prepbench._torch_compat.scans import scans_in
 from prepbench.capture.aten.computed_in_float32 import computed_in_float32
 from prepbench.capture.sizes.recurrent import has_recurrent_layers
 from prepbench.targets.base import Lowering, Target
@@ -56,6 +57,6 @@ def write_onnx(target: Target, lowering: Lowering, folder: Path) -> Path:
 
 
 def _types_to_replace(program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
-    """Also float16 where there are recurrent layers, which end the process in ONNX Runtime (1.31)."""
+    """Also float16 where there are recurrent layers or loops, which end the process in ONNX Runtime (1.31)."""
     types = OnnxTarget.types_without_kernels
-    return types | {torch.float16} if has_recurrent_layers(program) else types
+    return types | {torch.float16} if has_recurrent_layers(program) or scans_in(program.graph) else types
