@@ -340,7 +340,7 @@ class _InStep(TorchFunctionMode):
         else:
             dim = sum(part is not None for part in before)
         at = _Place(tensor, dim, number, length)
-        rest: tuple[Any, ...] = tuple([*before, *([slice(None)] if length else []), *parts[place + 1 :]])
+        rest: tuple[Any, ...] = (*before, *([slice(None)] if length else []), *parts[place + 1 :])
         if value is not None:
             whole = not length and all(part in (slice(None), Ellipsis) for part in rest)
             if not whole or at.key in self.written or not _is_tensor(value) or value.dim() != tensor.dim() - 1:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat.scans import scans_in
 from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler, inductor_options
+from prepbench._torch_compat.scans import scans_in
 from prepbench._torch_compat.sizes import exact_zero_one
 from prepbench.capture.aten.export_again import is_exact
 from prepbench.errors import ArtifactError, MissingPackageError, TargetError, TorchVersionError, sentence
