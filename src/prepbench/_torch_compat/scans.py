@@ -15,7 +15,6 @@ with needed_for("loops over sequences of dynamic length"):
     from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as _disable_proxy_modes_tracing
     from torch.fx.experimental.symbolic_shapes import statically_known_true as _statically_known_true
 
-SCAN: Any = _scan_op
 _ROOT = "_export_root"
 
 
@@ -55,6 +54,11 @@ def surely_equal(one: Any, other: Any) -> bool:
     return bool(_statically_known_true(one == other))
 
 
+def is_symbolic(size: Any) -> bool:
+    """Whether a size depends on the inputs."""
+    return isinstance(size, torch.SymInt)
+
+
 def is_input_size(size: Any) -> bool:
     """Whether a size is that of an axis, and not computed from one."""
     return isinstance(size, torch.SymInt) and bool(size.node.expr.is_Symbol)
@@ -63,13 +67,19 @@ def is_input_size(size: Any) -> bool:
 def name_modules_in_steps(graph: torch.fx.GraphModule) -> None:
     """Give the operations of steps the FQNs of their modules; torch leaves the name of its own root before them."""
     for node in scans_in(graph.graph):
-        for step in graph.get_submodule(node.args[0].target).graph.nodes:
+        for step in steps_of(graph, node)[1].graph.nodes:
             stack = step.meta.get("nn_module_stack") or {}
             named = {key: (path.removeprefix(_ROOT).removeprefix("."), kind) for key, (path, kind) in stack.items()}
             if named:
                 step.meta["nn_module_stack"] = named
 
 
+def steps_of(graph: torch.fx.GraphModule, loop: torch.fx.Node) -> tuple[str, Any]:
+    """The graph of a loop's steps, and the name that it has in ``graph``."""
+    body: Any = loop.args[0]
+    return body.target, graph.get_submodule(body.target)
+
+
 def scans_in(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """The loops that are one operator."""
-    return [node for node in graph.nodes if node.target is SCAN]
+    return [node for node in graph.nodes if node.target is _scan_op]

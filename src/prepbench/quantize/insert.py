@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import fx, nn
 
-from prepbench._torch_compat.scans import SCAN
+from prepbench._torch_compat.scans import scans_in, steps_of
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
@@ -81,11 +81,9 @@ def observed_with(
 
 def _keep_steps(graph: fx.GraphModule) -> None:
     """Let torchao take the graphs of loops' steps, which it converts too, for observed ones; they have no observers."""
-    for node in graph.graph.nodes:
-        if node.target is SCAN:
-            name = node.args[0].target
-            steps = graph.get_submodule(name)
-            setattr(graph, name, pt2e().prepare(steps, pt2e().scopes(steps), is_qat=False))
+    for node in scans_in(graph.graph):
+        name, steps = steps_of(graph, node)
+        setattr(graph, name, pt2e().prepare(steps, pt2e().scopes(steps), is_qat=False))
 
 
 def _check_not_empty(rows: Sequence[LayerReport]) -> None:

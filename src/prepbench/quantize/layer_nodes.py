@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
-from prepbench._torch_compat.scans import SCAN
+from prepbench._torch_compat.scans import scans_in
 from prepbench.capture.sizes.recurrent import RECURRENT, matrices
 
 aten = torch.ops.aten
@@ -214,8 +214,7 @@ def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str 
 
 def runs_in_steps(graph: fx.Graph, fqn: str) -> bool:
     """Whether the module ``fqn`` computes in the steps of a loop, which are a graph of their own."""
-    loops = (node for node in graph.nodes if node.target is SCAN)
-    weights = (parameter_of(source) for node in loops for source in node.all_input_nodes)
+    weights = (parameter_of(source) for node in scans_in(graph) for source in node.all_input_nodes)
     return any(weight is not None and str(weight.target).rpartition(".")[0] == fqn for weight in weights)
 
 

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.scans import is_input_size, scan, surely_equal, untraced
+from prepbench._torch_compat.tensors import version_of
 from prepbench.capture.sizes.step_sources import NotAScan, Rows, Source, StepNumber, as_source, number_in
 
 _TRIES = 4
@@ -125,11 +126,8 @@ class _Scan:
         rows = rows or [torch.arange(count)]
 
         def one_step(*values: torch.Tensor) -> list[torch.Tensor]:
-            own, steps, rest = (
-                values[: len(states)],
-                values[len(states) : len(states) + len(rows)],
-                values[len(states) + len(rows) :],
-            )
+            own, left = values[: len(states)], values[len(states) :]
+            steps, rest = list(left[: len(rows)]), left[len(rows) :]
             if may_be_none:
                 *steps, is_real = steps
             mode = _InStep(self._source.count, dict(zip(seen.others, rest, strict=True)))
@@ -167,9 +165,9 @@ class _Scan:
             with untraced():
                 own = [leaf.clone() if _is_tensor(leaf) else leaf for leaf in self._leaves]
                 steps = [row.select(0, 0).clone() for row in self._source.rows]
-                before = [leaf._version for leaf in own if _is_tensor(leaf)]
+                before = [version_of(leaf) for leaf in own if _is_tensor(leaf)]
                 results = self._run_step(mode, [leaf for leaf in own if _is_tensor(leaf)], steps)
-                mode.writes = before != [leaf._version for leaf in own if _is_tensor(leaf)]
+                mode.writes = before != [version_of(leaf) for leaf in own if _is_tensor(leaf)]
             mode.check_writes()
             fitted = [_fit(leaf, after) for leaf, after in zip(self._leaves, results, strict=False)]
             if all(leaf is other for leaf, other in zip(fitted, self._leaves, strict=True)):
@@ -201,7 +199,7 @@ class _Scan:
         results = [*lasts, *(each[0] for each in appended), *written]
         if not all(_is_tensor(value) for value in results):
             raise NotAScan("a step gives other things than tensors")
-        return [mode.inner(value) for value in (*found, *results)]
+        return [mode.own(value) for value in (*found, *results)]
 
 
 def _one_more(rows: torch.Tensor) -> torch.Tensor:
@@ -296,13 +294,13 @@ class _InStep(TorchFunctionMode):
 
     def check_writes(self) -> None:
         """Raise :class:`NotAScan` if the step wrote into tensors from outside."""
-        if any(tensor._version != self._versions[key] for key, tensor in self.others.items()):
+        if any(version_of(tensor) != self._versions[key] for key, tensor in self.others.items()):
             raise NotAScan("a step writes into a tensor that other steps read")
         written = {write.key[0] for write in self.written.values()}
         if not written.isdisjoint([*self.others, *(key[0] for key in self.reads)]):
             raise NotAScan("a step reads a tensor that steps write into")
 
-    def inner(self, value: Any) -> Any:
+    def own(self, value: Any) -> Any:
         """The step's own tensor for one that may be from outside."""
         if not _is_tensor(value) or id(value) in self._made:
             return value
@@ -311,7 +309,7 @@ class _InStep(TorchFunctionMode):
                 raise NotAScan("a step reads other tensors when it runs again")
             return self.others[id(value)]
         if id(value) not in self.others:
-            self.others[id(value)], self._versions[id(value)] = value, value._version
+            self.others[id(value)], self._versions[id(value)] = value, version_of(value)
         return value
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -324,7 +322,7 @@ class _InStep(TorchFunctionMode):
             return func(*args, **kwargs)
         is_size = func in _ABOUT
         if not is_size:
-            args, kwargs = pytree.tree_map(self.inner, (args, kwargs))
+            args, kwargs = pytree.tree_map(self.own, (args, kwargs))
         result = func(*args, **kwargs)
         self.know([leaf for leaf in pytree.tree_leaves(result) if _is_tensor(leaf)])
         return result
@@ -360,11 +358,12 @@ class _InStep(TorchFunctionMode):
         return result
 
 
-_ABOUT = frozenset(
-    {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point, torch.Tensor.shape.__get__,
-     torch.Tensor.dtype.__get__, torch.Tensor.device.__get__, torch.Tensor.ndim.__get__,
-     torch.Tensor.requires_grad.__get__, torch.Tensor.__len__}
-)  # fmt: skip
+_ABOUT: frozenset[Any] = frozenset(
+    [
+        *(getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "is_floating_point", "__len__")),
+        *(getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad")),
+    ]
+)
 """What tells about a tensor's form; a tensor of which a step reads nothing else is none that it takes."""
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from prepbench._torch_compat.scans import surely_equal
+from prepbench._torch_compat.scans import is_symbolic, surely_equal
 
 
 class NotAScan(RuntimeError):
@@ -49,8 +49,8 @@ class StepNumber:
     def _refused(self, *_: Any) -> NoReturn:
         raise NotAScan("the loop asks for the number of the step, which is another one in each")
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refused  # type: ignore[assignment]
-    __bool__ = __int__ = __float__ = __index__ = __hash__ = _refused  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refused
+    __bool__ = __int__ = __float__ = __index__ = __hash__ = _refused
     __mul__ = __rmul__ = __mod__ = __floordiv__ = __truediv__ = __and__ = __iter__ = _refused
 
     def rows_of(self, tensor: torch.Tensor, dim: int, length: int = 1, *, one_more: bool = False) -> torch.Tensor:
@@ -109,7 +109,7 @@ class Rows(list[Any]):
     def _refused(self, *_: Any) -> NoReturn:
         raise NotAScan("what the steps gave is read one by one, and their number is dynamic")
 
-    __iter__ = __len__ = __add__ = __iadd__ = __mul__ = __contains__ = __eq__ = _refused  # type: ignore[assignment]
+    __iter__ = __len__ = __add__ = __iadd__ = __mul__ = __contains__ = __eq__ = _refused
     append = extend = insert = pop = remove = copy = index = count = sort = clear = _refused  # type: ignore[assignment]
 
 
@@ -132,7 +132,7 @@ def as_source(items: Any) -> Source | None:
     """What is known of something that a loop goes over; None if Python can go through it."""
     if isinstance(items, Source):
         return items
-    if isinstance(items, torch.Tensor) and items.dim() and isinstance(items.shape[0], torch.SymInt):
+    if isinstance(items, torch.Tensor) and items.dim() and is_symbolic(items.shape[0]):
         items = Rows(items)
     if isinstance(items, Rows):
         return Source(items.stacked.shape[0], (items.stacked,), lambda rows: rows[0])

@@ -219,6 +219,7 @@ def _appended(loop: ast.For) -> Names:
 
 def _adds_one(call: ast.Call) -> bool:
     """Whether a method call is ``append(value)`` or ``insert(0, value)``."""
+    assert isinstance(call.func, ast.Attribute)
     name, first = call.func.attr, call.args[:1]
     at_front = [isinstance(each, ast.Constant) and each.value == 0 for each in first] == [True]
     return (name == "append" and len(call.args) == 1) or (name == "insert" and at_front and len(call.args) == 2)
