@@ -31,6 +31,9 @@ LEAVES: dict[str, tuple[str, ...]] = {
 }
 """The modules that no single graph can hold; all other architectures are captured whole."""
 
+LOOPS = ("mamba", "rwkv")
+"""Of these, what becomes one operator in programs, and is a leaf in graphs of modules."""
+
 DECODER = {
     "hidden_size": 32,
     "intermediate_size": 64,
