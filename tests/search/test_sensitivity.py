@@ -213,6 +213,9 @@ def test_tables_and_overlays(model: nn.Module, samples: list[torch.Tensor], foun
     diagram = pb.diagram(pb.capture(model, samples))
     diagram.overlay(table, "four SQNR")
     assert diagram.overlay == "four SQNR"
+    table.loc[0, "int8 SQNR"] = -0.5  # a model that a layer ruins; 0 dB is no middle of a scale
+    diagram.overlay(table, "int8 SQNR")
+    assert [each["diverging"] for each in diagram.overlays] == [False, False]
 
 
 def test_what_a_notebook_shows(found: pb.Sensitivity) -> None:

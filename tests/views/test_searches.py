@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 import prepbench as pb
 from prepbench.search.search_result import SearchCandidate
+from prepbench.views.layer_bars import bar_figure, bars
 from prepbench.views.searches import search_figure, search_html, search_table, search_text
 
 LAYERS = {"stem": "int8", "head": "float"}
@@ -100,3 +103,37 @@ def test_a_reference_without_noise_has_its_place_above_the_others() -> None:
     assert list(shown["front"].x) == [3.0, 9.0]
     nearest = traces(search_figure(result(reached=False)))
     assert "nearest: mixture &lt;1&gt;" in nearest
+
+
+def test_a_slider_shows_the_best_of_each_budget() -> None:
+    budgets = [pb.Budget(max_drop=drop) for drop in (0.0, 0.02, 0.5)]
+    bests = dict(zip(map(str, budgets), (ALL[0], BEST, ALL[1]), strict=True))
+    first = result()
+    object.__setattr__(first, "_solve", lambda budget: result(bests[str(budget)], budget))
+    figure = first.figure(budgets)
+    [slider] = figure.layout.sliders
+    assert [step.label for step in slider.steps] == ["0", "0.02", "0.5"]
+    assert slider.active == 1
+    for step, best in zip(slider.steps, bests.values(), strict=True):
+        seen = [trace for trace, is_seen in zip(figure.data, step.args[0]["visible"], strict=True) if is_seen]
+        [star] = [trace for trace in seen if trace.marker.symbol == "star"]
+        assert list(star.x) == [best.ms]
+        assert sum(len(trace.x) for trace in seen if trace.mode == "markers") == len(ALL)
+        assert len(step.args[1]["shapes"]) == 1
+    assert [trace.visible for trace in figure.data] == slider.steps[1].args[0]["visible"]
+
+
+def test_a_slider_takes_budgets() -> None:
+    with pytest.raises(pb.PrepbenchError, match=r"budgets\[1\] must be .*Budget.* Write budgets=\[pb\.Budget"):
+        result().figure([pb.Budget(max_drop=0.02), 0.1])  # type: ignore[list-item]
+    with pytest.raises(pb.PrepbenchError, match=r"budgets must be a list of budgets, got 0\.1"):
+        result().figure(0.1)  # type: ignore[arg-type]
+
+
+def test_a_negative_bar_leaves_room_for_its_number() -> None:
+    traces = [bars("int8", ["stem", "head"], [-0.5, 60.0], ["−0.5", "60.0"], ["#000"] * 2, ["", ""])]
+    low, high = bar_figure("What", "it says", traces, 2, legend=False, from_zero=False).layout.xaxis.range
+    assert low < -5
+    assert high > 60
+    traces[0]["x"] = [1.0, 60.0]
+    assert bar_figure("What", "it says", traces, 2, legend=False, from_zero=False).layout.xaxis.range[0] == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,13 @@ class Runs(Choices):
         self._history.runs, self._history.journal = self._fitting(runs), journal
         self._changed()
 
-    def mark_runs(self, models: Mapping[str, str], journal: KeptJournal) -> None:
-        """Note the fingerprints of the models that runs are of, by their ids, and write each later change of a run."""
+    def mark_runs(self, marked: Iterable[Run], journal: KeptJournal) -> None:
+        """Note of which model runs are, as it stands in ``marked``, and write each later change of a run."""
         self._history.journal = journal
-        marked = [replace(run, model=models[run.id]) for run in self._history.runs if run.id in models]
-        self._history.take_in(marked, ())
+        known = {run.id: run for run in marked}
+        found = [(run, known[run.id]) for run in self._history.runs if run.id in known]
+        named = [replace(run, model=mark.model, model_name=mark.model_name) for run, mark in found]
+        self._history.take_in(named, ())
         self._changed()
 
     @property

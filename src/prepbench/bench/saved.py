@@ -51,7 +51,7 @@ class Storable(Showable, Protocol):
     def keep_runs(self, runs: Iterable[Run], journal: KeptJournal) -> None:
         """Make these the history, and write each later change of it."""
 
-    def mark_runs(self, models: Mapping[str, str], journal: KeptJournal) -> None:
+    def mark_runs(self, marked: Iterable[Run], journal: KeptJournal) -> None:
         """Note the fingerprints of the models that runs are of, and write each later change of a run."""
 
 
@@ -138,7 +138,7 @@ def save_bench(bench: Storable, path: str | os.PathLike[str]) -> Path:
     text = bench_to_json(_document(bench, runs))
     with gone_if_it_fails(*files_of_journal(journal.path)):
         written = write_file(path, text, before=lambda: journal.write(*runs))
-    bench.mark_runs({run.id: run.model for run in runs}, writer)
+    bench.mark_runs(runs, writer)
     return written
 
 

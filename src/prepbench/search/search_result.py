@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -188,8 +188,22 @@ class SearchResult:
         """One row for each candidate, the best first; sizes in MB (10**6 bytes)."""
         return view("views.searches", "search_table", self)  # type: ignore[no-any-return]
 
-    def figure(self) -> plotly.graph_objects.Figure:
-        """The metric against latency or size: measured filled, predicted hollow, with the front and the budget."""
+    def figure(self, budgets: Iterable[Budget] = ()) -> plotly.graph_objects.Figure:
+        """The metric against latency or size: measured filled, predicted hollow, with the front and the budget.
+
+        Args:
+            budgets: between which a slider below the chart chooses, each solved as in :meth:`with_budget`. It moves
+                without a kernel, too.
+
+        Raises:
+            SettingsError: there is something else among the budgets, or one is not possible.
+
+        Example:
+            >>> result.figure([pb.Budget(max_drop=drop) for drop in (0, 0.01, 0.02, 0.05)])
+        """
+        wanted = tuple(_budgets(budgets))
+        if wanted:
+            return view("views.search_slider", "slider_figure", self, wanted)
         return view("views.searches", "search_figure", self)
 
     def __repr__(self) -> str:
@@ -197,3 +211,14 @@ class SearchResult:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return view("views.searches", "search_bundle", self)  # type: ignore[no-any-return]
+
+
+def _budgets(given: object) -> Iterator[Budget]:
+    if not isinstance(given, Iterable):
+        raise SettingsError(f"budgets must be a list of budgets, got {described(given)}. {_SLIDER}")
+    for index, budget in enumerate(given):
+        check_type(f"budgets[{index}]", budget, Budget, _SLIDER)
+        yield budget
+
+
+_SLIDER = "Write budgets=[pb.Budget(max_drop=0), pb.Budget(max_drop=0.01)]."

@@ -85,7 +85,7 @@ def bar_figure(
         xaxis={
             "title": {"text": axis, "font": {"size": 13}},
             "gridcolor": GRID,
-            "range": [0 if from_zero else min(0.0, 1.3 * shortest), longest * 1.3],
+            "range": [_least(shortest, longest) if shortest < 0 and not from_zero else 0, longest * 1.3],
             "zeroline": False,
         },
         yaxis={"autorange": "reversed", "automargin": True, "ticksuffix": " "},
@@ -96,6 +96,11 @@ def bar_figure(
         modebar={"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": TEXT},
     )
     return figure
+
+
+def _least(shortest: float, longest: float) -> float:
+    """Where an axis begins so that the number of a negative bar stands beside it."""
+    return shortest - 0.1 * max(longest - shortest, -3 * shortest)
 
 
 def aligned(header: list[str], body: list[list[str]], more: int, caption: str) -> str:

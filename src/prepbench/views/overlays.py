@@ -43,7 +43,8 @@ def make_overlay(
         unit: e.g. ``"ms"``.
         combine: how the values inside a closed module become one: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``. By
             default the sum; for values in dB the smallest, because the worst layer counts.
-        diverging: put zero in the middle of the scale; by default if there are values on both sides of it.
+        diverging: put zero in the middle of the scale; by default if there are values on both sides of it, and they are
+            no decibels, of which 0 means nothing special.
 
     Raises:
         InputError: no such column, several to choose from, no name that fits, or an unknown ``combine``.
@@ -77,7 +78,7 @@ def _number_overlay(
         "number",
         unit or ("dB" if decibels else ""),
         cast(Combine, combine or ("min" if decibels else "sum")),
-        both if diverging is None else diverging,
+        both and not decibels if diverging is None else diverging,
         tuple(OverlayValue(fqn, value) for fqn, value in figures.items()),
     )
 
