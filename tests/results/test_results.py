@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import warnings
@@ -135,8 +136,6 @@ def test_a_damaged_journal_is_kept_beside_its_place(path: Path, damage: bytes | 
 
 
 def test_a_journal_of_another_version_is_kept_beside_its_place(path: Path) -> None:
-    import sqlite3
-
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version=99")
     connection.close()
@@ -152,7 +151,16 @@ def test_files_of_others_stay_where_they_are(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         with pytest.raises(ArtifactError, match="no journal"):
             pb.load_results(mine)
+        (tmp_path / "passwd").write_text("root:x:0")
+        with pytest.raises(ArtifactError, match="no journal"):
+            pb.load_results(tmp_path / "passwd")
+        connection = sqlite3.connect(tmp_path / "studies.db")
+        connection.execute("CREATE TABLE studies (id INTEGER)")
+        connection.close()
+        with pytest.raises(ArtifactError, match="another program"):
+            pb.load_results(tmp_path / "studies.db")
     assert mine.read_text() == "x = 1"
+    assert {file.name for file in tmp_path.iterdir()} == {"model.py", "passwd", "studies.db"}
     with pytest.raises(InputError, match="no journal of results at"):
         pb.load_results(tmp_path / "none.sqlite")
     with pytest.raises(SettingsError, match="path"):

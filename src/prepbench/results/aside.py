@@ -12,7 +12,7 @@ from prepbench.results.journal import Journal
 from prepbench.results.journal_file import DamagedJournalError, OtherVersionError, files_of_journal
 
 _HEADER = b"SQLite format 3\0"
-_ENDINGS = (".sqlite", ".sqlite3", ".db", "")
+_ENDINGS = (".sqlite", ".sqlite3", ".db")
 
 
 def journal_at(path: str | os.PathLike[str]) -> Journal:

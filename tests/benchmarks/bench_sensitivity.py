@@ -1,0 +1,77 @@
+"""How well layers are ranked by what they cost the model, and how many go to float for it.
+
+A row is a network with random weights and batch norms that fit them (``compile_models``), on one target. ``rank`` is
+the rank correlation (Spearman) of the estimate by backward passes and of the measurement of one layer at a time, in
+int8; ``own`` that of each layer's own noise, which knows nothing of the layers behind. ``error`` is the median distance
+of estimate and measurement in dB. The other figures are of ``compile_model`` with its floor of 20 dB: how many layers
+stay in float, their share of all multiplications, and the seconds of the stage that measures and decides.
+
+``python -m tests.benchmarks.bench_sensitivity [--models mobilenetv2,bert] [--targets onnxruntime]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+
+import torch
+
+import prepbench as pb
+from tests.benchmarks.compile_models import build
+
+TARGETS = {
+    "onnxruntime": pb.OnnxRuntimeDeployment,
+    "openvino": pb.OpenVinoDeployment,
+    "inductor": pb.InductorDeployment,
+}
+MODELS = ("mobilenetv2", "efficientnet", "bert")
+LEAST_RANK = 0.9
+
+
+def rank_correlation(one: list[float], other: list[float]) -> float:
+    """Spearman's, 1 where both rank alike."""
+    ranks = [torch.tensor(values, dtype=torch.float64).argsort().argsort().double() for values in (one, other)]
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1])
+
+
+def measure(name: str, target: str) -> float:
+    """Print one row; returns the rank correlation."""
+    case, deployment = build(name), TARGETS[target]()
+    found = pb.sensitivity(
+        case.model, case.calibration, candidates={"int8": pb.QuantizationSettings()}, exact=True,
+        tracing_inputs=case.tracing, deployment_settings=deployment,
+    )  # fmt: skip
+    rows = [row for row in found.rows if not row.refusal and row.estimated is not None and row.exact is not None]
+    estimated, exact, own = ([getattr(row, each) for row in rows] for each in ("estimated", "exact", "own_sqnr"))
+    compiled = pb.compile_model(
+        case.model, tracing_inputs=case.tracing, calibration_inputs=case.calibration,
+        quantization_settings=pb.QuantizationSettings(), deployment_settings=deployment,
+    )  # fmt: skip
+    kept = {layer.fqn for layer in compiled.report.layers if not layer.quantized}
+    work = {row.fqn: row.multiplications or 0 for row in found.rows}
+    rank = rank_correlation(estimated, exact)
+    error = statistics.median(abs(one - other) for one, other in zip(estimated, exact, strict=True))
+    print(
+        f"{name:14} {target:12} rank {rank:6.3f}  own {rank_correlation(own, exact):6.3f}  error {error:5.2f}  "
+        f"float {len(kept & work.keys()):3} of {len(work):3}  "
+        f"multiplications {sum(work[fqn] for fqn in kept & work.keys()) / sum(work.values()):6.1%}  "
+        f"measure {compiled.report.seconds['measure']:6.1f} s  "
+        f"{compiled.report.model_sqnr or 0:5.1f} dB",
+        flush=True,
+    )
+    return rank
+
+
+def main() -> int:
+    """Returns 1 where a rank correlation is below the limit."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--targets", default=",".join(TARGETS))
+    given = parser.parse_args()
+    ranks = [measure(name, target) for name in given.models.split(",") for target in given.targets.split(",")]
+    return int(min(ranks) < LEAST_RANK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
