@@ -27,7 +27,7 @@ def timed_calls(call: Callable[[], Any], settle: int, calls: int) -> list[int]:
 
     wait = torch.cuda.synchronize if torch.cuda.is_initialized() else _nothing_to_wait_for
     collecting = gc.isenabled()
-    gc.collect()
+    gc.collect(1)  # young garbage only: a whole collection takes longer than a turn where torch is loaded
     gc.disable()
     times = []
     try:
