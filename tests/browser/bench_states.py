@@ -8,7 +8,17 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-from tests.browser.fake_bench import after_run, failure, generated, open_bench, run, traits, turn_to, writing
+from tests.browser.fake_bench import (
+    after_run,
+    failure,
+    generated,
+    layer_costs,
+    open_bench,
+    run,
+    traits,
+    turn_to,
+    writing,
+)
 
 _RUNNING = {
     "running": True, "stage": "calibrating", "done": 3, "total": 8, "fraction": 0.4, "elapsed_s": 12.0,
@@ -112,6 +122,9 @@ STATES = (
     State("precision, marked", "precision", act=_mark),
     State("precision, applied", "precision", _after()),
     State("precision, stale", "precision", _after(stale=_STALE)),
+    State("precision, measuring", "precision", {**_RUNNING, "is_queued": False, "is_measuring": True}),
+    State("precision, measured", "precision", layer_costs(traits())),
+    State("precision, old measures", "precision", layer_costs(traits(), stale="the target was OpenVINO")),
     State("precision, nothing found", "precision", act=_search),
     State("precision, empty", "precision", _empty()),
     State("run, ready", "run", act=_unfold_all),

@@ -17,7 +17,7 @@ export function copyButton(text: () => string, label: string, name = ""): HTMLBu
   return button;
 }
 
-type Plain = "undo" | "redo" | "compile" | "cancel" | "cancel_all" | "capture" | "apply_fixes";
+type Plain = "undo" | "redo" | "compile" | "cancel" | "cancel_all" | "capture" | "apply_fixes" | "measure_layers";
 
 /** A button that asks Python for something that needs no more words. */
 export function actButton(model: BenchModel, action: Plain, label: string, more = {}): HTMLButtonElement {

@@ -1,5 +1,6 @@
 /** The columns of the table of layers, and the cells of one row. */
 
+import type { LayerColumn } from "../generated/widgets";
 import { make } from "../render/dom";
 import { counted, fillOf, shortNumber } from "./numbers";
 import { patternOf, type Row, type Rows } from "./rows";
@@ -14,23 +15,30 @@ export interface Column {
 
 /** The columns, by what the data have. */
 export function columnsOf(rows: Rows, stale: string): Column[] {
-  const numbers = rows.data.columns.map(({ key, title, unit, help }) => {
-    return { key, title: unit ? `${title} (${unit})` : title, help, width: 112, numeric: true };
+  const numbers = rows.data.columns.map(({ key, title, unit, help, stale: old }) => {
+    const head = `${title}${unit ? ` (${unit})` : ""}`;
+    const about = old ? `Old: ${old}. ${help}` : help;
+    return { key, title: old ? `${head}, old` : head, help: about, width: old ? 136 : 112, numeric: true };
   });
   const text = (key: string, title: string, help: string, width: number): Column => {
     return { key, title, help, width, numeric: false };
   };
   const old = stale ? `These are results of other choices: ${stale}` : "";
+  const why = text("why", "Why", "Why a run did something else than was planned", 160);
   return [
     text("name", "Layer", "Name in the model", 216),
     text("planned", "Planned", "What the current choices ask for", 110),
     text("applied", stale ? "Applied (old)" : "Applied", old || "What the newest run made of the layer", 110),
-    text("why", "Why", "Why a run did something else than was planned", 160),
-    ...numbers,
+    ...(hasReasons(rows) ? [why, ...numbers] : [...numbers, why]),
     { key: "parameters", title: "Parameters", help: "Numbers in weight and bias", width: 104, numeric: true },
     text("rule", "Set by", "The rule that decides for the layer", 150),
     text("type", "Type", "Class of the module", 104),
   ];
+}
+
+/** Before the first run there are none, and numbers come first. */
+function hasReasons(rows: Rows): boolean {
+  return rows.data.applied.length > 0;
 }
 
 /** What several layers say, once: the text that all have, or how many differ. */
@@ -75,12 +83,15 @@ function nameCell(row: Row, rows: Rows, open: boolean, toggle: () => void): HTML
   return make("th", { scope: "row", class: "pbb-name pbb-group", title: pattern }, fold, make("b", {}, pattern), count);
 }
 
-function numberCell(values: readonly (number | null)[]): HTMLElement {
+function numberCell(column: LayerColumn, members: readonly number[]): HTMLElement {
+  const values = members.map((layer) => column.values[layer] ?? null);
   const known = values.filter((value): value is number => value !== null && !Number.isNaN(value));
   const low = shortNumber(known.length ? Math.min(...known) : null);
   const high = shortNumber(known.length ? Math.max(...known) : null);
-  const title = known.length ? "" : "not known";
-  return make("td", { class: "pbb-number", title }, low === high ? low : `${low} – ${high}`);
+  const notes = members.map((layer) => column.notes[column.noted[layer] ?? -1] ?? "").filter(Boolean);
+  const title = common(notes) || (known.length ? "" : "not known");
+  const kind = column.stale ? "pbb-number pbb-old-number" : "pbb-number";
+  return make("td", { class: kind, title }, low === high ? low : `${low} – ${high}`);
 }
 
 /** The cells of a row, in the order of `columnsOf`. */
@@ -99,6 +110,8 @@ export function cellsOf(row: Row, rows: Rows, open: boolean, toggle: () => void)
         "applied",
       )
     : [make("span", { class: "pbb-dim", title: "not compiled yet" }, "–")];
+  const whyCell = make("td", { class: "pbb-note", title: why }, why);
+  const numbers = rows.data.columns.map((column) => numberCell(column, members));
   return [
     nameCell(row, rows, open, toggle),
     make(
@@ -110,12 +123,16 @@ export function cellsOf(row: Row, rows: Rows, open: boolean, toggle: () => void)
       ),
     ),
     make("td", { title: tally(known.map(({ label }) => label)) }, ...applied),
-    make("td", { class: "pbb-note", title: why }, why),
-    ...rows.data.columns.map((column) => numberCell(members.map((layer) => column.values[layer] ?? null))),
+    ...(hasReasons(rows) ? [whyCell, ...numbers] : [...numbers, whyCell]),
     make("td", { class: "pbb-number", title: `${parameters} parameters` }, shortNumber(parameters)),
     make("td", { class: "pbb-rule", title: rule }, rule === "global" ? "default" : rule),
     make("td", { title: type }, type),
   ];
+}
+
+function spokenNumber({ title, unit, values, stale }: LayerColumn, layer: number): string {
+  const value = values[layer] ?? null;
+  return value === null ? `${title} unknown` : `${title} ${shortNumber(value)} ${unit}${stale ? ", old" : ""}`;
 }
 
 /** A row in words, for those who hear it. */
@@ -126,5 +143,6 @@ export function spoken(row: Row, rows: Rows): string {
   const outcomes = row.members.map((layer) => rows.outcome(layer)).filter((outcome) => outcome !== null);
   const applied = outcomes.length ? `, applied ${common(outcomes.map(({ label }) => label))}` : "";
   const why = common(outcomes.map((outcome) => outcome.why).filter(Boolean));
-  return `${name}, planned ${planned}${applied}${why ? `: ${why}` : ""}`;
+  const numbers = row.layer < 0 ? [] : rows.data.columns.map((column) => spokenNumber(column, row.layer));
+  return [`${name}, planned ${planned}${applied}${why ? `: ${why}` : ""}`, ...numbers].join(", ");
 }

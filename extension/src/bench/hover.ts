@@ -18,7 +18,7 @@ export function previewRows(table: HTMLElement, namesAt: (target: Element) => st
     const box = table.closest(".pbb-box");
     if (!box?.contains(event.target as Node)) return;
     const name = (event as CustomEvent<string>).detail;
-    for (const row of table.querySelectorAll<HTMLElement>("tr[data-fqn]"))
+    for (const row of table.querySelectorAll<HTMLElement>("[data-fqn]"))
       row.classList.toggle("pbb-preview", name !== "" && row.dataset["fqn"] === name);
   };
   document.addEventListener(HOVERED, hovered);

@@ -1,6 +1,7 @@
 /** The step in which layers get their precision: filters, an editor of the marked rows, the table, the rules. */
 
 import { make } from "../render/dom";
+import { costsView } from "./costs";
 import { Editor } from "./editor";
 import { readQuery, STATUSES, type Status, widen } from "./filters";
 import { previewRows } from "./hover";
@@ -58,6 +59,7 @@ export class PrecisionStep {
       this.editor.element,
       this.table.element,
       this.nothing,
+      costsView(model, ends),
       reasons,
       rules,
     );

@@ -32,6 +32,8 @@ export interface BenchSummary {
   outcomes: Outcome[];
   applied: number[];
   columns: LayerColumn[];
+  measured: string;
+  is_measuring: boolean;
   rules: RuleSummary[];
   base: string;
   settings: SettingField[];
@@ -115,6 +117,10 @@ export interface LayerColumn {
   unit: string;
   help: string;
   values: (number | null)[];
+  worst: "" | "least" | "greatest";
+  stale: string;
+  notes: string[];
+  noted: number[];
 }
 
 export interface LayerFacts {
@@ -361,6 +367,7 @@ export interface BenchActions {
   redo: Record<string, never>;
   compile: Record<string, never>;
   capture: Record<string, never>;
+  measure_layers: Record<string, never>;
   cancel: Record<string, never>;
   cancel_all: Record<string, never>;
   remove_queued: OfRun;

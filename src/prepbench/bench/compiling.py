@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -165,12 +165,15 @@ class Compiling(Runs):
         work: Callable[[ProgressCallback], Any],
         progress: ProgressCallback,
         on_end: Callable[[BaseException | None], None] | None,
+        said: Callable[[], str] | None = None,
+        stages: Mapping[str, float] | None = None,
     ) -> Job[Any]:
+        """Work in the queue; ``said`` is told at its end, and ``stages`` are those of what is no compile."""
         name, targets = ("", ()) if run is None else (run.name, run.targets)
 
         def begins() -> None:
             seconds = next((run.stages for run in reversed(self.runs) if not run.error), {})
-            self._status.begin(f"{name} {', '.join(targets)}", targets, seconds)
+            self._status.begin(f"{name} {', '.join(targets)}", targets if stages is None else (), seconds, stages)
 
         def told(step: Progress) -> None:
             self._status.step(step)
@@ -182,13 +185,21 @@ class Compiling(Runs):
                     on_end(error)
             finally:
                 if goes_on is not None:
-                    self._told_end(run, error, goes_on)
+                    self._told_end(run, error, goes_on, said)
 
         return self._queue.add(run, work, told, begins, ended)
 
-    def _told_end(self, run: QueuedRun | None, error: BaseException | None, goes_on: bool) -> None:
+    def _told_end(
+        self,
+        run: QueuedRun | None,
+        error: BaseException | None,
+        goes_on: bool,
+        said: Callable[[], str] | None = None,
+    ) -> None:
         notes = ["done" if error is None else "cancelled" if isinstance(error, Cancelled) else "failed"]
-        if error is None:
+        if error is None and said is not None:
+            message = Card("info", said())
+        elif error is None:
             message = Card("info", "Captured again." if run is None else self.outcome())
             reused = self.runs[-1].reused if run is not None and self.runs else ()
             notes = [f"used again: {', '.join(reused)}", *notes] if reused else notes

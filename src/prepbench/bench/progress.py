@@ -19,6 +19,9 @@ COMPILING = {
 COMPARING = {"accuracy": 4.0, "save": 4.0, "start": 6.0, "warm up": 2.0, "time": 10.0}
 """The stages of a comparison, which comes once after all compiles."""
 
+MEASURING = {"capture": 20.0, "measure": 25.0, "measure layers": 45.0, "time layers": 10.0}
+"""The stages of measuring single layers."""
+
 _LINES = 200
 
 
@@ -29,6 +32,7 @@ class RunProgress:
         targets: how many targets are compiled for, one after the other.
         seconds: how long stages took in earlier runs.
         clock: tells the time in seconds.
+        stages: what it does in place of compiling and comparing, with the share of each.
 
     Example:
         >>> progress = RunProgress(1, clock=lambda: 0.0)
@@ -38,12 +42,18 @@ class RunProgress:
     """
 
     def __init__(
-        self, targets: int, seconds: Mapping[str, float] | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        targets: int,
+        seconds: Mapping[str, float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        stages: Mapping[str, float] | None = None,
     ) -> None:
         self._clock, self._began = clock, clock()
-        weights = _weights(seconds or {})
-        self._stages = [(index, stage) for index in range(targets) for stage in COMPILING]
-        self._stages += [(targets, stage) for stage in COMPARING]
+        weights = _weights(seconds or {}) if stages is None else stages
+        each = COMPILING if stages is None else stages
+        self._stages = [(index, stage) for index in range(targets) for stage in each]
+        self._stages += [(targets, stage) for stage in COMPARING] if stages is None else []
+        self._comparing = frozenset(COMPARING if stages is None else ())
         self._weights = [weights[stage] for _, stage in self._stages]
         self.target = 0
         self._compared = targets
@@ -65,7 +75,7 @@ class RunProgress:
         if step.stage != self.step.stage:
             self.note(f"{step.stage}: {step.message}" if step.message else step.stage)
         self.step = step
-        place = self._compared if step.stage in COMPARING else self.target
+        place = self._compared if step.stage in self._comparing else self.target
         if (place, step.stage) in self._stages:
             position = self._stages.index((place, step.stage))
             inside = min(step.done / step.total, 1.0) if step.total > 0 else 0.0

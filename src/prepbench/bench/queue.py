@@ -7,13 +7,16 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from prepbench.bench.state import BenchState, axes_words, display_name, precision_label, precision_words
 from prepbench.checks import described
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.jobs import Job, ProgressCallback
 from prepbench.settings import ExplainedLayer
+
+Work = Literal["compile", "layers"]
+"""What a run does: compile and compare, or measure single layers."""
 
 Ended = Callable[[BaseException | None, bool | None], None]
 """Called with the error or None, and with whether another run follows; None for work that never began."""
@@ -29,6 +32,7 @@ class QueuedRun:
         targets: the names of its targets.
         settings: its choices in words.
         state: its choices.
+        work: what it does.
     """
 
     id: str
@@ -36,15 +40,22 @@ class QueuedRun:
     targets: tuple[str, ...]
     settings: str
     state: BenchState = field(repr=False)
+    work: Work = "compile"
 
     @classmethod
     def of(cls, state: BenchState, explained: Sequence[ExplainedLayer], base: str) -> QueuedRun:
-        """A run with these choices, which mean this for each layer of a model whose floats are called ``base``."""
+        """A compile with these choices, which mean this for each layer of a model whose floats are called ``base``."""
         targets = tuple(map(display_name, state.targets))
         said = [precision_words(explained), axes_words(state.axes)]
         said += ["leaves"] if not state.fullgraph else []
         said += [f"{len(state.fixes)} fix{'es' * (len(state.fixes) != 1)}"] if state.fixes else []
         return cls(uuid.uuid4().hex[:12], precision_label(explained, base), targets, " · ".join(said), state)
+
+    @classmethod
+    def other(cls, work: Work, name: str, state: BenchState, explained: Sequence[ExplainedLayer]) -> QueuedRun:
+        """Work with these choices for the first target that compiles nothing to keep."""
+        targets = (display_name(state.targets[0]),)
+        return cls(uuid.uuid4().hex[:12], name, targets, precision_words(explained), state, work)
 
 
 @dataclass(eq=False)
@@ -80,11 +91,11 @@ class RunQueue:
         """The number of the run that goes on, and how many there are since nothing ran the last time."""
         return self._done + 1, self._done + 1 + len(self._waiting)
 
-    def has(self, state: BenchState) -> bool:
-        """Whether a run with these choices goes on or waits."""
+    def has(self, state: BenchState, work: Work = "compile") -> bool:
+        """Whether such work with these choices goes on or waits."""
         current = self._current
         runs = (*([current.run] if current is not None else []), *self.waiting)
-        return any(run is not None and run.state == state for run in runs)
+        return any(run is not None and run.work == work and run.state == state for run in runs)
 
     def add(
         self,

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from prepbench.bench.layer_costs import cost_overlays
 from prepbench.bench.run_summaries import float_ms, result_texts
 from prepbench.bench.state import BenchState, display_name
 from prepbench.bench.summary import AxisSummary, BenchSummary, FailureSummary
@@ -88,6 +89,10 @@ def graph_of(bench: Showable) -> DiagramDocument:
         present = {fqn: value for fqn, value in values.items() if fqn in known}
         if present:
             overlays.append(make_overlay(present, [document], name=name))
+    fqns = [layer.fqn for layer in summary.layers]
+    for cost in cost_overlays(fqns, summary.columns, known):
+        further = {"name": cost.name, "unit": cost.unit, "combine": cost.combine}
+        overlays.append(make_overlay(cost.values, [document], **further))
     return DiagramDocument((document,), overlays=tuple(overlays), overlay=overlays[0].name if overlays else "")
 
 
@@ -142,7 +147,7 @@ def _rules(summary: BenchSummary) -> Table:
 
 
 def _layers(summary: BenchSummary) -> Table:
-    titles = [f"{column.title} ({column.unit})" if column.unit else column.title for column in summary.columns]
+    titles = [f"{column.title} ({column.unit}){', old' if column.stale else ''}" for column in summary.columns]
     head = ("layer", "type", "parameters", "planned", "rule", "applied", "why", *titles)
     rows = []
     for i, layer in enumerate(summary.layers):

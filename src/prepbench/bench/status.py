@@ -66,16 +66,23 @@ class StatusOfRuns:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def begin(self, name: str, targets: Sequence[str], seconds: Mapping[str, float]) -> None:
+    def begin(
+        self,
+        name: str,
+        targets: Sequence[str],
+        seconds: Mapping[str, float],
+        stages: Mapping[str, float] | None = None,
+    ) -> None:
         """A run begins.
 
         Args:
             name: what it is, for the log where one run follows another.
             targets: what it compiles for, one after the other.
             seconds: how long stages took before.
+            stages: what it does in place of compiling and comparing, with the share of each.
         """
         before = self.status
-        self._run, self._targets = RunProgress(len(targets) or 1, seconds), tuple(targets)
+        self._run, self._targets = RunProgress(len(targets) or 1, seconds, stages=stages), tuple(targets)
         if before.running:  # one run follows another: what was said of that one stays
             self._run.log = before.log
             self._run.note(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prepbench.bench.capture_summaries import axis_summaries, failure_summaries
 from prepbench.bench.captures import Captures
 from prepbench.bench.cards import LEAF_LABEL
-from prepbench.bench.compiling import Compiling
+from prepbench.bench.measuring import Measuring
 from prepbench.bench.layer_summaries import (
     base_label,
     columns,
@@ -32,7 +32,7 @@ from prepbench.bench.written import workload_words
 from prepbench.measure.generation import Generation
 
 
-def summarize(bench: Compiling, captures: Captures, facts: tuple[LayerFacts, ...], code: str) -> BenchSummary:
+def summarize(bench: Measuring, captures: Captures, facts: tuple[LayerFacts, ...], code: str) -> BenchSummary:
     """Everything that a front end shows.
 
     Args:
@@ -72,7 +72,9 @@ def summarize(bench: Compiling, captures: Captures, facts: tuple[LayerFacts, ...
         planned=planned[1],
         outcomes=done[0],
         applied=done[1],
-        columns=columns(layers, report),
+        columns=(*columns(layers, report), *bench.cost_columns()),
+        measured=bench.layer_costs.caption,
+        is_measuring=bench.is_measuring,
         rules=rule_summaries(state.rules, state.quantization, explained),
         base=base_label(state.quantization, state.rules),
         settings=setting_fields(state.targets),
@@ -111,7 +113,7 @@ def _open_failures(failures: tuple[FailureSummary, ...]) -> int:
 
 
 def _steps(
-    bench: Compiling,
+    bench: Measuring,
     failures: tuple[FailureSummary, ...],
     axes: tuple[AxisSummary, ...],
     targets: tuple[TargetSummary, ...],
@@ -148,7 +150,7 @@ def _steps(
     )
 
 
-def _sentence(bench: Compiling, failures: tuple[FailureSummary, ...]) -> str:
+def _sentence(bench: Measuring, failures: tuple[FailureSummary, ...]) -> str:
     """Where the work stands, e.g. ``"2 modules cannot be captured · batch dynamic · 41 int8, 3 float · ..."``."""
     failing = _open_failures(failures)
     said = [f"{failing} module{'s' * (failing != 1)} cannot be captured" if failing else "all modules captured"]

@@ -147,13 +147,29 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LayerColumn:
-    """A number for each layer, e.g. its SQNR; None where it is unknown."""
+    """A number for each layer, e.g. its SQNR; None where it is unknown.
+
+    Attributes:
+        key: names it.
+        title: its head.
+        unit: of the numbers.
+        help: what they are.
+        values: the numbers.
+        worst: which end of them stands out; "" where they are no bars.
+        stale: in what the numbers are old; "" where they are not.
+        notes: what there is to say of numbers, such as why there is none, each once.
+        noted: for each layer the index of its note; empty without notes.
+    """
 
     key: str
     title: str
     unit: str
     help: str
     values: tuple[float | None, ...]
+    worst: Literal["", "least", "greatest"] = ""
+    stale: str = ""
+    notes: tuple[str, ...] = ()
+    noted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -314,6 +330,8 @@ class BenchSummary:
         outcomes: what the shown run made of layers, each kind once.
         applied: for each layer the index of its outcome; empty before the first run.
         columns: numbers by layer.
+        measured: how what single layers cost and take was measured, in words; "" before.
+        is_measuring: whether that is measured with the current choices, or waits.
         rules: the rules, in order.
         base: what applies where no rule does, in short.
         settings: what the editor of layers offers.
@@ -353,6 +371,8 @@ class BenchSummary:
     outcomes: tuple[Outcome, ...]
     applied: tuple[int, ...]
     columns: tuple[LayerColumn, ...]
+    measured: str
+    is_measuring: bool
     rules: tuple[RuleSummary, ...]
     base: str
     settings: tuple[SettingField, ...]

@@ -17,6 +17,7 @@ import ipywidgets
 from prepbench.bench import Bench, BenchSummary
 from prepbench.bench.cards import error_card
 from prepbench.bench.journal_watch import JournalWatch
+from prepbench.bench.layer_costs import CostOverlay, cost_overlays
 from prepbench.bench.shown import still
 from prepbench.bench.state import Precision
 from prepbench.bench.status import RunStatus
@@ -65,6 +66,11 @@ class BenchControls(anywidget.AnyWidget):
     def capture(self) -> None:
         """Capture again in the background."""
         self.bench.in_background(self.bench.capture)
+
+    def measure_layers(self) -> None:
+        """Measure single layers in the background; a second press says nothing new."""
+        if not self.bench.is_measuring:
+            self.bench.start_measuring()
 
     def look_for_fixes(self) -> None:
         """Look for changes that work in the background, while nothing else runs there."""
@@ -182,6 +188,7 @@ class BenchPicture:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._coloured: dict[str, Precision] = {}
+        self._costs: tuple[CostOverlay, ...] = ()
         self.widget = self._made()
         # a place of its own: where children of a box change, the views of those that follow are made again
         self.place = ipywidgets.Box([self.widget]).add_class("pbb-picture")
@@ -197,14 +204,28 @@ class BenchPicture:
         precisions = dict(self._bench.precisions)
         if precisions and self._coloured != precisions:  # else whoever chose another overlay would lose it
             self._coloured = precisions
-            self.widget.add_overlay(precisions, name="precision")
+            show = str(self.widget.overlay) in ("", "precision") or not self._costs
+            self.widget.add_overlay(precisions, name="precision", show=show)
+        self._colour_costs()
         selected = self._bench.selected
         if (selected not in self.widget.selected) if selected else bool(self.widget.selected):
             self.widget.selected = [selected] if selected else []
 
+    def _colour_costs(self) -> None:
+        """Offer what was measured of layers as overlays, and leave the one that is shown."""
+        summary = self._bench.summary()
+        fqns, modules = [layer.fqn for layer in summary.layers], {module.fqn for module in self._document.modules}
+        costs = cost_overlays(fqns, summary.columns, modules)
+        if costs == self._costs:
+            return
+        self._costs = costs
+        for cost in costs:
+            self.widget.add_overlay(cost.values, name=cost.name, unit=cost.unit, combine=cost.combine, show=False)
+
     def _made(self) -> DiagramWidget:
         self._collection = self._bench.collection
-        widget = diagram(self._collection.document())
+        self._document, self._costs = self._collection.document(), ()
+        widget = diagram(self._document)
         widget.observe(self._selected, "selected")
         return widget
 

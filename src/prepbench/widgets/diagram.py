@@ -85,6 +85,7 @@ class DiagramWidget(anywidget.AnyWidget):
         unit: str = "",
         combine: str = "",
         diverging: bool | None = None,
+        show: bool = True,
     ) -> DiagramWidget:
         """Colour the boxes by a table, and show that; one of the same name is replaced.
 
@@ -95,6 +96,7 @@ class DiagramWidget(anywidget.AnyWidget):
             unit: e.g. ``"ms"``.
             combine: how the values inside a closed module become one: ``"sum"``, ``"mean"``, ``"max"``, ``"min"``.
             diverging: put zero in the middle of the scale.
+            show: False only offers it, and leaves the one that is shown.
 
         Returns:
             This widget.
@@ -103,7 +105,7 @@ class DiagramWidget(anywidget.AnyWidget):
             InputError: no such column, or no name in the table is a module of the model.
         """
         given: dict[str, Any] = {"name": name, "unit": unit, "combine": combine, "diverging": diverging}
-        self._add(make_overlay(table, self._document.documents, column=column, **given))
+        self._add(make_overlay(table, self._document.documents, column=column, **given), show=show)
         return self
 
     def to_html(self, path: str) -> Path:
@@ -120,11 +122,12 @@ class DiagramWidget(anywidget.AnyWidget):
         """The overlays as plain data."""
         return [asdict(each) for each in self._made.values()]
 
-    def _add(self, overlay: Overlay) -> None:
+    def _add(self, overlay: Overlay, *, show: bool = True) -> None:
         self._made[overlay.name] = overlay
         with self.hold_sync():
             self.overlay_data = packed(json.dumps(self.overlays, ensure_ascii=False))
-            self.overlay = overlay.name
+            if show:
+                self.overlay = overlay.name
 
     @traitlets.validate("overlay")
     def _check_overlay(self, proposal: Any) -> Any:
