@@ -5,6 +5,8 @@ import { make } from "../render/dom";
 import { counted, fillOf, shortNumber } from "./numbers";
 import { patternOf, type Row, type Rows } from "./rows";
 
+const [LEAST, LETTER, SIDES] = [96, 7, 30]; // pixels of a column of numbers, of a letter, beside the head
+
 export interface Column {
   key: string;
   title: string;
@@ -16,28 +18,29 @@ export interface Column {
 /** The columns, by what the data have. */
 export function columnsOf(rows: Rows, stale: string): Column[] {
   const numbers = rows.data.columns.map(({ key, title, unit, help, stale: old }) => {
-    const head = `${title}${unit ? ` (${unit})` : ""}`;
+    const head = `${title}${unit ? ` (${unit})` : ""}${old ? ", old" : ""}`;
     const about = old ? `Old: ${old}. ${help}` : help;
-    return { key, title: old ? `${head}, old` : head, help: about, width: old ? 136 : 112, numeric: true };
+    return { key, title: head, help: about, width: Math.max(LEAST, head.length * LETTER + SIDES), numeric: true };
   });
   const text = (key: string, title: string, help: string, width: number): Column => {
     return { key, title, help, width, numeric: false };
   };
   const old = stale ? `These are results of other choices: ${stale}` : "";
+  const about = old || "What the newest run made of the layer";
+  const applied = text("applied", stale ? "Applied (old)" : "Applied", about, 110);
   const why = text("why", "Why", "Why a run did something else than was planned", 160);
   return [
     text("name", "Layer", "Name in the model", 216),
     text("planned", "Planned", "What the current choices ask for", 110),
-    text("applied", stale ? "Applied (old)" : "Applied", old || "What the newest run made of the layer", 110),
-    ...(hasReasons(rows) ? [why, ...numbers] : [...numbers, why]),
+    ...(hasRun(rows) ? [applied, why, ...numbers] : [...numbers, applied, why]),
     { key: "parameters", title: "Parameters", help: "Numbers in weight and bias", width: 104, numeric: true },
     text("rule", "Set by", "The rule that decides for the layer", 150),
     text("type", "Type", "Class of the module", 104),
   ];
 }
 
-/** Before the first run there are none, and numbers come first. */
-function hasReasons(rows: Rows): boolean {
+/** Before the first run numbers come first. */
+function hasRun(rows: Rows): boolean {
   return rows.data.applied.length > 0;
 }
 
@@ -110,6 +113,7 @@ export function cellsOf(row: Row, rows: Rows, open: boolean, toggle: () => void)
         "applied",
       )
     : [make("span", { class: "pbb-dim", title: "not compiled yet" }, "–")];
+  const appliedCell = make("td", { title: tally(known.map(({ label }) => label)) }, ...applied);
   const whyCell = make("td", { class: "pbb-note", title: why }, why);
   const numbers = rows.data.columns.map((column) => numberCell(column, members));
   return [
@@ -122,8 +126,7 @@ export function cellsOf(row: Row, rows: Rows, open: boolean, toggle: () => void)
         "planned",
       ),
     ),
-    make("td", { title: tally(known.map(({ label }) => label)) }, ...applied),
-    ...(hasReasons(rows) ? [whyCell, ...numbers] : [...numbers, whyCell]),
+    ...(hasRun(rows) ? [appliedCell, whyCell, ...numbers] : [...numbers, appliedCell, whyCell]),
     make("td", { class: "pbb-number", title: `${parameters} parameters` }, shortNumber(parameters)),
     make("td", { class: "pbb-rule", title: rule }, rule === "global" ? "default" : rule),
     make("td", { title: type }, type),

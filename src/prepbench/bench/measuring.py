@@ -175,8 +175,8 @@ class Measuring(Compiling):
             "shares": shares_of(found),
             "timed": "" if run is None else run.id,
             "timed_name": name,
-            "said_of_time": f"Time of {name}: {found.total_ms:.3g} ms a call under its profiler, {found.placed:.0%} of it "
-            "in layers.",
+            "said_of_time": f"Time of {name}: {found.total_ms:.3g} ms a call under its profiler, {found.placed:.0%} "
+            "of it in layers.",
         }
 
     def _timed_now(self) -> Run | None:

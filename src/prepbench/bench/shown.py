@@ -91,8 +91,8 @@ def graph_of(bench: Showable) -> DiagramDocument:
             overlays.append(make_overlay(present, [document], name=name))
     fqns = [layer.fqn for layer in summary.layers]
     for cost in cost_overlays(fqns, summary.columns, known):
-        further = {"name": cost.name, "unit": cost.unit, "combine": cost.combine}
-        overlays.append(make_overlay(cost.values, [document], **further))
+        made = make_overlay(cost.values, [document], name=cost.name, unit=cost.unit, combine=cost.combine)
+        overlays.append(made)
     return DiagramDocument((document,), overlays=tuple(overlays), overlay=overlays[0].name if overlays else "")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from prepbench.bench.capture_summaries import axis_summaries, failure_summaries
 from prepbench.bench.captures import Captures
 from prepbench.bench.cards import LEAF_LABEL
-from prepbench.bench.measuring import Measuring
 from prepbench.bench.layer_summaries import (
     base_label,
     columns,
@@ -15,6 +14,7 @@ from prepbench.bench.layer_summaries import (
     rule_summaries,
     setting_fields,
 )
+from prepbench.bench.measuring import Measuring
 from prepbench.bench.queue import QueuedRun
 from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of, written_by
 from prepbench.bench.state import axes_words, display_name, precision_words
