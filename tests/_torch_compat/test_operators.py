@@ -10,6 +10,7 @@ from torch import nn
 
 from prepbench._torch_compat import operators
 from prepbench.errors import TorchVersionError
+from prepbench.running.tracing import tracing
 
 aten = torch.ops.aten
 
@@ -76,3 +77,16 @@ def test_a_torch_with_another_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     program = torch.export.export(Largest(), (torch.randn(2),))
     with pytest.raises(TorchVersionError, match="finding operators that ONNX lacks"):
         operators.without_onnx_translation(program)
+
+
+def test_operators_are_looked_up_once_while_this_thread_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._export import utils
+
+    calls, look_up = [], utils._materialize_cpp_cia_ops
+    monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", lambda: calls.append(look_up()))
+    with tracing():
+        inside = [set(torch.export.default_decompositions().keys()) for _ in range(2)]
+    assert len(calls) == 1
+    outside = set(torch.export.default_decompositions().keys())
+    assert len(calls) > 2
+    assert inside == [outside, outside]

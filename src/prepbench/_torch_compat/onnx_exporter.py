@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,3 +31,31 @@ def decomposing(decomposed: Callable[[Program, Callable[[], Program]], Program])
 
     with patched_here(_fx_passes, "decompose_with_registry", through):
         yield
+
+
+@contextmanager
+def translations_read_once() -> Iterator[None]:
+    """Inside the block, the exporter does not parse the sources of onnxscript's translations again, in this thread.
+
+    It does so in every export, which takes longer than all the rest for a small model. What was read before is taken
+    again for as long as onnxscript's registry holds the same functions.
+    """
+    with needed_for("reading the translations to ONNX once"):
+        from onnxscript.function_libs.torch_lib import registration
+
+        owner = importlib.import_module("torch.onnx._internal.exporter._registration").onnxscript_apis
+        read = owner.get_torchlib_ops
+        registry = registration.default_registry
+
+    def kept() -> list[Any]:
+        functions = tuple((name, *each.overloads, None, *each.complex) for name, each in registry.items())
+        if _TRANSLATIONS.get("functions") != functions:
+            _TRANSLATIONS.update(functions=(), read=read())
+            _TRANSLATIONS["functions"] = functions
+        return list(_TRANSLATIONS["read"])
+
+    with patched_here(owner, "get_torchlib_ops", kept):
+        yield
+
+
+_TRANSLATIONS: dict[str, Any] = {}

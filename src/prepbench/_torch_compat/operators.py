@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from prepbench._torch_compat.checks import needed_for
-from prepbench.patching import logs_dropped_here, warnings_ignored_here
+from prepbench._torch_compat.onnx_exporter import translations_read_once
+from prepbench.patching import logs_dropped_here, patched_here, warnings_ignored_here
 
 with needed_for("telling operators apart"):
     from torch._ops import HigherOrderOperator as HigherOrderOperator
@@ -51,6 +56,23 @@ def register_quantized_operators() -> None:
         importlib.import_module("torch.ao.quantization.fx._decomposed")
 
 
+@contextmanager
+def operators_looked_up_once() -> Iterator[None]:
+    """Inside the block, in this thread, torch makes Python objects of its operators once.
+
+    For each table of decompositions it would look up every composite operator again, for each namespace of operators.
+    What is registered meanwhile and then called has such an object already.
+    """
+    utils = sys.modules.get("torch._export.utils")
+    if utils is None:
+        yield
+        return
+    with needed_for("looking up operators once"):
+        look_up = utils._materialize_cpp_cia_ops
+    with patched_here(utils, "_materialize_cpp_cia_ops", functools.cache(look_up)):
+        yield
+
+
 def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
     """The nodes, after decomposition, whose operator torch's ONNX exporter cannot translate.
 
@@ -59,7 +81,7 @@ def without_onnx_translation(program: torch.export.ExportedProgram) -> list[torc
     with needed_for("finding operators that ONNX lacks"):
         from torch.onnx._internal.exporter import _decomp, _dispatching, _registration
 
-    with logs_dropped_here(_registration.__name__, below=logging.ERROR):
+    with logs_dropped_here(_registration.__name__, below=logging.ERROR), translations_read_once():
         registry = _registration.ONNXRegistry.from_torchlib()
     table = _decomp.create_onnx_friendly_decomposition_table(set(_decomp.get_onnx_implemented_overloads(registry)))
     with warnings_ignored_here(), torch.no_grad():

@@ -17,6 +17,7 @@ import torch
 
 from prepbench._torch_compat.checks import needed_for
 from prepbench._torch_compat.generators import numbers_preserved_here
+from prepbench._torch_compat.operators import operators_looked_up_once
 from prepbench.patching import answered_here, only_here, patched, patched_item
 
 _OURS = threading.RLock()
@@ -107,7 +108,14 @@ def torch_traces_here() -> Iterator[None]:
     back the generator of random numbers, and has modes that are the same for all threads.
     """
     with ExitStack() as stack:
-        own = (_modes_before_autograd(), *_fx_patches(), *_flags(), *_builtins_of_export(), *numbers_preserved_here())
+        own = (
+            _modes_before_autograd(),
+            *_fx_patches(),
+            *_flags(),
+            *_builtins_of_export(),
+            *numbers_preserved_here(),
+            operators_looked_up_once(),
+        )
         for entered in own:
             stack.enter_context(entered)
         yield

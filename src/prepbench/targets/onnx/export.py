@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat.onnx_exporter import decomposing
+from prepbench._torch_compat.onnx_exporter import decomposing, translations_read_once
 from prepbench._torch_compat.programs import without_guards
 from prepbench.errors import TargetError, sentence
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
@@ -107,7 +107,8 @@ def _convert(lowering: Lowering) -> Any:
 
 def _export(lowering: Lowering) -> Any:
     # without gradients, because their rules refuse some operators on complex numbers
-    with _quiet(), torch.no_grad(), decomposing(functools.partial(lowering.derived, "operators of ONNX")):
+    decomposed = decomposing(functools.partial(lowering.derived, "operators of ONNX"))
+    with _quiet(), torch.no_grad(), decomposed, translations_read_once():
         return torch.onnx.export(
             without_guards(lowering.program),
             dynamo=True,

@@ -1,0 +1,60 @@
+"""The exporter to ONNX: the translations of onnxscript are read once, and again when there are others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from onnxscript.function_libs.torch_lib import registration
+from torch.onnx._internal.exporter import _registration
+
+from prepbench._torch_compat import onnx_exporter
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What onnxscript was asked for."""
+    found: list[Any] = []
+    owner = _registration.onnxscript_apis
+    read = owner.get_torchlib_ops
+    monkeypatch.setattr(owner, "get_torchlib_ops", lambda: found.append(read()) or found[-1], raising=False)
+    monkeypatch.setattr(onnx_exporter, "_TRANSLATIONS", {})
+    return found
+
+
+def targets() -> dict[Any, list[Any]]:
+    registry = _registration.ONNXRegistry.from_torchlib()
+    return {target: [each.onnx_function for each in found] for target, found in registry.functions.items()}
+
+
+def test_translations_are_read_once(reads: list[Any]) -> None:
+    expected = targets()
+    for _ in range(2):
+        with onnx_exporter.translations_read_once():
+            assert targets() == expected
+    assert len(reads) == 2
+    targets()  # users' own exports are as before
+    assert len(reads) == 3
+
+
+def test_a_translation_that_is_added_is_found(reads: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with onnx_exporter.translations_read_once():
+        assert "aten::relu" in targets()
+        functions = registration.default_registry._registry
+        only = {name: found for name, found in functions.items() if name != "aten::relu"}
+        monkeypatch.setattr(registration.default_registry, "_registry", only)
+        assert "aten::relu" not in targets()
+        monkeypatch.setattr(registration.default_registry, "_registry", functions)
+        assert "aten::relu" in targets()
+    assert len(reads) == 3
+
+
+def test_a_model_is_exported_with_translations_that_were_kept(reads: list[Any]) -> None:
+    program = torch.export.export(torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),))
+    with onnx_exporter.translations_read_once():
+        models = [torch.onnx.export(program, dynamo=True, verbose=False) for _ in range(2)]
+    kinds = [[node.op_type for node in model.model.graph] for model in models if model is not None]
+    assert kinds[0] == kinds[1]
+    assert len(kinds[0]) > 0
+    assert len(reads) == 1
