@@ -1,9 +1,13 @@
 """How good a search is: against all mixtures of a small network, and against NNCF's accuracy control.
 
-``python -m tests.benchmarks.bench_search``. Every mixture of 8 layers is compiled, scored, and timed in ONNX Runtime
-with one thread, all in one process of one runtime, in interleaved rounds. Four budgets are then searched for; each
-search measures in processes of its own and knows nothing of the table. NNCF's ``quantize_with_accuracy_control`` runs
-where it is installed: for a drop of accuracy, how often is the metric computed, and how long does it take?
+``python -m tests.benchmarks.bench_search``. Every mixture of 8 layers is scored in PyTorch as it would be quantized.
+Some of them are compiled and timed in ONNX Runtime with one thread, in one process, in interleaved rounds; a sum over
+layers and borders is fitted to these, and what it says of others is checked on mixtures that were left out of the fit.
+For each budget the mixtures that may be the fastest by the fit are compiled and timed as well: the fastest of these is
+taken for the optimum. Each search measures in processes of its own and knows nothing of all that.
+
+NNCF's ``quantize_with_accuracy_control`` runs where it is installed: for a drop of accuracy, how often is the metric
+computed, and how long does it take?
 """
 
 from __future__ import annotations
@@ -11,125 +15,35 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import random
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import SettingsError
-from prepbench.running.sqnr import Powers, powers
+from prepbench.compile.simulation import Simulation
 from prepbench.search.outcome import Known
+from tests.benchmarks.all_mixtures import FLOAT, INT8, LAYERS, LEFT_OUT, Mixture, Net, Truths, images, target
 
-LAYERS = ("stem", "depthwise", "point", "narrow", "wide", "down", "deep", "head")
-INT8, FLOAT = "int8", "float"
 ABOVE = (0.5, 2.0, 5.0, 9.0)  # dB above the model that is all of 8 bits
 MISSED = 0.03  # of the optimum's time, that may be missed
-Mixture = tuple[str, ...]
-
-
-class Net(nn.Module):
-    """Convolutions of several kinds, some with channels of very different ranges, and a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 24, 3, padding=1, stride=2)
-        self.depthwise = nn.Conv2d(24, 24, 3, padding=1, groups=24)
-        self.point = nn.Conv2d(24, 48, 1)
-        self.narrow = nn.Conv2d(48, 24, 1)
-        self.wide = nn.Conv2d(24, 64, 3, padding=1)
-        self.down = nn.Conv2d(64, 64, 3, padding=1, stride=2)
-        self.deep = nn.Conv2d(64, 96, 3, padding=1)
-        self.head = nn.Linear(96, 10)
-        with torch.no_grad():
-            self.stem.weight[::7] *= 6
-            self.point.weight[::9] *= 12
-            self.down.weight[::11] *= 8
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.stem(x))
-        x = x + torch.relu(self.narrow(torch.relu(self.point(self.depthwise(x)))))
-        x = torch.relu(self.deep(torch.relu(self.down(torch.relu(self.wide(x))))))
-        return self.head(x.mean((2, 3)))
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What was measured of a mixture: milliseconds, and the SQNR in dB."""
-
-    ms: float
-    decibels: float
-
-
-def images(count: int, seed: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(4, 3, 48, 48, generator=generator) * (1 + at % 3) for at in range(count)]
-
-
-def target() -> pb.OnnxRuntimeDeployment:
-    return pb.OnnxRuntimeDeployment(intra_op_threads=1)
-
-
-def compiled(model: nn.Module, mixture: Mixture, kept: pb.KeptStages) -> pb.CompiledModel:
-    """The model with these layers in 8 bits."""
-    skipped = [fqn for fqn, name in zip(LAYERS, mixture, strict=True) if name == FLOAT]
-    settings: dict[str, Any] = {}
-    if len(skipped) < len(LAYERS):
-        settings["quantization_settings"] = pb.QuantizationSettings()
-        rule = pb.LayerQuantizationSettings(skip_quantization=True)
-        settings["layer_quantization_settings"] = dict.fromkeys(skipped, rule)
-    return pb.compile_model(
-        model,
-        calibration_inputs=images(4, 0),
-        deployment_settings=target(),
-        compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
-        reuse=kept,
-        **settings,
-    )
-
-
-def truths(model: nn.Module, mixtures: Sequence[Mixture], rounds: int) -> dict[Mixture, Truth]:
-    """Every mixture, scored and timed."""
-    kept, data = pb.KeptStages(), images(6, 1)
-    with torch.no_grad():
-        expected = [model(x) for x in data]
-    models, decibels = {}, {}
-    for at, mixture in enumerate(mixtures):
-        try:
-            one = compiled(model, mixture, kept)
-        except SettingsError:  # the target quantizes none of these layers beside others in float
-            one = compiled(model, (FLOAT,) * len(LAYERS), kept)
-        models[mixture] = one
-        noise = Powers()
-        for x, reference in zip(data, expected, strict=True):
-            noise += powers([reference], [one(x)])
-        decibels[mixture] = noise.decibels
-        if at % 32 == 31:
-            print(f"  {at + 1} of {len(mixtures)} mixtures compiled", flush=True)
-    times: dict[Mixture, list[float]] = {mixture: [] for mixture in mixtures}
-    for _ in range(rounds):
-        for mixture, one in models.items():
-            one(data[0])
-            turn = []
-            for _ in range(5):
-                start = time.perf_counter()
-                one(data[0])
-                turn.append(1e3 * (time.perf_counter() - start))
-            times[mixture].append(min(turn))
-    return {mixture: Truth(statistics.median(times[mixture]), decibels[mixture]) for mixture in mixtures}
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's."""
-    ranks = [{at: rank for rank, at in enumerate(sorted(range(len(v)), key=v.__getitem__))} for v in (first, second)]
-    count = len(first)
-    return 1 - 6 * sum((ranks[0][at] - ranks[1][at]) ** 2 for at in range(count)) / (count * (count**2 - 1))
+    """Spearman's, with equal values of equal rank."""
+    ranks = [
+        np.array([sum(other < one for other in values) + 0.5 * values.count(one) for one in values])
+        for values in (list(first), list(second))
+    ]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def exhaustive(rounds: int) -> None:
@@ -137,17 +51,20 @@ def exhaustive(rounds: int) -> None:
     torch.manual_seed(0)
     model = Net().eval()
     mixtures: list[Mixture] = list(itertools.product((INT8, FLOAT), repeat=len(LAYERS)))
-    known = truths(model, mixtures, rounds)
-    base = known[(INT8,) * len(LAYERS)].decibels
-    fastest, slowest = (each(truth.ms for truth in known.values()) for each in (min, max))
-    print(f"{len(known)} mixtures: {fastest:.3f} to {slowest:.3f} ms, all in 8 bits {base:.1f} dB")
+    known = Truths(model, mixtures, rounds)
+    error = known.fit()
+    base = known.decibels[(INT8,) * len(LAYERS)]
+    print(
+        f"{len(mixtures)} mixtures, all simulated; {len(known.ms)} timed, from {min(known.ms.values()):.3f} to "
+        f"{max(known.ms.values()):.3f} ms; times of others fitted within {error:.1%} (median of {LEFT_OUT} left out); "
+        f"simulated SQNR within {known.simulated_error():.2f} dB of compiled; all in 8 bits {base:.1f} dB",
+        flush=True,
+    )
     print(f"{'budget':>10} {'optimum':>9} {'found':>9} {'missed':>7} {'kept':>5} {'error':>6} evaluations seconds")
     errors, found_best = [], 0
     with tempfile.TemporaryDirectory() as folder:
         for above in ABOVE:
             floor = base + above
-            within = {mixture: truth.ms for mixture, truth in known.items() if truth.decibels >= floor}
-            optimum = min(within.values())
             start = time.perf_counter()
             result = pb.search(
                 model,
@@ -160,13 +77,14 @@ def exhaustive(rounds: int) -> None:
             )
             seconds = time.perf_counter() - start
             mixture = tuple(result.best.layers[fqn] for fqn in LAYERS)
-            missed = known[mixture].ms / optimum - 1
+            _, optimum = known.best(floor, mixture)
+            missed = known.ms[mixture] / optimum - 1
             found_best += missed <= 0.005
             errors += list(_errors(result))
             print(
-                f"{floor:7.1f} dB {optimum:6.3f} ms {known[mixture].ms:6.3f} ms {missed:7.1%} "
-                f"{'yes' if mixture in within else 'no':>5} {statistics.median(_errors(result) or [math.nan]):6.1%} "
-                f"{result.evaluations:11d} {seconds:7.0f}",
+                f"{floor:7.1f} dB {optimum:6.3f} ms {known.ms[mixture]:6.3f} ms {missed:7.1%} "
+                f"{'yes' if known.decibels[mixture] >= floor else 'no':>5} "
+                f"{statistics.median(_errors(result) or [math.nan]):6.1%} {result.evaluations:11d} {seconds:7.0f}",
                 flush=True,
             )
         _predictions(result, known)
@@ -183,25 +101,28 @@ def _errors(result: pb.SearchResult) -> list[float]:
     ]
 
 
-def _predictions(result: pb.SearchResult, known: dict[Mixture, Truth]) -> None:
-    """How well the last search predicts every mixture, measured or not."""
+def _predictions(result: pb.SearchResult, known: Truths) -> None:
+    """How well the last search predicts the mixtures that were timed, and the noise of all."""
     found: Known = result._solve.__self__  # type: ignore[union-attr]
     state = found.states[0]
     places = [state.tables.layers.index(fqn) for fqn in LAYERS]
-    rows = []
-    for mixture, truth in known.items():
-        ordered = [""] * len(LAYERS)
+    tables = state.tables
+
+    def ordered(mixture: Mixture) -> Mixture:
+        found = [""] * len(LAYERS)
         for place, name in zip(places, mixture, strict=True):
-            ordered[place] = name
-        tables = state.tables
-        rows.append((1e3 * tables.seconds(tuple(ordered)), truth.ms, tables.noise_of(tuple(ordered)), -truth.decibels))
-    scale = statistics.median(row[1] / row[0] for row in rows)
-    error = statistics.median(abs(scale * row[0] / row[1] - 1) for row in rows)
-    columns = list(zip(*rows, strict=True))
+            found[place] = name
+        return tuple(found)
+
+    predicted = [1e3 * tables.seconds(ordered(mixture)) for mixture in known.ms]
+    times = list(known.ms.values())
+    scale = statistics.median(ms / one for one, ms in zip(predicted, times, strict=True))
+    error = statistics.median(abs(scale * one / ms - 1) for one, ms in zip(predicted, times, strict=True))
+    noise = [tables.noise_of(ordered(mixture)) for mixture in known.decibels]
     print(
-        f"all {len(rows)} mixtures: latency predicted within {error:.1%} (median, times {scale:.2f} between "
-        f"processes), rank correlation {rank_correlation(columns[0], columns[1]):.2f}; rank correlation of noise "
-        f"{rank_correlation(columns[2], columns[3]):.2f}"
+        f"{len(times)} mixtures timed: latency predicted within {error:.1%} (median, times {scale:.2f} between "
+        f"processes), rank correlation {rank_correlation(predicted, times):.2f}; rank correlation of noise of all "
+        f"{rank_correlation(noise, [-each for each in known.decibels.values()]):.2f}"
     )
 
 
@@ -254,7 +175,7 @@ def trained() -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
 def accuracy_control(drop: float) -> None:
     """Evaluations and seconds for a drop of accuracy, ours and NNCF's."""
     model, data = trained()
-    start = time.perf_counter()
+    start, before = time.perf_counter(), _cpu_seconds()
     result = pb.search(
         model,
         [x for x, _ in data[:6]],
@@ -264,19 +185,55 @@ def accuracy_control(drop: float) -> None:
         data=data,
         metric=pb.metrics.accuracy,
     )
-    seconds = time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, _cpu_seconds() - before
     best = result.best
     print(
         f"pb.search: drop {best.drop or 0:.4f}, {len(best.float_layers)} of {len(best.layers)} layers in float, "
         f"{best.ms:.3f} ms (int8 {result['int8'].ms:.3f}, float {result['float'].ms:.3f}), "
-        f"{result.evaluations} evaluations, {seconds:.0f} s; {result.why}",
+        f"{result.evaluations} evaluations, {result.compiled} compiled, {seconds:.0f} s, {cpu:.0f} s of the processor; "
+        f"{result.why}",
         flush=True,
     )
-    for line in _nncf(model, data, drop, result.evaluations, seconds):
+    _drops(result, model, data)
+    for line in _nncf(model, data, drop, result.evaluations, (seconds, cpu)):
         print(line, flush=True)
 
 
-def _nncf(model: nn.Module, data: list[Any], drop: float, evaluations: int, seconds: float) -> Iterator[str]:
+def _drops(result: pb.SearchResult, model: nn.Module, data: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """How well the search predicts drops of mixtures that it has not measured, by their order; simulated ones."""
+    found: Known = result._solve.__self__  # type: ignore[union-attr]
+    state, draw = found.states[0], random.Random(0)
+    simulation = Simulation.of(model, [x for x, _ in data[:6]], deployment_settings=pb.OpenVinoDeployment())
+    predicted, drops = [], []
+    for at in range(40):
+        share = at / 39
+        mixture = tuple(INT8 if draw.random() < share else FLOAT for _ in state.tables.layers)
+        taken = zip(state.tables.layers, mixture, strict=True)
+        function = simulation.function({fqn: pb.QuantizationSettings() for fqn, name in taken if name == INT8})
+        wrong = [[0, 0], [0, 0]]
+        with torch.no_grad():
+            for batch, (x, classes) in enumerate(data):
+                wrong[batch % 2][0] += int((function(x).argmax(-1) != classes).sum())
+                wrong[batch % 2][1] += int((model(x).argmax(-1) != classes).sum())
+        predicted.append(state.tables.curve.drop(state.tables.noise_of(mixture)))
+        drops.append([more - less for more, less in wrong])
+    whole = [sum(each) for each in drops]
+    halves = rank_correlation(*zip(*drops, strict=True))
+    print(
+        f"40 mixtures with drops of {min(whole)} to {max(whole)} of {sum(len(y) for _, y in data)} samples: rank "
+        f"correlation of predicted and simulated drop {rank_correlation(predicted, whole):.2f}; that of the drops on "
+        f"two halves of the data {halves:.2f}",
+        flush=True,
+    )
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def _nncf(model: nn.Module, data: list[Any], drop: float, evaluations: int, ours: tuple[float, float]) -> Iterator[str]:
     try:
         import nncf
         import openvino
@@ -284,7 +241,7 @@ def _nncf(model: nn.Module, data: list[Any], drop: float, evaluations: int, seco
         yield f"NNCF's accuracy control: {error}"
         return
     converted = openvino.convert_model(model, example_input=data[0][0])
-    counted, start = Counted(), time.perf_counter()
+    counted, start, before = Counted(), time.perf_counter(), _cpu_seconds()
     nncf.quantize_with_accuracy_control(
         converted,
         nncf.Dataset([x for x, _ in data[:6]], lambda x: x.numpy()),
@@ -292,10 +249,12 @@ def _nncf(model: nn.Module, data: list[Any], drop: float, evaluations: int, seco
         validation_fn=counted,
         max_drop=drop,
     )
-    theirs, passes = time.perf_counter() - start, counted.batches / len(data)
+    theirs, cpu = time.perf_counter() - start, _cpu_seconds() - before
+    passes = counted.batches / len(data)
     yield (
-        f"NNCF's accuracy control: {passes:.1f} evaluations, {theirs:.0f} s; ours takes {evaluations / passes:.2f} of "
-        f"its evaluations and {seconds / theirs:.2f} of its time"
+        f"NNCF's accuracy control: {passes:.1f} evaluations, {theirs:.0f} s, {cpu:.0f} s of the processor; ours takes "
+        f"{evaluations / passes:.2f} of its evaluations, {ours[0] / theirs:.2f} of its time and {ours[1] / cpu:.2f} of "
+        f"its processor time"
     )
 
 

@@ -17,9 +17,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import InputError, MetricError, SettingsError, UnknownNameError
-from prepbench.measure.latency import Latency, measure_latency
+from prepbench.measure.latency import Latency
 from prepbench.search import measuring
-from prepbench.search.machine_alone import alone
 
 LAYERS = ("first", "odd", "wide", "head")
 
@@ -82,9 +81,16 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.extend(candidates)
         return clock(candidates, *others, **more)
 
-    monkeypatch.setattr(measuring, "measure_latency", noted)
-    monkeypatch.setattr(measuring, "alone", lambda progress: contextlib.nullcontext())  # nothing is timed
+    clocked(monkeypatch, noted)
     return names
+
+
+def clocked(patch: pytest.MonkeyPatch, measure: Any = clock) -> None:
+    """Have nothing timed or profiled for real: a real profile would contradict the clock."""
+    patch.setattr(measuring, "measure_latency", measure)
+    patch.setattr(measuring, "alone", lambda progress: contextlib.nullcontext())
+    patch.setattr(measuring.Timing, "prepare", lambda self, count: None)
+    patch.setattr(measuring.Subject, "profiled", lambda self, compiled: None)
 
 
 def find(budget: pb.Budget, **more: Any) -> pb.SearchResult:
@@ -95,8 +101,7 @@ def find(budget: pb.Budget, **more: Any) -> pb.SearchResult:
 def found() -> pb.SearchResult:
     """A search by SQNR, made once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring, "measure_latency", clock)
-        patch.setattr(measuring, "alone", lambda progress: contextlib.nullcontext())
+        clocked(patch)
         return find(pb.Budget(min_metric=20))
 
 
@@ -111,9 +116,9 @@ def test_only_what_is_ruined_stays_in_float(found: pb.SearchResult) -> None:
     assert found["int8"].metric < 10
     assert found["int8"].ms == pytest.approx(1.0)
     assert found.best.ms == pytest.approx(2.0 - 0.6 + 0.04)
-    assert found.best.predicted_ms == pytest.approx(found.best.ms, rel=0.1)
+    assert found.best.predicted_ms == pytest.approx(found.best.ms, rel=0.25)  # no profile knows this clock
     assert found.evaluations == 3  # int8, float and the best
-    assert found.compiled == 4
+    assert found.compiled == 3
 
 
 def test_settings_and_code_compile_the_best(found: pb.SearchResult) -> None:
@@ -170,6 +175,19 @@ def test_a_drop_of_the_users_metric_and_how_often_it_is_computed() -> None:
     assert result.evaluations <= 5
 
 
+def test_what_turns_out_to_be_slow_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(candidates: Mapping[str, Any], *_: Any, rounds: int, **__: Any) -> dict[str, Latency]:
+        times = {name: 3.0 if name.startswith("mixture") else ms_of(one) for name, one in candidates.items()}
+        return {name: Latency((ms,) * rounds, "own process") for name, ms in times.items()}
+
+    clocked(monkeypatch, slow)
+    result = find(pb.Budget(max_drop=0.03), data=pairs(), metric=pb.metrics.accuracy, tries=2)
+    assert result.best.name == "float"
+    assert result.evaluations == 2  # float and int8
+    assert result["mixture 1"].ms == pytest.approx(3.0)
+    assert result["mixture 1"].metric is None
+
+
 def test_a_loss_is_better_when_it_is_lower() -> None:
     def error(output: torch.Tensor, target: torch.Tensor) -> float:
         return 1 - pb.metrics.accuracy(output, target)
@@ -203,7 +221,7 @@ def test_no_tries_are_said_to_be_too_few(timed: list[str]) -> None:
     result = find(pb.Budget(min_metric=20), tries=0)
     assert not result.proven
     assert "give more with tries=" in result.why
-    assert set(timed) == {"float", "int8", "in turns"}
+    assert set(timed) == {"float", "int8"}
 
 
 def test_the_same_measurements_give_the_same_result(found: pb.SearchResult) -> None:
@@ -265,7 +283,7 @@ def test_what_a_journal_holds_is_not_measured_again(tmp_path: Path, timed: list[
 
     with pytest.raises(pb.Cancelled):
         searched(progress=stop)
-    assert len(pb.load_results(path)) == 3
+    assert len(pb.load_results(path)) == 2
     timed.clear()
     first = searched()
     assert set(timed) == {"float", "mixture 1"}
@@ -290,12 +308,10 @@ def test_of_two_targets_the_faster_is_found() -> None:
     assert result.best.float_layers == ("odd",)
 
 
-def test_times_of_other_processes() -> None:
+def test_times_of_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """From end to end on a target, with real times."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring, "measure_latency", measure_latency)
-        patch.setattr(measuring, "alone", alone)
-        result = pb.search(net(), inputs(), budget=pb.Budget(min_metric=20), rounds=2, tries=1)
+    monkeypatch.undo()  # that of the fixture, too
+    result = pb.search(net(), inputs(), budget=pb.Budget(min_metric=20), rounds=2, tries=1)
     assert result.best.metric is not None
     assert result.best.metric >= 20
     assert all(each.ms is None or each.ms > 0 for each in result.candidates)

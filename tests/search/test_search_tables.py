@@ -8,7 +8,9 @@ import random
 
 import pytest
 
+from prepbench.measure.profile_result import Profile, ProfileRow
 from prepbench.search.corrected import Corrected, Estimate
+from prepbench.search.costs import Whole, is_conversion, profiled_times
 from prepbench.search.curve import DropCurve
 from prepbench.search.mixtures import FLOAT, Mixture
 from prepbench.search.tables import (
@@ -18,10 +20,10 @@ from prepbench.search.tables import (
     Bounds,
     Neighbours,
     Tables,
-    alternating,
     front,
     solve,
 )
+from prepbench.targets.kernel_times import CONVERSIONS
 
 LAYERS = tuple("abcdef")
 CHOICES = (FLOAT, "int8", "int4")
@@ -111,5 +113,14 @@ def test_measured_sums_correct_the_tables() -> None:
     assert corrected.noise_of(mixture) == known.noise_of(mixture)  # infinity says nothing about sums
 
 
-def test_turns_take_groups_as_a_whole() -> None:
-    assert alternating(tables(0)) == ("int8", FLOAT, FLOAT, "int8", FLOAT, "int8")
+def test_a_profile_tells_what_layers_and_conversions_take() -> None:
+    known, mixture = tables(5), ("int8", FLOAT, "int8", "int8", "int8", "int8")
+    rows = [ProfileRow(fqn, True, "Linear", 1.0, 0.1, None, None, ()) for fqn in LAYERS]
+    rows.append(ProfileRow(CONVERSIONS, False, "", 4.0, 0.4, None, None, ()))
+    found = profiled_times(known, mixture, Whole(0.02, Profile(tuple(rows), 10.0, "target", 1)))
+    layers = {part: one.value for one in found for part in one.parts if not is_conversion(part)}
+    assert layers == pytest.approx(dict.fromkeys(zip(LAYERS, mixture, strict=True), 0.002))
+    [conversions] = [one for one in found if all(map(is_conversion, one.parts))]
+    assert conversions.value == pytest.approx(0.008)
+    assert conversions.parts[CONVERSION] == 2  # before and behind what is in float
+    assert profiled_times(known, mixture, Whole(0.02, None)) == []

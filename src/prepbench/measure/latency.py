@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 
 from prepbench import interrupts
@@ -27,6 +29,9 @@ from prepbench.measure.transfer import save_leaves, save_sample
 from prepbench.measure.worker import timed_calls
 from prepbench.running.unchanged import own_copy
 
+if TYPE_CHECKING:
+    from prepbench.measure.kept_workers import KeptWorkers
+
 OWN_PROCESS = "own process"
 THIS_PROCESS = "this process"
 NOT_TIMED = "not timed"
@@ -35,6 +40,9 @@ _WARM_UP_S = 0.3
 _WARM_UP_CALLS = 3
 _TURN_S = 0.1
 _MOST_CALLS = 200
+_LEAST_ROUNDS = 5
+_SIGMA = 1.4826  # standard deviations in a median deviation
+_MEDIAN = 1.2533  # standard errors of the mean in one of the median
 
 
 class Timer(Protocol):
@@ -50,12 +58,14 @@ class Latency:
 
     Attributes:
         busy_cores: how many cores other programs used meanwhile, on average.
+        rounds: how many rounds the times are from.
     """
 
     times_ms: tuple[float, ...]
     timed_in: str
     note: str = ""
     busy_cores: float = 0.0
+    rounds: int = 0
 
 
 class Steps:
@@ -96,8 +106,22 @@ def measure_latency(
     rounds: int,
     timeout: float | None,
     progress: ProgressCallback,
+    exact: float | None = None,
+    kept: KeptWorkers | None = None,
 ) -> dict[str, Latency]:
     """Time every candidate on ``sample``; ``folder`` is a temporary folder for the inputs and the logs of the workers.
+
+    Args:
+        candidates: what is timed, by name.
+        artifacts: where each was saved.
+        sample: the call.
+        folder: see above.
+        rounds: at most.
+        timeout: seconds to wait for each answer; None waits for ever.
+        progress: receives each step; it may raise to cancel.
+        exact: the standard error, relative to the first candidate's time, with which no further rounds are needed; None
+            for all of the rounds.
+        kept: processes that are there already and stay; None for new ones, which end.
 
     Raises:
         LatencyError: a worker failed or did not answer in time; all workers have ended by then.
@@ -107,17 +131,21 @@ def measure_latency(
     steps = Steps(progress)
     note = _save_inputs(sample, artifacts, folder)
     folders = {name: None if note else artifacts[name].folder for name in candidates}
+    artifacts_of = {} if note else {name: artifacts[name] for name in candidates}
     own = own_copy(sample)
-    with started_workers(folders, folder, timeout, steps) as workers:
+    started = (
+        started_workers(folders, folder, timeout, steps) if kept is None else kept.serving(artifacts_of, folder, steps)
+    )
+    with started as workers:
         timers: dict[str, Timer] = {
             name: workers.get(name) or LocalTimer(functools.partial(own.call, candidate))
             for name, candidate in candidates.items()
         }
         with OtherPrograms() as others:
-            times = interleaved(timers, rounds, steps)
+            times, made = interleaved(timers, rounds, steps, exact)
     return {
         name: Latency(
-            tuple(t / 1e6 for t in values), OWN_PROCESS if name in workers else THIS_PROCESS, note, others.cores
+            tuple(t / 1e6 for t in values), OWN_PROCESS if name in workers else THIS_PROCESS, note, others.cores, made
         )
         for name, values in times.items()
     }
@@ -163,11 +191,14 @@ def _worker(name: str, path: Path, folder: Path, position: int, timeout: float |
     )
 
 
-def interleaved(timers: Mapping[str, Timer], rounds: int, progress: ProgressCallback) -> dict[str, list[int]]:
-    """Nanoseconds of every timed call: all warm up, then ``rounds`` rounds in which each timer has one turn.
+def interleaved(
+    timers: Mapping[str, Timer], rounds: int, progress: ProgressCallback, exact: float | None = None
+) -> tuple[dict[str, list[int]], int]:
+    """Nanoseconds of every timed call, and the rounds: all warm up, then in each round each timer has one turn.
 
-    Every turn starts with one untimed call. All timers make the same number of calls: as many as the slowest one makes
-    in about 0.1 s. Turns are short, so that all candidates meet the same state of the machine.
+    There are ``rounds`` rounds, or fewer where times are as exact as is asked for before. Every turn starts with one
+    untimed call. All timers make the same number of calls: as many as the slowest one makes in about 0.1 s. Turns are
+    short, so that all candidates meet the same state of the machine.
     """
     slowest = 1
     for position, (name, timer) in enumerate(timers.items()):
@@ -179,7 +210,30 @@ def interleaved(timers: Mapping[str, Timer], rounds: int, progress: ProgressCall
         for position, (name, timer) in enumerate(timers.items()):
             progress(Progress("time", turn * len(timers) + position, rounds * len(timers), name))
             times[name] += timer.times_ns(settle=1, calls=calls)
-    return times
+        if exact is not None and _LEAST_ROUNDS <= turn + 1 < rounds and uncertainty(times, turn + 1) <= exact:
+            return times, turn + 1
+    return times, rounds
+
+
+def uncertainty(times: Mapping[str, Sequence[float]], rounds: int) -> float:
+    """The standard error of the candidates' medians relative to the first candidate's, the largest of them.
+
+    It is told from how much the ratios to the first candidate differ from round to round: by their median deviation,
+    which one disturbed round does not change. Alone, the first candidate is compared with itself.
+
+    Args:
+        times: of each candidate, rounds in order, the same number of calls in each.
+        rounds: how many.
+    """
+    turns = [[statistics.median(turn) for turn in np.split(np.asarray(values), rounds)] for values in times.values()]
+    others = turns[1:] or [[statistics.median(turns[0])] * rounds]
+    found = 0.0
+    for other in others:
+        ratios = [one / max(first, 1e-9) for one, first in zip(other, turns[0], strict=True)]
+        middle = statistics.median(ratios)
+        spread = _SIGMA * statistics.median(abs(ratio - middle) for ratio in ratios)
+        found = max(found, _MEDIAN * spread / (middle * rounds**0.5) if middle > 0 else 0.0)
+    return found
 
 
 def _warm_up(timer: Timer) -> int:

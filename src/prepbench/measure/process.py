@@ -72,6 +72,18 @@ class WorkerProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
+    def load(self, name: str, artifact: Path, inputs: Path, heartbeat: Callable[[], None]) -> None:
+        """Ask it to drop its model and load another one; :meth:`wait_until_ready` waits for that.
+
+        Args:
+            name: the candidate's name, for error messages.
+            artifact: folder of the saved model.
+            inputs: folder of its inputs.
+            heartbeat: called about five times a second while waiting, from now on.
+        """
+        self._name, self._heartbeat = name, heartbeat
+        self._ask({"load": [str(artifact), str(inputs)]})
+
     @property
     def pid(self) -> int:
         """The process number."""
@@ -102,7 +114,7 @@ class WorkerProcess:
         answer = self._answer("generated", "while it generated text")
         return [int(t) for t in answer["times_ns"]], int(answer["peak_bytes"])
 
-    def _ask(self, request: dict[str, int]) -> None:
+    def _ask(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it may have ended: reading its answer finds that out and tells why
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -178,8 +190,11 @@ class WorkerProcess:
         return " Last lines of its error output:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
 
 
-def worker_command(artifact: Path, inputs: Path, threads: int) -> list[str]:
-    """The command that times ``artifact``. ``-P`` keeps files in the notebook's folder from shadowing modules."""
+def worker_command(artifact: Path | str, inputs: Path | str, threads: int) -> list[str]:
+    """The command that times ``artifact``; an empty one is named later.
+
+    ``-P`` keeps files in the notebook's folder from shadowing modules.
+    """
     return [sys.executable, "-P", "-m", "prepbench.measure.worker", str(artifact), str(inputs), str(threads)]
 
 

@@ -1,9 +1,10 @@
 """The process that times one candidate: ``python -m prepbench.measure.worker ARTIFACT INPUTS THREADS``.
 
 It speaks JSON lines. First it answers ``{"ready": true}``; then each request ``{"settle": 1, "calls": 20}`` gets
-``{"times_ns": [...]}``, and ``{"prompt": 0, "new_tokens": 16}`` gets ``{"generated": {...}}``. Between requests it
-waits for input, so that its threads do not slow down the process that is measured next. It ends when its standard
-input is closed, also when the parent is killed.
+``{"times_ns": [...]}``, and ``{"prompt": 0, "new_tokens": 16}`` gets ``{"generated": {...}}``. After ``{"load":
+[ARTIFACT, INPUTS]}`` it drops its model, loads another one, and is ready again; with an empty ARTIFACT it begins with
+none, and says nothing until it has loaded one. Between requests it waits for input, so that its threads do not slow
+down the process that is measured next. It ends when its standard input is closed, also when the parent is killed.
 """
 
 from __future__ import annotations
@@ -59,14 +60,31 @@ def main(arguments: list[str]) -> None:
     from prepbench.measure.transfer import load_call
 
     torch.set_num_threads(int(threads))
-    model = load_compiled(Path(artifact), allow_code=True)
-    call = load_call(Path(inputs), model)
-    _reply(replies, {"ready": True})
+    model = call = None
+
+    def load() -> tuple[Any, Callable[[], Any]]:
+        model = load_compiled(Path(artifact), allow_code=True)
+        call = load_call(Path(inputs), model)
+        gc.collect()
+        gc.freeze()  # each turn begins with a collection, which need not look at what is there for good
+        _reply(replies, {"ready": True})
+        return model, call
+
+    if artifact:
+        model, call = load()
     for line in sys.stdin:
         request = json.loads(line)
+        if "load" in request:
+            model = call = None
+            gc.unfreeze()
+            gc.collect()
+            artifact, inputs = request["load"]
+            model, call = load()
+            continue
         if "prompt" in request:
             _reply(replies, {"generated": generated(model, Path(inputs), **request)})
             continue
+        assert call is not None, "a model is loaded first"
         times = timed_calls(call, request["settle"], request["calls"])
         _reply(replies, {"times_ns": times})
 

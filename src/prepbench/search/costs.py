@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prepbench.measure.profile_result import Profile
-from prepbench.search.corrected import Corrected, Estimate, Part
-from prepbench.search.mixtures import FLOAT
-from prepbench.search.tables import CONVERSION, CONVERTED_BYTE, REST, Neighbours
+from prepbench.search.corrected import Corrected, Estimate, Measured, Part
+from prepbench.search.mixtures import FLOAT, Mixture
+from prepbench.search.tables import CONVERSION, CONVERTED_BYTE, REST, Neighbours, Tables
 from prepbench.targets.kernel_times import CONVERSIONS
 
 _DOUBT = 0.15  # of a layer's time: kernels take other times beside other kernels
@@ -37,9 +37,8 @@ def times_of(
     wholes: Mapping[str, Whole],
     neighbours: Sequence[Neighbours],
     work: Mapping[str, float],
-    rate: float | None = None,
-) -> Corrected:
-    """Seconds of each layer and choice.
+) -> tuple[Corrected, dict[Part, float]]:
+    """Seconds of each layer and choice, and how many of these belong to no kernel of the layer.
 
     What is in no layer, such as activations and reordering, is spread over the layers by the bytes that they read, as
     far as it differs from float.
@@ -49,7 +48,6 @@ def times_of(
         wholes: models whose layers all take one choice, by its name; :data:`FLOAT` is one of them.
         neighbours: layers with the bytes between them.
         work: multiplications by FQN, by which time is told where there is no profile.
-        rate: seconds for each byte that is converted, if that was measured.
     """
     own = {name: _own_times(layers, whole, work) for name, whole in wholes.items()}
     rest = {name: whole.seconds - sum(own[name].values()) for name, whole in wholes.items()}
@@ -58,12 +56,46 @@ def times_of(
         bytes_of[each.other] += each.bytes
     whole_bytes = sum(bytes_of.values())
     estimates: dict[Part, Estimate] = {REST: Estimate(rest[FLOAT], _DOUBT * rest[FLOAT])}
+    beside: dict[Part, float] = {}
     for name, whole in wholes.items():
         for fqn in layers:
             spread = (rest[name] - rest[FLOAT]) * bytes_of[fqn] / whole_bytes
             seconds = max(own[name][fqn] + spread, 0.0)
             estimates[fqn, name] = Estimate(seconds, _DOUBT * seconds + _LEAST_DOUBT * whole.seconds)
-    return Corrected(estimates | _conversions(neighbours, rate))
+            beside[fqn, name] = seconds - own[name][fqn]
+    return Corrected(estimates | _conversions(neighbours)), beside
+
+
+def profiled_times(tables: Tables, mixture: Mixture, whole: Whole) -> list[Measured]:
+    """What the profile of a mixture says about its parts: of its conversions together, and of each layer.
+
+    A layer in float between others in integers may take another kernel than in a model that is all float.
+
+    Args:
+        tables: what is known of the target.
+        mixture: what was profiled.
+        whole: its time and profile; nothing is said without one.
+    """
+    if whole.profile is None or whole.profile.total_ms <= 0:
+        return []
+    found = []
+    own = _own_times(tables.layers, whole, {})
+    for part in zip(tables.layers, mixture, strict=True):
+        seconds = own[part[0]]
+        if seconds > 0:  # else it is part of another layer's kernel
+            value = seconds + tables.beside.get(part, 0.0)
+            found.append(Measured({part: 1.0}, max(value, 0.0), _DOUBT * seconds + _LEAST_DOUBT * whole.seconds))
+    conversions = {part: count for part, count in tables.time_parts(mixture).items() if is_conversion(part)}
+    share = sum(row.share for row in whole.profile.rows if row.name == CONVERSIONS and not row.is_layer)
+    if conversions and share > 0:
+        seconds = share * whole.seconds
+        found.append(Measured(conversions, seconds, _DOUBT * seconds + _LEAST_DOUBT * whole.seconds))
+    return found
+
+
+def is_conversion(part: Part) -> bool:
+    """Whether a part of the time is that of conversions between integers and floats."""
+    return part in (CONVERSION, CONVERTED_BYTE) or isinstance(part, Neighbours)
 
 
 def _own_times(layers: Sequence[str], whole: Whole, work: Mapping[str, float]) -> dict[str, float]:
@@ -89,9 +121,8 @@ def _layer_around(name: str, layers: Mapping[str, float]) -> str | None:
     return name
 
 
-def _conversions(neighbours: Sequence[Neighbours], rate: float | None) -> dict[Part, Estimate]:
-    rate = 1 / _BYTES_PER_SECOND if rate is None else rate
-    once = _SECONDS_OF_CONVERSION
+def _conversions(neighbours: Sequence[Neighbours]) -> dict[Part, Estimate]:
+    rate, once = 1 / _BYTES_PER_SECOND, _SECONDS_OF_CONVERSION
     estimates: dict[Part, Estimate] = {
         CONVERSION: Estimate(once, once),
         CONVERTED_BYTE: Estimate(rate, _DOUBT_OF_CONVERSION * rate),
@@ -99,20 +130,6 @@ def _conversions(neighbours: Sequence[Neighbours], rate: float | None) -> dict[P
     # what one conversion takes beyond the others: it may be part of a kernel beside it
     estimates.update({each: Estimate(0.0, once + _DOUBT_OF_CONVERSION * rate * each.bytes) for each in neighbours})
     return estimates
-
-
-def conversion_rate(profiled: Profile | None, seconds: float, converted: float) -> float | None:
-    """Seconds for each byte that is converted between integers and floats, from the profile of a mixture.
-
-    Args:
-        profiled: where the time of the mixture goes.
-        seconds: of one call of it.
-        converted: bytes between neighbours of different types.
-    """
-    if profiled is None or converted <= 0 or profiled.total_ms <= 0:
-        return None
-    share = sum(row.share for row in profiled.rows if row.name == CONVERSIONS and not row.is_layer)
-    return share * seconds / converted if share > 0 else None
 
 
 def sizes_of(weights: Mapping[tuple[str, str], int], whole: int) -> Corrected:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prepbench.compile.compiled import CompiledModel
 from prepbench.compile.simulation import Simulation
-from prepbench.errors import PrepbenchError, SettingsError
+from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Progress, ProgressCallback
 from prepbench.measure.profile_result import Profile
 from prepbench.results.measurement import Result
 from prepbench.search.budget import Budget
 from prepbench.search.corrected import Corrected
-from prepbench.search.costs import Whole, conversion_rate, sizes_of, times_of
+from prepbench.search.costs import Whole, profiled_times, sizes_of, times_of
 from prepbench.search.curve import DropCurve
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Arguments, Choices, Mixture
@@ -26,11 +26,11 @@ from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring
 from prepbench.search.search_result import SearchCandidate
 from prepbench.search.states import TargetState, is_better, is_within
-from prepbench.search.tables import CONVERTED_BYTE, Neighbours, Tables, alternating
+from prepbench.search.tables import Neighbours, Tables
 from prepbench.settings import CompileOptions, DeploymentSettings, QuantizationSettings
 
-IN_TURNS = "in turns"
 _REFINED = 4  # how often mixtures are simulated and solved again before one is compiled
+_HELD = 3  # compiled models that wait to be scored
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,15 @@ class Loop:
         self.states: list[TargetState] = []
         self.compiled = 0
         self._mixtures = 0
+        self._held: OrderedDict[tuple[int, Mixture], CompiledModel] = OrderedDict()
 
     def begin(self) -> None:
-        """Measure the model in float, with each choice everywhere, and with float and integers in turns."""
+        """Measure the model in float and with each choice everywhere.
+
+        With a metric of the user only one of these is scored, the least quantized: others if it comes to that.
+        """
+        if self._found(0, (FLOAT,) * len(self._jobs[0].simulation.layers)) is None:
+            self._timing.prepare(1 + len(self._jobs[0].choices))
         wholes = [
             {self._name(at, name): found for name, found in self._wholes(at).items()} for at in range(len(self._jobs))
         ]
@@ -108,32 +114,53 @@ class Loop:
         for at, found in enumerate(wholes):
             profiles = {name: self._subject.profiled(compiled) for name, (_, compiled) in found.items()}
             self.states.append(self._state(at, found, measured, profiles))
+            for mixture, _ in found.values():
+                self._simulate(at, mixture)
+            noise = self.states[at].noise
+            quantized = [mixture for mixture, _ in found.values() if any(each != FLOAT for each in mixture)]
+            quietest = min(quantized, key=noise.__getitem__, default=None)
             for name, (mixture, compiled) in found.items():
-                scored = name != self._name(at, IN_TURNS)
+                scored = self._scale.is_sqnr or mixture == quietest
                 self._take(at, mixture, name, compiled, *measured[name], known.get(name), scored=scored)
 
     def improve(self, tries: int) -> bool:
-        """Measure mixtures until the best is proven, or nothing comes nearer; False where the tries do not suffice."""
-        for attempt in range(tries + 1):
+        """Measure mixtures until the best is proven, or nothing comes nearer; False where the tries do not suffice.
+
+        What is predicted to be the best is timed. Only what still is when its time is known is scored as well.
+        """
+        attempt = 0
+        while True:
             self._progress(Progress("search", attempt, tries + 1))
-            best = self._best()
-            proposals = [(at, one) for at in range(len(self._jobs)) if (one := self._proposal(at)) is not None]
-            if proposals:
-                at, mixture = min(proposals, key=lambda each: self._predicted(*each).value(self._budget.minimize))
-                value = self._predicted(at, mixture).value(self._budget.minimize)
-                if best is not None and not is_better(value, best.value(self._budget.minimize)):
-                    return True
-            elif best is not None:
+            chosen = self._next(timed=False)
+            if chosen is None:
                 return True
+            at, mixture = chosen
+            if mixture not in self.states[at].measured:
+                if attempt == tries:
+                    break
+                attempt += 1
+                self._measure(at, mixture)
             else:
-                nearest = [(at, one) for at in range(len(self._jobs)) if (one := self._nearest(at)) is not None]
-                if not nearest:
-                    return True
-                at, mixture = nearest[0]
-            if attempt == tries:
-                return False
-            self._measure(at, mixture)
+                self._score(at, mixture)
+        while (chosen := self._next(timed=True)) is not None:
+            self._score(*chosen)
         return False
+
+    def _next(self, *, timed: bool) -> tuple[int, Mixture] | None:
+        """The target and mixture to be measured or scored next; None where nothing is predicted to be better.
+
+        Args:
+            timed: whether only those will do that have been timed.
+        """
+        goal, best = self._budget.minimize, self._best()
+        proposals = [(at, one) for at in range(len(self._jobs)) if (one := self._proposal(at, timed)) is not None]
+        if proposals:
+            found = min(proposals, key=lambda each: self._predicted(*each).value(goal))
+            better = best is None or is_better(self._predicted(*found).value(goal), best.value(goal))
+            return found if better else None
+        if best is not None or timed:
+            return None
+        return next(((at, one) for at in range(len(self._jobs)) if (one := self._nearest(at)) is not None), None)
 
     def simulate_front(self) -> None:
         """Simulate the mixtures of the fronts, so that their noise is known and not only estimated."""
@@ -151,18 +178,13 @@ class Loop:
         )
 
     def _wholes(self, at: int) -> dict[str, tuple[Mixture, CompiledModel]]:
-        """Compiled models of one choice each, and one in turns, by name."""
+        """Compiled models of one choice each, by name."""
         job = self._jobs[at]
         empty = _empty_tables(job)
         mixtures = {FLOAT: (FLOAT,) * len(empty.layers)}
         for name in job.choices:
             mixtures[name] = tuple(FLOAT if (fqn, name) in empty.refused else name for fqn in empty.layers)
-        turns = alternating(empty)
-        found = {name: self._compile(at, mixture) for name, mixture in mixtures.items()}
-        if turns is not None and turns not in mixtures.values():
-            with contextlib.suppress(SettingsError):  # the target quantizes none of these layers beside the others
-                found[IN_TURNS] = self._compile(at, turns)
-        return found
+        return {name: self._compile(at, mixture) for name, mixture in mixtures.items()}
 
     def _compile(self, at: int, mixture: Mixture) -> tuple[Mixture, CompiledModel]:
         """A model, and what its layers really take: some a target may leave in float."""
@@ -184,13 +206,9 @@ class Loop:
         profiles: Mapping[str, Profile | None],
     ) -> TargetState:
         job, tables = self._jobs[at], _empty_tables(self._jobs[at])
-        names = {name: self._name(at, name) for name in (*tables.choices, IN_TURNS)}
+        names = {name: self._name(at, name) for name in tables.choices}
         seconds = {name: (ms or 0.0) / 1e3 for name, (ms, _) in measured.items()}
         wholes = {name: Whole(seconds[names[name]], profiles[names[name]]) for name in tables.choices}
-        rate, turns = None, names[IN_TURNS]
-        if turns in found:
-            converted = tables.time_parts(found[turns][0]).get(CONVERTED_BYTE, 0.0)
-            rate = conversion_rate(profiles[turns], seconds[turns], converted)
         work = {fqn: float(count) for fqn, count in job.simulation.multiplications.items()}
         weights = {
             (fqn, name): job.simulation.weight_bytes(fqn, None if name == FLOAT else job.choices[name])
@@ -198,9 +216,11 @@ class Loop:
             for name in tables.choices
             if (fqn, name) not in tables.refused
         }
+        times, beside = times_of(tables.layers, wholes, tables.neighbours, work)
         tables = replace(
             tables,
-            times=times_of(tables.layers, wholes, tables.neighbours, work, rate),
+            times=times,
+            beside=beside,
             sizes=sizes_of(weights, measured[names[FLOAT]][1] or sum(weights[fqn, FLOAT] for fqn in tables.layers)),
             noise=noise_by_layer(job.simulation, job.choices, tables.refused, self._subject.executor, self._progress),
         )
@@ -217,17 +237,19 @@ class Loop:
         known: Result | None = None,
         *,
         scored: bool = True,
+        again: bool = False,
         predicted: SearchCandidate | None = None,
     ) -> None:
-        """Note what was measured of a mixture, after scoring it where that is not known."""
+        """Note what was measured of a mixture, after scoring it where that is wanted and not known."""
         self._simulate(at, mixture)
         metric, spread = (None, None) if known is None else (known.score, known.spread)
-        if scored and metric is None:
-            is_reference = all(each == FLOAT for each in mixture) and not self._scale.is_sqnr
-            if is_reference:
-                metric = self._scale.base
-            elif compiled is not None:
+        if metric is None and all(each == FLOAT for each in mixture) and not self._scale.is_sqnr:
+            metric = self._scale.base
+        elif metric is None and compiled is not None:
+            if scored:
                 metric, spread = self._scoring.score(name, compiled)
+            else:
+                self._hold(at, mixture, compiled)
         state, arguments = self.states[at], self._arguments.of(at, mixture)
         if compiled is not None and (known is None or known.score != metric):
             self._remembered.note(self._jobs[at].deployment, arguments, compiled.report, ms, size, metric, spread)
@@ -244,16 +266,12 @@ class Loop:
             noise=state.noise_of(mixture),
             settings=arguments,
         )
-        self.states[at] = state.with_measured(mixture, candidate, self._scale)
+        self.states[at] = state.with_measured(mixture, candidate, self._scale, again=again)
 
     def _measure(self, at: int, mixture: Mixture) -> None:
         self._mixtures += 1
         name = self._name(at, f"mixture {self._mixtures}")
         predicted = self.states[at].predicted(mixture, name, self._scale)
-        known = self._found(at, mixture)
-        if known is not None and known.score is not None:
-            self._take(at, mixture, name, None, known.p50_ms, known.size_bytes, known, predicted=predicted)
-            return
         try:
             real, compiled = self._compile(at, mixture)
         except Cancelled:
@@ -263,9 +281,34 @@ class Loop:
             return
         if real != mixture:
             self.states[at] = self.states[at].with_failed(mixture, "the target leaves some of its layers in float")
-        if real not in self.states[at].measured:
+        if real in self.states[at].measured:
+            return
+        known = self._found(at, real)
+        if known is None:
             [(ms, size)] = self._timing.measured({name: compiled}).values()
-            self._take(at, real, name, compiled, ms, size, predicted=predicted)
+        else:
+            ms, size = known.p50_ms, known.size_bytes
+        self._take(at, real, name, compiled, ms, size, known, scored=False, predicted=predicted)
+        state = self.states[at]
+        found = profiled_times(state.tables, real, Whole((ms or 0.0) / 1e3, self._subject.profiled(compiled)))
+        tables = replace(state.tables, times=state.tables.times.with_measured(*found))
+        self.states[at] = replace(state, tables=tables)
+
+    def _score(self, at: int, mixture: Mixture) -> None:
+        """Score what was timed."""
+        candidate = self.states[at].measured[mixture]
+        compiled = self._held.pop((at, mixture), None)
+        if compiled is None:
+            _, compiled = self._compile(at, mixture)
+        self._take(
+            at, mixture, candidate.name, compiled, candidate.ms, candidate.size_bytes, predicted=candidate, again=True
+        )
+
+    def _hold(self, at: int, mixture: Mixture, compiled: CompiledModel) -> None:
+        """Keep a model that may be scored."""
+        self._held[at, mixture] = compiled
+        while len(self._held) > _HELD:
+            self._held.popitem(last=False)
 
     def _found(self, at: int, mixture: Mixture) -> Result | None:
         """What the journal says about a mixture that the target takes as it is."""
@@ -281,25 +324,28 @@ class Loop:
         }
         self.states[at] = state.with_noise(mixture, noise_of(job.simulation.score(settings, self._progress)))
 
-    def _proposal(self, at: int) -> Mixture | None:
-        """The mixture that is predicted to be the best within the budget, among those that were not tried."""
-        for _ in range(_REFINED):
+    def _proposal(self, at: int, timed: bool) -> Mixture | None:
+        """The mixture that is predicted to be the best within the budget, among those that were not scored."""
+        for _ in range(0 if timed else _REFINED):
             new = [one for one in self.states[at].solved(self._budget, self._scale) if one not in self.states[at].noise]
             if not new:
                 break
             for mixture in new:
                 self._simulate(at, mixture)
         state = self.states[at]
-        untried = [one for one in state.noise if one not in state.measured and one not in state.failed]
+        untried = [one for one in state.unscored if not timed or one in state.measured]
         fitting = [one for one in untried if is_within(self._predicted(at, one), self._budget, self._scale)]
         value: Callable[[Mixture], float] = lambda one: self._predicted(at, one).value(self._budget.minimize)  # noqa: E731
         return min(fitting, key=value, default=None)
 
     def _nearest(self, at: int) -> Mixture | None:
-        """What comes nearest to the budget, where it was not measured yet."""
+        """What comes nearest to the budget, where it was not scored yet."""
         state = self.states[at]
         found = state.nearest(self._budget, self._scale)
-        return None if found is None or found in state.tried else found
+        if found is None or found in state.failed:
+            return None
+        measured = state.measured.get(found)
+        return found if measured is None or measured.metric is None else None
 
     def _predicted(self, at: int, mixture: Mixture) -> SearchCandidate:
         return self.states[at].predicted(mixture, "", self._scale)

@@ -13,6 +13,7 @@ from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.artifacts import Artifact, save_candidate
+from prepbench.measure.kept_workers import KeptWorkers
 from prepbench.measure.latency import Latency, measure_latency
 from prepbench.measure.profile import profile
 from prepbench.measure.profile_result import Profile
@@ -20,6 +21,7 @@ from prepbench.measure.rates import percentile, speedup
 from prepbench.search.machine_alone import alone
 
 _PROFILED = 20
+_EXACT = 0.01  # standard error of a time relative to another one, with which timing stops: see SAME in states
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,10 @@ class Timing:
     Attributes:
         sample: the call that is timed.
         folder: a temporary folder for what is saved.
-        rounds: of a batch.
+        rounds: of a batch, at most.
         timeout: seconds to wait for each answer of a timing process.
         progress: receives each step.
+        kept: processes that stay from one batch to the next; None for new ones each time.
     """
 
     sample: Sample
@@ -80,10 +83,16 @@ class Timing:
     rounds: int
     timeout: float | None
     progress: ProgressCallback
+    kept: KeptWorkers | None = None
     busy_cores: float = 0.0
     _batches: int = 0
     _first: tuple[str, CompiledModel, Artifact] | None = None
     _base_ms: float = 0.0
+
+    def prepare(self, count: int) -> None:
+        """Have processes start, so that they are there when something is to be timed."""
+        if self.kept is not None:
+            self.kept.begin(count)
 
     def begin(self, name: str, compiled: CompiledModel, ms: float | None = None) -> None:
         """Say which candidate all others are timed beside, and what it takes, if that is known."""
@@ -117,6 +126,8 @@ class Timing:
                 rounds=self.rounds,
                 timeout=self.timeout,
                 progress=self.progress,
+                exact=_EXACT,
+                kept=self.kept,
             )
         self.busy_cores = max(self.busy_cores, *(each.busy_cores for each in found.values()))
         self._base_ms = self._base_ms or (percentile(found[first].times_ms, 50) or 0.0)
@@ -124,5 +135,5 @@ class Timing:
 
     def _ms(self, first: Latency, other: Latency) -> float | None:
         """As a multiple of the first candidate's time in the same rounds, so that a machine that slows cancels out."""
-        faster = speedup(first.times_ms, other.times_ms, self.rounds)
+        faster = speedup(first.times_ms, other.times_ms, first.rounds or self.rounds)
         return None if faster is None else self._base_ms / faster

@@ -100,7 +100,11 @@ class Known:
 
     def _candidates(self, budget: Budget) -> list[SearchCandidate]:
         """What was measured, then what is predicted: the best within the budget and a front."""
-        found = [each for state in self.states for each in state.measured.values()]
+        found = [
+            each if each.metric is not None else state.with_prediction(mixture, each, self.scale)
+            for state in self.states
+            for mixture, each in state.measured.items()
+        ]
         goal, number = budget.minimize if budget.minimize != "drop" else "latency", 0
         if goal not in self._fronts:
             self._fronts[goal] = [state.front(goal, POINTS) for state in self.states]

@@ -25,6 +25,7 @@ from prepbench.compile.simulation import Simulation
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.measure.kept_workers import KeptWorkers
 from prepbench.measure.metrics import Metric
 from prepbench.measure.other_programs import crowded
 from prepbench.progress_bar import shows_progress
@@ -73,8 +74,8 @@ def search(
     The model is compiled in float and with each of the candidates in all layers. These are profiled and timed, which
     says what each layer takes; a simulation says what each layer costs in noise at the model's output. An integer
     program finds the best mixture within the budget, layers that the target fuses together and conversions between
-    integers and floats included. That is compiled, timed and scored for real, and predictions are corrected by it,
-    until nothing that was not measured is predicted to be better.
+    integers and floats included. That is compiled and timed, and scored if it still is the best then. Predictions are
+    corrected by it, until nothing that was not measured is predicted to be better.
 
     Args:
         model: the model. It is left as it was.
@@ -87,7 +88,7 @@ def search(
         metric: ``metric(output, target)``, as :func:`prepbench.compare` takes it. None: SQNR in dB against float.
         higher_is_better: False for a loss; None: what is known of the metric, and else True.
         tries: how many mixtures are compiled and measured at most, beyond those of one candidate.
-        rounds: interleaved rounds of each timing.
+        rounds: interleaved rounds of each timing, at most; fewer where times differ little from round to round.
         tracing_inputs: samples whose sizes differ in the dims to make dynamic; the calibration inputs when omitted.
         dynamic_axes: which dims are dynamic; inferred when omitted.
         forward_fn: called as ``forward_fn(model, args, kwargs)`` in place of the model.
@@ -154,8 +155,8 @@ def search(
         _job(model, calibration, each, options, named, kept, others, progress)
         for each, named in zip(deployments, choices, strict=True)
     ]
-    with temporary_folder("search") as folder:
-        timing = Timing(timed, folder, rounds, timeout, progress)
+    with temporary_folder("search") as folder, KeptWorkers(folder, timeout) as workers:
+        timing = Timing(timed, folder, rounds, timeout, progress, workers)
         subject = Subject(model, calibration, others, kept, timed, executor)
         how = (repr(dynamic_axes), [(each.args, each.kwargs) for each in (*tracing, *calibration)])
         remembered = Remembered.at(results, model, scoring.scale, scoring.batches, *how)

@@ -29,6 +29,8 @@ class TargetState:
         measured: candidates that were compiled, by what their layers really take.
         noise: of mixtures that were simulated.
         failed: mixtures that could not be compiled, with the reason.
+        surprise: by how much longer mixtures took than was predicted. Who takes what is predicted to be the best takes
+            what errors make look good (Smith and Winkler, "The optimizer's curse", 2006).
     """
 
     label: str
@@ -36,18 +38,25 @@ class TargetState:
     measured: Mapping[Mixture, SearchCandidate] = field(default_factory=dict)
     noise: Mapping[Mixture, float] = field(default_factory=dict)
     failed: Mapping[Mixture, str] = field(default_factory=dict)
+    surprise: float = 1.0
 
     @property
     def tried(self) -> list[Mixture]:
         """Mixtures that are not compiled again."""
         return [*self.measured, *self.failed]
 
+    @property
+    def unscored(self) -> list[Mixture]:
+        """Mixtures that were simulated, and perhaps timed, and of which the metric is not known."""
+        known = {mixture for mixture, each in self.measured.items() if each.metric is not None}
+        return [mixture for mixture in self.noise if mixture not in known and mixture not in self.failed]
+
     def bounds(self, budget: Budget, scale: Scale, factor: float = 1.0) -> Bounds:
         """The bounds of a budget in the units of the tables."""
         limit = scale.limit(budget)
         return Bounds(
             math.inf if limit == math.inf else factor * self.tables.curve.noise_at(limit),
-            math.inf if budget.max_latency_ms is None else budget.max_latency_ms / 1e3,
+            math.inf if budget.max_latency_ms is None else budget.max_latency_ms / 1e3 / self.surprise,
             math.inf if budget.max_size_mb is None else budget.max_size_mb * 1e6,
         )
 
@@ -67,12 +76,24 @@ class TargetState:
             self, tables=self.tables.with_measured(mixture, noise=noise), noise={**self.noise, mixture: noise}
         )
 
-    def with_measured(self, mixture: Mixture, candidate: SearchCandidate, scale: Scale) -> TargetState:
-        """The same with a candidate that was measured, and the tables and the curve corrected by it."""
-        tables = self.tables.with_measured(
-            mixture, seconds=None if candidate.ms is None else candidate.ms / 1e3, size=candidate.size_bytes
-        )
-        known = replace(self, tables=tables, measured={**self.measured, mixture: candidate})
+    def with_measured(
+        self, mixture: Mixture, candidate: SearchCandidate, scale: Scale, *, again: bool = False
+    ) -> TargetState:
+        """The same with a candidate that was measured, and the tables and the curve corrected by it.
+
+        Args:
+            mixture: what its layers take.
+            candidate: what was measured.
+            scale: of the metric.
+            again: whether its time is known already, and only the metric is new.
+        """
+        tables, surprise = self.tables, self.surprise
+        if not again:
+            if candidate.ms and candidate.predicted_ms:
+                surprise *= math.sqrt(candidate.ms / candidate.predicted_ms)
+            seconds = None if candidate.ms is None else candidate.ms / 1e3
+            tables = tables.with_measured(mixture, seconds=seconds, size=candidate.size_bytes)
+        known = replace(self, tables=tables, surprise=surprise, measured={**self.measured, mixture: candidate})
         return known.with_curve(scale)
 
     def with_curve(self, scale: Scale) -> TargetState:
@@ -96,16 +117,24 @@ class TargetState:
         """What a mixture is predicted to take."""
         noise = self.noise_of(mixture)
         loss = 0.0 if all(each == FLOAT for each in mixture) else self.tables.curve.drop(noise)
+        timed = self.measured.get(mixture)
         return SearchCandidate(
             name=name,
             target=self.label,
             layers=dict(zip(self.tables.layers, mixture, strict=True)),
             predicted_metric=scale.metric_of(loss),
             predicted_drop=None if scale.is_sqnr else loss,
-            predicted_ms=1e3 * self.tables.seconds(mixture),
+            predicted_ms=1e3 * self.surprise * self.tables.seconds(mixture),
             predicted_bytes=self.tables.size(mixture),
+            ms=None if timed is None else timed.ms,
+            size_bytes=None if timed is None else timed.size_bytes,
             noise=noise,
         )
+
+    def with_prediction(self, mixture: Mixture, candidate: SearchCandidate, scale: Scale) -> SearchCandidate:
+        """A candidate that was timed and not scored, with the metric that is predicted now."""
+        found = self.predicted(mixture, candidate.name, scale)
+        return replace(candidate, predicted_metric=found.predicted_metric, predicted_drop=found.predicted_drop)
 
     def front(self, goal: str, points: int) -> list[Mixture]:
         """Mixtures from the quietest to the fastest or smallest."""

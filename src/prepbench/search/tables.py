@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from prepbench.quantize.integer_program import Border, Limit, cheapest
-from prepbench.search.corrected import Corrected, Measured, Parts
+from prepbench.search.corrected import Corrected, Measured, Part, Parts
 from prepbench.search.curve import DropCurve
-from prepbench.search.mixtures import FLOAT, Mixture
+from prepbench.search.mixtures import Mixture
 
 REST, CONVERSION, CONVERTED_BYTE = "rest", "conversion", "converted byte"
 """Parts of time and size that belong to no layer: what is always there, each conversion, and each byte of it."""
@@ -49,6 +48,7 @@ class Tables:
         sizes: bytes.
         noise: at the model's output, relative to the signal or in nats.
         curve: how the metric falls with noise.
+        beside: seconds of layers and choices that are in none of the layer's own kernels.
     """
 
     layers: tuple[str, ...]
@@ -61,6 +61,7 @@ class Tables:
     sizes: Corrected
     noise: Corrected
     curve: DropCurve
+    beside: Mapping[Part, float] = field(default_factory=dict)
 
     def seconds(self, mixture: Mixture) -> float:
         """What one call takes."""
@@ -224,22 +225,3 @@ def front(tables: Tables, goal: str, points: int) -> list[Mixture]:
         one = solve(tables, goal, Bounds(noise=bound))
         found += [one] if one is not None else []
     return list(dict.fromkeys(found))
-
-
-def alternating(tables: Tables) -> Mixture | None:
-    """Float and integers in turns, as far as groups allow: what says most about conversions."""
-    quantized = next((name for name in tables.choices if tables.types[name] != tables.types[FLOAT]), None)
-    if quantized is None or len(tables.layers) < 3:
-        return None
-    of = {fqn: group for group in tables.groups for fqn in group}
-    taken: dict[str, str] = {}
-    turns = itertools.cycle((quantized, FLOAT))
-    for fqn in tables.layers:
-        if fqn in taken:
-            continue
-        name = next(turns)
-        together = of.get(fqn, frozenset([fqn]))
-        if name != FLOAT and any((each, name) in tables.refused for each in together):
-            name = FLOAT
-        taken.update(dict.fromkeys(together, name))
-    return tuple(taken[fqn] for fqn in tables.layers)

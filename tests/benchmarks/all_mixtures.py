@@ -1,0 +1,171 @@
+"""All mixtures of float and 8 bits of a small network: what each takes and loses, simulated, timed or fitted."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.compile.simulation import Simulation
+from prepbench.errors import SettingsError
+from prepbench.running.sqnr import Powers, powers
+
+LAYERS = ("stem", "depthwise", "point", "narrow", "wide", "down", "deep", "head")
+INT8, FLOAT = "int8", "float"
+FITTED, LEFT_OUT = 36, 12  # mixtures that the fit is made from, and that it is checked on
+IN_QUESTION = 8  # mixtures that are compiled and timed for each budget
+Mixture = tuple[str, ...]
+
+
+class Net(nn.Module):
+    """Convolutions of several kinds, some with channels of very different ranges, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 24, 3, padding=1, stride=2)
+        self.depthwise = nn.Conv2d(24, 24, 3, padding=1, groups=24)
+        self.point = nn.Conv2d(24, 48, 1)
+        self.narrow = nn.Conv2d(48, 24, 1)
+        self.wide = nn.Conv2d(24, 64, 3, padding=1)
+        self.down = nn.Conv2d(64, 64, 3, padding=1, stride=2)
+        self.deep = nn.Conv2d(64, 96, 3, padding=1)
+        self.head = nn.Linear(96, 10)
+        with torch.no_grad():
+            self.stem.weight[::7] *= 6
+            self.point.weight[::9] *= 12
+            self.down.weight[::11] *= 8
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem(x))
+        x = x + torch.relu(self.narrow(torch.relu(self.point(self.depthwise(x)))))
+        x = torch.relu(self.deep(torch.relu(self.down(torch.relu(self.wide(x))))))
+        return self.head(x.mean((2, 3)))
+
+
+def images(count: int, seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(4, 3, 48, 48, generator=generator) * (1 + at % 3) for at in range(count)]
+
+
+def target() -> pb.OnnxRuntimeDeployment:
+    return pb.OnnxRuntimeDeployment(intra_op_threads=1)
+
+
+def compiled(model: nn.Module, mixture: Mixture, kept: pb.KeptStages) -> pb.CompiledModel:
+    """The model with these layers in 8 bits."""
+    skipped = [fqn for fqn, name in zip(LAYERS, mixture, strict=True) if name == FLOAT]
+    settings: dict[str, Any] = {}
+    if len(skipped) < len(LAYERS):
+        settings["quantization_settings"] = pb.QuantizationSettings()
+        rule = pb.LayerQuantizationSettings(skip_quantization=True)
+        settings["layer_quantization_settings"] = dict.fromkeys(skipped, rule)
+    return pb.compile_model(
+        model,
+        calibration_inputs=images(4, 0),
+        deployment_settings=target(),
+        compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
+        reuse=kept,
+        **settings,
+    )
+
+
+class Truths:
+    """What is true of each mixture: its SQNR, and its time, measured or fitted.
+
+    Attributes:
+        decibels: of all mixtures, simulated on the data.
+        ms: of those that were timed.
+    """
+
+    def __init__(self, model: nn.Module, mixtures: Sequence[Mixture], rounds: int) -> None:
+        self._model, self._mixtures, self._rounds = model, mixtures, rounds
+        self._kept, self._data = pb.KeptStages(), images(6, 1)
+        self._compiled: dict[Mixture, pb.CompiledModel] = {}
+        simulation = Simulation.of(model, images(4, 0), deployment_settings=target())
+        self._borders = [
+            (LAYERS.index(one), LAYERS.index(other))
+            for one, other, _ in simulation.neighbours
+            if one in LAYERS and other in LAYERS
+        ]
+        with torch.no_grad():
+            self._expected = [model(x) for x in self._data]
+            self.decibels = {mixture: self._noise(_simulated(simulation, mixture)) for mixture in mixtures}
+        self.ms: dict[Mixture, float] = {}
+        self._fit: Any = None
+
+    def fit(self) -> float:
+        """Time some mixtures, and fit a sum to their times; the median error of those that are left out."""
+        order = random.Random(0).sample(list(self._mixtures), FITTED + LEFT_OUT)
+        self.time([(INT8,) * len(LAYERS), (FLOAT,) * len(LAYERS), *order])
+        fitted = [mixture for mixture in self.ms if mixture not in order[FITTED:]]
+        rows = np.array([self._features(mixture) for mixture in fitted])
+        times = np.array([self.ms[mixture] for mixture in fitted])
+        own = 0.02 * np.eye(rows.shape[1])  # a little of a ridge, because borders are almost sums of layers
+        self._fit = np.linalg.lstsq(np.vstack([rows, own]), np.append(times, np.zeros(len(own))), rcond=None)[0]
+        return statistics.median(abs(self.fitted(each) / self.ms[each] - 1) for each in order[FITTED:])
+
+    def fitted(self, mixture: Mixture) -> float:
+        """Milliseconds of a mixture by the fit."""
+        return float(np.dot(self._features(mixture), self._fit))
+
+    def best(self, floor: float, *others: Mixture) -> tuple[Mixture, float]:
+        """The fastest mixture with an SQNR of at least this, of those that were timed; some more are timed for it."""
+        within = [mixture for mixture, decibels in self.decibels.items() if decibels >= floor]
+        self.time([*sorted(within, key=self.fitted)[:IN_QUESTION], *others])
+        found = min((mixture for mixture in within if mixture in self.ms), key=self.ms.__getitem__)
+        return found, self.ms[found]
+
+    def time(self, mixtures: Iterable[Mixture]) -> None:
+        """Time mixtures that were not timed, as multiples of the one that is all in 8 bits."""
+        base = (INT8,) * len(LAYERS)
+        wanted = dict.fromkeys(mixture for mixture in (base, *mixtures) if mixture not in self.ms or mixture == base)
+        models = {mixture: self._model_of(mixture) for mixture in wanted}
+        turns: dict[Mixture, list[float]] = {mixture: [] for mixture in models}
+        for _ in range(self._rounds):
+            for mixture, one in models.items():
+                one(self._data[0])
+                turn = []
+                for _ in range(5):
+                    start = time.perf_counter()
+                    one(self._data[0])
+                    turn.append(1e3 * (time.perf_counter() - start))
+                turns[mixture].append(min(turn))
+        first = self.ms.setdefault(base, statistics.median(turns[base]))
+        for mixture, found in turns.items():
+            ratio = statistics.median(ms / of_base for ms, of_base in zip(found, turns[base], strict=True))
+            self.ms[mixture] = self.ms.get(mixture, ratio * first)
+
+    def simulated_error(self) -> float:
+        """By how many dB what was compiled differs from what was simulated, in the median."""
+        with torch.no_grad():
+            return statistics.median(abs(self._noise(one) - self.decibels[at]) for at, one in self._compiled.items())
+
+    def _model_of(self, mixture: Mixture) -> pb.CompiledModel:
+        if mixture not in self._compiled:
+            try:
+                self._compiled[mixture] = compiled(self._model, mixture, self._kept)
+            except SettingsError:  # the target quantizes none of these layers beside others in float
+                self._compiled[mixture] = compiled(self._model, (FLOAT,) * len(LAYERS), self._kept)
+        return self._compiled[mixture]
+
+    def _noise(self, one: Any) -> float:
+        noise = Powers()
+        for x, reference in zip(self._data, self._expected, strict=True):
+            noise += powers([reference], [one(x)])
+        return noise.decibels
+
+    def _features(self, mixture: Mixture) -> list[float]:
+        layers = [float(name == INT8) for name in mixture]
+        return [1.0, *layers, *(float(mixture[one] != mixture[other]) for one, other in self._borders)]
+
+
+def _simulated(simulation: Simulation, mixture: Mixture) -> Any:
+    settings = {fqn: pb.QuantizationSettings() for fqn, name in zip(LAYERS, mixture, strict=True) if name == INT8}
+    return simulation.function(settings)
