@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,3 +42,10 @@ def in_fresh_process(tmp_path: Path) -> Callable[..., torch.Tensor]:
         return result
 
     return call
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What torch and the tests' modules made when they were imported is never garbage: collecting passes over it."""
+    gc.collect()
+    gc.freeze()

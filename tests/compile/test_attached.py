@@ -194,7 +194,9 @@ def test_a_first_step_without_a_cache_is_the_models_own(model: Any, compiled: An
 def test_a_graph_without_a_cache_generates_without_one() -> None:
     model = make_model(layers=1)
     samples = [{"input_ids": PROMPTS}, {"input_ids": PROMPTS[:1, :3].repeat(3, 1)}]
-    plain = pb.compile_model(model, tracing_inputs=[{**s, "use_cache": False} for s in samples])
+    plain = pb.compile_model(
+        model, tracing_inputs=[{**s, "use_cache": False} for s in samples], deployment_settings=TARGETS["eager"]
+    )
     with plain.attached(model):
         found = tokens(model, use_cache=False)
         with pytest.raises(InputError, match="the model was compiled without a cache"):

@@ -73,11 +73,11 @@ def sqnr(right: Any, got: Any) -> float:
 
 
 def _pairs() -> Iterator[Any]:
-    """Every network on every target; on all but the first, the networks take turns and the rest is in the long form."""
+    """Every network on every target; in the short form, the targets take turns."""
     for row, name in enumerate(NETWORKS):
         for column, target in enumerate(TARGETS):
             kind = type(target).__name__.removesuffix("Deployment")
-            short = column == 0 or row % (len(TARGETS) - 1) == column - 1
+            short = row % len(TARGETS) == column
             yield pytest.param(name, target, id=f"{name}-{kind}", marks=[] if short else [pytest.mark.stress])
 
 
