@@ -19,7 +19,7 @@ from prepbench.running.sqnr import Powers, powers
 
 LAYERS = ("stem", "depthwise", "point", "narrow", "wide", "down", "deep", "head")
 INT8, FLOAT = "int8", "float"
-FITTED, LEFT_OUT = 36, 12  # mixtures that the fit is made from, and that it is checked on
+FITTED, LEFT_OUT = 24, 8  # mixtures that the fit is made from, and that it is checked on
 IN_QUESTION = 8  # mixtures that are compiled and timed for each budget
 Mixture = tuple[str, ...]
 

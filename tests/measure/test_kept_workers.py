@@ -7,18 +7,19 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from prepbench.inputs import Sample
-from prepbench.jobs import report_nothing
+from prepbench.jobs import Cancelled, report_nothing
 from prepbench.measure import kept_workers
 from prepbench.measure.artifacts import SAVED, Artifact
 from prepbench.measure.kept_workers import KeptWorkers
 from prepbench.measure.latency import interleaved, measure_latency
-from prepbench.measure.process import LatencyError
+from prepbench.measure.process import LatencyError, WorkerProcess
 
 WORKER = """
 import json, os, sys
@@ -76,6 +77,28 @@ def test_a_process_loads_one_model_after_the_other_and_the_first_stays(loaded: P
         assert not is_there(found["third"])
         assert is_there(found["first"])
     assert not any(map(is_there, found.values()))
+
+
+def test_who_cancels_does_not_wait_for_a_process_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(kept_workers, "worker_command", lambda *_: command)
+    started: list[WorkerProcess] = []
+
+    def noted(*given: Any, **more: Any) -> WorkerProcess:
+        started.append(WorkerProcess(*given, **more))
+        monkeypatch.setattr(started[-1]._process, "terminate", lambda: pytest.fail("it was waited for"))
+        return started[-1]
+
+    monkeypatch.setattr(kept_workers, "WorkerProcess", noted)
+
+    def cancelled() -> None:
+        with KeptWorkers(tmp_path, 60.0) as kept:
+            kept.begin(1)
+            raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        cancelled()
+    assert not is_there(started[0].pid)
 
 
 def test_runtimes_do_not_share_a_process(loaded: Path, tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ class KeptWorkers:
     def __enter__(self) -> KeptWorkers:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(at_once=kind is not None)  # who cancels does not wait for a process that is still starting
 
     def begin(self, count: int) -> None:
         """Have so many processes start, unless there are some, without waiting for them."""
