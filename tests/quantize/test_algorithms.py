@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import prepbench as pb
 from prepbench.quantize.algorithms import equalize, smooth
 from tests.quantize.transformed import (
     export,
@@ -48,5 +49,6 @@ def test_the_function_stays_whatever_the_chain(model: nn.Sequential, strength: f
     x = torch.randn(5, 4)
     graph = export(model, x)
     with unchanged(model, graph, x, decibels=80):
-        equalize(graph, layers_of(graph, model))
+        layers = layers_of(graph, model)
+        equalize(graph, layers, {layer.fqn: pb.QuantizationSettings() for layer in layers}, samples_of(x))
         smooth(graph, layers_of(graph, model), samples_of(x), strength=strength)

@@ -299,7 +299,7 @@ def test_cross_layer_equalisation_helps_where_one_scale_serves_a_whole_weight() 
         for equalized in (False, True)
     ]
     assert quality(model, results[1], x) > quality(model, results[0], x) + 6
-    assert "weights equalised" in results[1].report.layers[0].note
+    assert "channels equalised" in results[1].report.layers[0].note
 
 
 class Chain(nn.Module):

@@ -24,7 +24,7 @@ from prepbench.quantize.plan import Plan, make_plan
 from prepbench.quantize.report import LayerReport
 from prepbench.quantize.skips import skipped_downstream
 from prepbench.quantize.written_state import own_written_buffers
-from prepbench.settings import CompileOptions, ExplainedLayer
+from prepbench.settings import CompileOptions, ExplainedLayer, QuantizationSettings
 
 
 def insert_observers(
@@ -109,7 +109,7 @@ def float_graph(
 
 def change_weights(
     graph: fx.GraphModule,
-    settings: Mapping[str, object],
+    settings: Mapping[str, QuantizationSettings],
     options: CompileOptions,
     samples: Sequence[Sample],
     progress: ProgressCallback,
@@ -120,8 +120,8 @@ def change_weights(
     """
     notes: dict[str, list[str]] = {}
     if options.cross_layer_equalization:
-        for fqn in equalize(graph, layer_nodes(graph.graph, settings)):
-            notes.setdefault(fqn, []).append("weights equalised")
+        for fqn in equalize(graph, layer_nodes(graph.graph, settings), settings, samples, progress):
+            notes.setdefault(fqn, []).append("channels equalised")
     if options.smooth_quant:
         layers = layer_nodes(graph.graph, settings)
         for fqn in smooth(graph, layers, samples, progress, options.smooth_quant_strength):

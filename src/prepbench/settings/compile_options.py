@@ -13,8 +13,8 @@ class CompileOptions(Settings):
 
     Attributes:
         fold_batch_norm: fold batch norms into the convolutions and linear layers before them. Default True.
-        cross_layer_equalization: scale the channels of neighbouring layers so that their weights have like ranges;
-            helps where one scale serves a whole weight (``per_channel=False``). Default False.
+        cross_layer_equalization: scale the channels between neighbouring layers, also along residual streams, so that
+            those of activations and weights have like ranges. Helps where they differ much. Default False.
         smooth_quant: move outlier channels of activations into the weights of the linear layers that read them.
             Default False.
         smooth_quant_strength: how far they are moved, from 0 (not at all) to 1 (all of their range). Default 0.5.

@@ -1,8 +1,8 @@
-"""What samples hold in the channels of activations: ranges and powers, for SmoothQuant."""
+"""What samples hold in the channels of activations: ranges and powers, to choose scales by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -34,15 +34,27 @@ class ChannelStatistics:
 
 
 def measure_channels(
-    graph: fx.GraphModule, nodes: Iterable[fx.Node], samples: Sequence[Sample], progress: ProgressCallback
+    graph: fx.GraphModule,
+    axes: Mapping[fx.Node, int],
+    samples: Sequence[Sample],
+    stage: str,
+    progress: ProgressCallback,
 ) -> dict[fx.Node, ChannelStatistics | None]:
-    """Run the samples and measure what these nodes compute; None where that has no values, or infinite ones."""
-    records = {node: _ChannelRecorder() for node in nodes}
+    """Run the samples and measure what nodes compute; None where that has no values, or infinite ones.
+
+    Args:
+        graph: it is as before afterwards.
+        axes: of the channels, by node.
+        samples: calls of the graph.
+        stage: what progress is of.
+        progress: called after each sample; may raise to cancel.
+    """
+    records = {node: _ChannelRecorder(axis) for node, axis in axes.items()}
     with _recorders(graph, records):
-        progress(Progress("smooth", 0, len(samples)))
+        progress(Progress(stage, 0, len(samples)))
         for done, sample in enumerate(samples, start=1):
             sample.call(graph)
-            progress(Progress("smooth", done, len(samples)))
+            progress(Progress(stage, done, len(samples)))
     return {node: _statistics(record) for node, record in records.items()}
 
 
@@ -82,15 +94,16 @@ def _statistics(record: _ChannelRecorder) -> ChannelStatistics | None:
 class _ChannelRecorder(nn.Module):
     """Passes a tensor on; keeps the smallest and largest value of each channel, and the sum of the squares."""
 
-    def __init__(self) -> None:
+    def __init__(self, axis: int) -> None:
         super().__init__()
+        self.axis = axis
         self.low: torch.Tensor | None = None
         self.high: torch.Tensor | None = None
         self.squares: torch.Tensor | None = None
         self.count = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.detach().reshape(-1, x.shape[-1])
+        rows = x.detach().movedim(self.axis, -1).reshape(-1, x.shape[self.axis])
         if len(rows):
             low, high, squares = rows.amin(0), rows.amax(0), rows.square().sum(0, dtype=torch.float64)
             self.low = low if self.low is None else self.low.minimum(low)

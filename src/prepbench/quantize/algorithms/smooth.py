@@ -76,8 +76,8 @@ def smooth(
     Large Language Models", 2023, equation 4.
     """
     groups = _groups(graph, layers)
-    inputs = dict.fromkeys(layer.input for group in groups for layer in group.layers)
-    activations = measure_channels(graph, inputs, samples, progress)
+    inputs = {layer.input: -1 for group in groups for layer in group.layers}
+    activations = measure_channels(graph, inputs, samples, "smooth", progress)
     changed: set[fx.Node] = set()
     for group in groups:
         found = [activations[layer.input] for layer in group.layers]
