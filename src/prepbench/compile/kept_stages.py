@@ -58,7 +58,7 @@ class KeptCapture:
         options, rows = task.options, task.layer_settings or ()
         changed: tuple[Any, ...] = ()
         if options.smooth_quant or options.cross_layer_equalization:  # they change weights of what is quantized
-            layers = tuple((row.fqn, row.settings is None, row.until, row.downstream) for row in rows)
+            layers = repr(rows)
             strength = options.smooth_quant_strength if options.smooth_quant else None
             changed = (layers, options.cross_layer_equalization, strength)
         key = (samples_digest(task.calibration), options.fold_batch_norm, changed)

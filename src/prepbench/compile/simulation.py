@@ -348,7 +348,7 @@ class Simulation:
             return self._float
         mixture = self._mixture(settings)
         with self._lock, tracing():
-            key = frozenset(mixture)
+            key = frozenset(mixture.items())
             if key not in self._graphs:
                 self._graphs[key] = self._new_graph(mixture, report_nothing)
             self._graphs.move_to_end(key)
