@@ -31,7 +31,7 @@ from tests.benchmarks.language_model import Predictor, losses, predictions, trai
 
 FORMS = ("w8a8", "w4 32", "w4 128", "w4 channel")
 LIMITS = {"w8a8": 0.5, "w4 32": 0.5, "w4 128": 1.0, "w4 channel": 3.0}
-ALGORITHMS = ("nearest", "hqq", "awq", "gptq")
+ALGORITHMS = ("nearest", "hqq", "awq", "gptq", "adaround")
 CALIBRATION = 16
 LIMIT = 3600
 # the variable of the environment that says where rows share files

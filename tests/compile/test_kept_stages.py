@@ -150,6 +150,7 @@ def test_samples_that_were_written_to_are_read_again(net: nn.Module) -> None:
         ({"is_model_pretrained": False}, True),
         ({"fold_batch_norm": False}, True),
         ({"smooth_quant": True}, True),
+        ({"quantization_settings": pb.QuantizationSettings(cross_layer_equalization=True)}, True),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

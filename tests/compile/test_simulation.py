@@ -320,3 +320,26 @@ def test_weights_that_algorithms_change(model: nn.Module, samples: list[torch.Te
         compile_options=options,
     )
     assert found.sqnr == pytest.approx(compiled.report.model_sqnr, abs=1e-3)
+
+
+def test_layers_whose_channels_are_equalised_are_those_of_a_compile(
+    model: nn.Module, samples: list[torch.Tensor]
+) -> None:
+    eager, scaled = pb.EagerDeployment(), pb.QuantizationSettings(cross_layer_equalization=True)
+    simulation = Simulation.of(model, samples, deployment_settings=eager)
+    for mixture in ({"two": scaled}, {"one": INT8, "two": scaled, "wide": scaled}):
+        compiled = pb.compile_model(
+            model,
+            calibration_inputs=samples,
+            deployment_settings=eager,
+            quantization_settings=INT8,
+            layer_quantization_settings={
+                fqn: pb.LayerQuantizationSettings(cross_layer_equalization=mixture[fqn].cross_layer_equalization)
+                if fqn in mixture
+                else pb.LayerQuantizationSettings(skip_quantization=True)
+                for fqn in simulation.layers
+            },
+            compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
+        )
+        assert simulation.score(mixture).sqnr == pytest.approx(compiled.report.model_sqnr, abs=1e-3)
+        assert simulation.score(mixture) != simulation.score(dict.fromkeys(mixture, INT8))

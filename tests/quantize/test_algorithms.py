@@ -50,5 +50,6 @@ def test_the_function_stays_whatever_the_chain(model: nn.Sequential, strength: f
     graph = export(model, x)
     with unchanged(model, graph, x, decibels=80):
         layers = layers_of(graph, model)
-        equalize(graph, layers, {layer.fqn: pb.QuantizationSettings() for layer in layers}, samples_of(x))
+        given = pb.QuantizationSettings(cross_layer_equalization=True)
+        equalize(graph, layers, {layer.fqn: given for layer in layers}, samples_of(x))
         smooth(graph, layers_of(graph, model), samples_of(x), strength=strength)

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 import prepbench as pb
-from prepbench.quantize.algorithms import equalize
+from prepbench.quantize.algorithms import equalize, settings_of_scales
 from tests.quantize.transformed import (
     export,
     layers_of,
@@ -22,7 +22,7 @@ from tests.quantize.transformed import (
 
 def equalized(graph: fx.GraphModule, model: nn.Module, *data: torch.Tensor, **settings: object) -> list[str]:
     layers = layers_of(graph, model)
-    given = pb.QuantizationSettings(**settings)  # type: ignore[arg-type]
+    given = pb.QuantizationSettings(cross_layer_equalization=True, **settings)  # type: ignore[arg-type]
     return equalize(graph, layers, {layer.fqn: given for layer in layers}, samples_of(*data))
 
 
@@ -240,7 +240,43 @@ def test_without_samples_or_with_cancelling_the_graph_stays_as_it_was() -> None:
     def cancel(progress: pb.Progress) -> None:
         raise pb.Cancelled
 
-    settings = {layer.fqn: pb.QuantizationSettings() for layer in layers}
+    settings = {layer.fqn: pb.QuantizationSettings(cross_layer_equalization=True) for layer in layers}
     with unchanged(model, graph, x), pytest.raises(pb.Cancelled):
         equalize(graph, layers, settings, samples_of(x), cancel)
     assert graph.code == code
+
+
+def test_channels_are_scaled_where_all_who_make_or_read_them_want_it() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    spread(model[0], model[2], model[4])
+    x = torch.randn(16, 8)
+    plain, scaled = pb.QuantizationSettings(), pb.QuantizationSettings(cross_layer_equalization=True)
+    for given, expected in (
+        ({"0": plain, "2": scaled, "4": scaled}, ["2", "4"]),
+        ({"2": scaled}, ["0", "2", "4"]),  # layers in float compute the same with scales
+        ({"0": plain, "2": plain}, []),
+    ):
+        graph = export(model, x)
+        settings = settings_of_scales(given, ["0", "2", "4"])
+        assert equalize(graph, layers_of(graph, model), settings, samples_of(x)) == expected
+    assert settings_of_scales({"0": plain}, ["0", "2"], everywhere=True) == {"0": scaled, "2": scaled}
+
+
+def test_weights_in_half_precision_are_scaled_in_float32() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    spread(model[0], model[2], decades=0.7)
+    model, x = model.to(torch.bfloat16).eval(), torch.randn(64, 64)
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    quality = {}
+    for scaled in (False, True):
+        compiled = pb.compile_model(
+            model,
+            calibration_inputs=[x.bfloat16(), x[:3].bfloat16()],
+            deployment_settings=pb.EagerDeployment(),
+            quantization_settings=pb.QuantizationSettings(cross_layer_equalization=scaled),
+            compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
+        )
+        quality[scaled] = compiled.report.model_sqnr
+        assert ("channels equalised" in compiled.report.layers[0].note) is scaled
+    assert quality[True] > quality[False] + 2
+    assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())

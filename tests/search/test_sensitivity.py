@@ -303,3 +303,21 @@ def test_cancelled_between_layers(model: nn.Module, samples: list[torch.Tensor])
     with pytest.raises(pb.Cancelled):
         pb.sensitivity(model, samples, candidates=[INT8], exact=True, progress=cancel)
     assert stages[-1] == "measure layers"
+
+
+def test_what_equalised_channels_gain_is_a_candidate_of_its_own() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.ReLU(), nn.Conv2d(8, 4, 1), nn.Flatten()
+    ).eval()
+    factor = torch.logspace(-1.5, 1.5, 8)
+    with torch.no_grad():
+        model[0].weight *= factor.view(-1, 1, 1, 1)
+        model[0].bias *= factor
+        model[2].weight /= factor.view(-1, 1, 1, 1)
+    candidates = {"int8": INT8, "equalised": pb.QuantizationSettings(cross_layer_equalization=True)}
+    found = pb.sensitivity(model, [torch.randn(4, 3, 8, 8) for _ in range(2)], candidates=candidates, exact=True)
+    plain, equalised = found["2"]
+    assert equalised.exact > plain.exact + 10
+    assert equalised.own_sqnr > plain.own_sqnr + 10
+    assert equalised.estimated == pytest.approx(equalised.exact, abs=5)

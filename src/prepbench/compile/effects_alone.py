@@ -11,7 +11,7 @@ from prepbench.compile.float_program import FloatProgram
 from prepbench.jobs import ProgressCallback
 from prepbench.quantize import Statistics, calibrate
 from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.insert import float_graph, observed_with
+from prepbench.quantize.insert import change_weights, float_graph, observed_with
 from prepbench.quantize.mixed_graph import MixedGraph
 from prepbench.quantize.output_noise import estimate_output_noise
 from prepbench.quantize.placement import without_lone_refusals
@@ -38,7 +38,7 @@ def effects_alone(
         source: the captured model.
         mixed: its graph, which knows the outputs in float.
         mixture: the settings of all layers.
-        statistics: what was learned before; what is learned now is added.
+        statistics: what was learned before of a graph with these weights; what is learned now is added.
         progress: called after each sample; may raise to cancel.
         of_results: whether it is the results of layers.
 
@@ -47,6 +47,7 @@ def effects_alone(
     """
     with tracing(progress):
         graph, written = float_graph(source.program, source.options)
+        change_weights(graph, mixture, source.layers, source.options, source.samples, progress)
         placement = without_lone_refusals(target_for(source.settings).placement)
         plan = make_plan(graph, mixture, placement)
         left_out: dict[str, Any] = {"inputs": ()} if of_results else {"output": None}

@@ -57,7 +57,10 @@ class KeptCapture:
         """What was learned from the float graph of this task on its calibration samples."""
         options, rows = task.options, task.layer_settings or ()
         changed: tuple[Any, ...] = ()
-        if options.smooth_quant or options.cross_layer_equalization:  # they change weights of what is quantized
+        equalizes = options.cross_layer_equalization or any(
+            row.settings is not None and row.settings.cross_layer_equalization for row in rows
+        )
+        if options.smooth_quant or equalizes:  # they change weights of what is quantized
             layers = repr(rows)
             strength = options.smooth_quant_strength if options.smooth_quant else None
             changed = (layers, options.cross_layer_equalization, strength)

@@ -21,11 +21,12 @@ from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import Placement, Score, Statistics
+from prepbench.quantize.algorithms import settings_of_scales
 from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.insert import change_weights, float_graph
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.layer_structure import following_layers, joined_layers
-from prepbench.quantize.mixed_graph import MixedGraph
+from prepbench.quantize.mixed_graph import MixedGraph, Mixture
 from prepbench.quantize.plan import Plan
 from prepbench.running.check_inputs import check_traced
 from prepbench.running.random_numbers import numbers_kept
@@ -45,6 +46,7 @@ Assignment = Mapping[str, QuantizationSettings | None]
 
 # graphs whose weights algorithms have changed for what is quantized
 _GRAPHS = 2
+_SINGLE = ("weights_num_bits", "weights_only_quantization_block_size")
 _ONLY_WEIGHTS = QuantizationSettings(prefer_weights_only_quantization=True)
 
 
@@ -164,8 +166,9 @@ class Simulation:
         """Groups of two or more quantized layers that share weights, or activations which the target computes in
         integers as long as one of them is quantized: they are best quantized together.
         """
-        graph = self._graph(settings)
-        return joined_layers(graph.graph, graph.plan(self._mixture(settings)))
+        mixture = self._mixture(settings)
+        graph = self._graph(mixture)
+        return joined_layers(graph.graph, graph.plan(mixture))
 
     @functools.cached_property
     def neighbours(self) -> tuple[tuple[str, str, int], ...]:
@@ -212,7 +215,7 @@ class Simulation:
         """
         source, mixture = self.source, self._mixture(settings)
         with numbers_kept():
-            graph = self._graph(settings)
+            graph = self._graph(mixture)
             changes = graph.changes(mixture, even_alone=even_alone)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -242,7 +245,7 @@ class Simulation:
         """
         mixture = self._mixture(settings)
         with numbers_kept():
-            graph = self._graph(settings)
+            graph = self._graph(mixture)
             return graph.score(graph.changes(mixture, progress, even_alone=even_alone))
 
     def noise(
@@ -254,12 +257,17 @@ class Simulation:
             candidates: settings by name, for all layers alike.
             progress: called after each sample; may raise to cancel.
         """
-        mixtures = {name: self._all(settings) for name, settings in candidates.items()}
+        graphs: dict[MixedGraph, dict[str, Mixture]] = {}
+        found: dict[tuple[str, str], Powers] = {}
         with numbers_kept():
-            found = self._float.noise(list(mixtures.values()), progress)
-        return {
-            (fqn, name): powers for name, noises in zip(mixtures, found, strict=True) for fqn, powers in noises.items()
-        }
+            for name, settings in candidates.items():
+                mixture = self._all(settings)
+                graphs.setdefault(self._graph(mixture), {})[name] = mixture
+            for graph, mixtures in graphs.items():
+                noises = graph.noise(list(mixtures.values()), progress)
+                for name, powers in zip(mixtures, noises, strict=True):
+                    found.update({(fqn, name): value for fqn, value in powers.items()})
+        return found
 
     def estimate(
         self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
@@ -276,16 +284,11 @@ class Simulation:
         found: dict[tuple[str, str], float] = {}
         with numbers_kept():
             for name, settings in candidates.items():
+                mixture = self._all(settings)
+                known = Statistics() if self._changed_by(mixture) else self._statistics
                 # apart, because in the whole graph one quantizer may be the result of a layer and what others read
                 for of_results in (False, True):
-                    effects = effects_alone(
-                        self.source,
-                        self._float,
-                        self._all(settings),
-                        self._statistics,
-                        progress,
-                        of_results=of_results,
-                    )
+                    effects = effects_alone(self.source, self._float, mixture, known, progress, of_results=of_results)
                     for fqn, value in effects.items():
                         found[fqn, name] = found.get((fqn, name), 0.0) + value
         return found
@@ -318,7 +321,7 @@ class Simulation:
     def _float(self) -> MixedGraph:
         """The graph with the weights as they are, apart from batch norms."""
         with tracing():
-            return self._new_graph({}, report_nothing)
+            return self._new_graph({})
 
     @functools.lru_cache(maxsize=32)  # noqa: B019 (a simulation lives as long as its plans)
     def _plan_of_all(self, settings: QuantizationSettings) -> Plan:
@@ -341,26 +344,32 @@ class Simulation:
                 given[fqn] = value
         return given
 
-    def _graph(self, settings: Assignment) -> MixedGraph:
+    def _graph(self, mixture: Mixture) -> MixedGraph:
         """The graph for what is quantized: one for all, unless algorithms change weights."""
-        options = self.source.options
-        if not options.smooth_quant and not options.cross_layer_equalization:
+        key = self._changed_by(mixture)
+        if not key:
             return self._float
-        mixture = self._mixture(settings)
         with self._lock, tracing():
-            key = frozenset(mixture.items())
             if key not in self._graphs:
-                self._graphs[key] = self._new_graph(mixture, report_nothing)
+                self._graphs[key] = self._new_graph(mixture)
             self._graphs.move_to_end(key)
             while len(self._graphs) > _GRAPHS:
                 self._graphs.popitem(last=False)
             return self._graphs[key]
 
-    def _new_graph(self, mixture: Mapping[str, QuantizationSettings], progress: ProgressCallback) -> MixedGraph:
-        graph, written = float_graph(self.source.program, self.source.options)
+    def _changed_by(self, mixture: Mixture) -> tuple[frozenset[Any], ...]:
+        """What algorithms change weights for; empty where none does."""
+        options = self.source.options
+        scaled = settings_of_scales(mixture, self.source.layers, options.cross_layer_equalization)
+        smoothed = mixture if options.smooth_quant else {}
+        return (frozenset(scaled.items()), frozenset(smoothed)) if scaled or smoothed else ()
+
+    def _new_graph(self, mixture: Mixture) -> MixedGraph:
+        source = self.source
+        graph, written = float_graph(source.program, source.options)
         if mixture:
-            change_weights(graph, mixture, self.source.options, self.source.samples, progress)
-        return MixedGraph(graph, self.placement, self.source.options, self.source.samples, written)
+            change_weights(graph, mixture, source.layers, source.options, source.samples, report_nothing)
+        return MixedGraph(graph, self.placement, source.options, source.samples, written)
 
     def _check_layer(self, fqn: object) -> None:
         if fqn in self.layers:
@@ -373,11 +382,7 @@ class Simulation:
 def _check_settings(fqn: str, settings: object) -> None:
     check_type(f"settings[{fqn!r}]", settings, QuantizationSettings, "Give pb.QuantizationSettings(), or None.")
     assert isinstance(settings, QuantizationSettings)
-    several = [
-        field
-        for field in ("weights_num_bits", "weights_only_quantization_block_size")
-        if not isinstance(getattr(settings, field), int)
-    ]
+    several = [field for field in _SINGLE if not isinstance(getattr(settings, field), int)]
     if several:
         raise SettingsError(
             f"settings[{fqn!r}].{several[0]} names several values, {getattr(settings, several[0])}, and a layer is "

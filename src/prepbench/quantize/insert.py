@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,7 +14,7 @@ from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize._torchao import pt2e
-from prepbench.quantize.algorithms import equalize, fold_batch_norms, smooth
+from prepbench.quantize.algorithms import equalize, fold_batch_norms, settings_of_scales, smooth
 from prepbench.quantize.annotate import annotate
 from prepbench.quantize.layer_nodes import layer_nodes
 from prepbench.quantize.layer_reports import LayerReporter
@@ -57,7 +57,8 @@ def insert_observers(
     graph, before = float_graph(program, options)
     behind = skipped_downstream(graph.graph, explained)
     settings = {row.fqn: row.settings for row in explained if row.settings is not None and row.fqn not in behind}
-    notes = change_weights(graph, settings, options, samples, progress)
+    layers = [row.fqn for row in explained]
+    notes = change_weights(graph, settings, layers, options, samples, progress)
     plan = make_plan(graph, settings, placement)
     reporter = LayerReporter(model, graph, plan, leaves, behind, notes)
     rows = tuple(reporter.report(layer) for layer in explained)
@@ -110,20 +111,23 @@ def float_graph(
 def change_weights(
     graph: fx.GraphModule,
     settings: Mapping[str, QuantizationSettings],
+    layers: Iterable[str],
     options: CompileOptions,
     samples: Sequence[Sample],
     progress: ProgressCallback,
 ) -> dict[str, str]:
     """Apply the algorithms that change weights without changing what is computed, in place; returns notes by FQN.
 
-    ``settings`` has the layers that are quantized.
+    ``settings`` has the layers that are quantized, ``layers`` the FQNs of all.
     """
     notes: dict[str, list[str]] = {}
-    if options.cross_layer_equalization:
-        for fqn in equalize(graph, layer_nodes(graph.graph, settings), settings, samples, progress):
+    scaled = settings_of_scales(settings, layers, options.cross_layer_equalization)
+    if scaled:
+        changed = equalize(graph, layer_nodes(graph.graph, scaled), scaled, samples, progress)
+        for fqn in (fqn for fqn in changed if fqn in settings):
             notes.setdefault(fqn, []).append("channels equalised")
     if options.smooth_quant:
-        layers = layer_nodes(graph.graph, settings)
-        for fqn in smooth(graph, layers, samples, progress, options.smooth_quant_strength):
+        nodes = layer_nodes(graph.graph, settings)
+        for fqn in smooth(graph, nodes, samples, progress, options.smooth_quant_strength):
             notes.setdefault(fqn, []).append("smoothed")
     return {fqn: ", ".join(texts) for fqn, texts in notes.items()}

@@ -22,6 +22,7 @@ _SWITCHES = (
     "weights_symmetric",
     "activations_symmetric",
     "per_channel",
+    "cross_layer_equalization",
 )
 
 
@@ -59,6 +60,9 @@ class QuantizationSettings(Settings):
             convolutions; it was the most exact and takes the longest.
             ``"auto"`` takes ``"gptq"`` for fewer than 8 bits, which was best in our benchmark, and else
             ``"nearest"``. Convolutions are rounded to nearest where an algorithm is for matrices. Default ``"auto"``.
+        cross_layer_equalization: scale the channels between this layer and its neighbours, as the switch of
+            :class:`prepbench.CompileOptions` does for all layers. Channels are scaled where every layer that makes or
+            reads them wants it or stays in float, which the scales do not change. Default False.
 
     Example:
         >>> settings = QuantizationSettings(weights_num_bits=[8, 4], quantization_sensitivity_threshold=0.01)
@@ -77,6 +81,7 @@ class QuantizationSettings(Settings):
     observer: str = "minmax"
     per_channel: bool = True
     weights_algorithm: str = "auto"
+    cross_layer_equalization: bool = False
 
     def __post_init__(self) -> None:
         check_candidates(self, "weights_num_bits", BITS)
@@ -124,6 +129,7 @@ class LayerQuantizationSettings(Settings):
         per_channel: True or False. Default None.
         weights_algorithm: ``"auto"``, ``"nearest"``, ``"gptq"``, ``"awq"``, ``"hqq"`` or ``"adaround"``. Default
             None.
+        cross_layer_equalization: True or False. Default None.
 
     Example:
         >>> LayerQuantizationSettings(skip_quantization=True).applied_to(QuantizationSettings()) is None
@@ -144,6 +150,7 @@ class LayerQuantizationSettings(Settings):
     observer: str | None = None
     per_channel: bool | None = None
     weights_algorithm: str | None = None
+    cross_layer_equalization: bool | None = None
 
     def __post_init__(self) -> None:
         for field in ("skip_quantization", "skip_quantization_downstream"):

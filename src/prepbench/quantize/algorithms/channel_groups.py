@@ -8,38 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from prepbench.quantize.algorithms.constants import (
-    Readers,
-    bias_of,
-    consumers,
-    keeps_channels_last,
-    value_of,
-)
-from prepbench.quantize.layer_nodes import LayerNode
+from prepbench.quantize.algorithms.channel_axes import axis_after, axis_before
+from prepbench.quantize.algorithms.constants import Readers, bias_of, consumers, value_of
+from prepbench.quantize.layer_nodes import LayerNode, parameter_of
 
 aten = torch.ops.aten
 
-# f(s * x) == s * f(x) for s > 0, element by element
-_ELEMENTWISE = frozenset(
-    [
-        aten.relu.default,
-        aten.relu_.default,
-        aten.leaky_relu.default,
-        aten.leaky_relu_.default,
-        aten.prelu.default,
-        aten.dropout.default,
-        aten.clone.default,
-        aten.contiguous.default,
-    ]
-)
-# the same, over the places of one channel -> along how many axes these lie
-_POOLS = {
-    getattr(aten, f"{name}{rank}d").default: rank
-    for name in ("max_pool", "avg_pool", "adaptive_avg_pool")
-    for rank in (1, 2, 3)
-}
 _ADDITIONS = frozenset([aten.add.Tensor, aten.add_.Tensor])
-_FLATTENS = frozenset([aten.flatten.using_ints, aten.view.default, aten.reshape.default])
 
 
 @dataclass(frozen=True)
@@ -86,16 +61,27 @@ def channel_groups(graph: fx.GraphModule, layers: Sequence[LayerNode]) -> list[C
     return groups
 
 
+def float_weight(graph: fx.GraphModule, layer: LayerNode) -> torch.Tensor:
+    """A layer's weight in float32, also where it is stored in half precision and cast."""
+    parameter = parameter_of(layer.weight)
+    assert parameter is not None
+    return value_of(graph, parameter).float()
+
+
 def _can_scale(constants: Readers, layer: LayerNode) -> bool:
-    if layer.weight.op != "get_attr" or not constants.can_scale(layer.weight):
+    parameter = parameter_of(layer.weight)
+    if parameter is None or (layer.is_transposed and layer.groups > 1):
+        return False  # the latter has its output channels along two axes
+    reader = layer.node if parameter is layer.weight else layer.weight
+    if constants.of(parameter) != {reader} or set(layer.weight.users) != {layer.node}:
         return False
-    if (layer.is_transposed and layer.groups > 1) or constants.of(layer.weight) != {layer.node}:
-        return False  # the former has its output channels along two axes
+    if parameter is layer.weight and not constants.can_scale(parameter):
+        return False
     try:
         bias_of(constants, layer.node)
     except ValueError:
         return False
-    return value_of(constants.graph, layer.weight).ndim > 1
+    return value_of(constants.graph, parameter).ndim > 1
 
 
 class _Search:
@@ -132,7 +118,7 @@ class _Search:
             if len(operands) == 2:
                 return [(one, axis) for one in operands]
         source = node.args[0] if node.op == "call_function" and node.args else None
-        found = _axis_before(node, source, axis, self.count) if isinstance(source, fx.Node) else None
+        found = axis_before(node, source, axis, self.count) if isinstance(source, fx.Node) else None
         if found is None:
             self.is_closed = False
             return []
@@ -151,7 +137,7 @@ class _Search:
             elif user.target in _ADDITIONS and _alike(node, user):
                 found.append((user, axis))
                 continue
-            elif (after := _axis_after(node, user, axis, self.count)) is not None:
+            elif (after := axis_after(node, user, axis, self.count)) is not None:
                 found.append((user, after))
                 continue
             self.is_closed = False
@@ -170,46 +156,3 @@ def _alike(one: fx.Node, other: fx.Node) -> bool:
         return False
     shapes = [[str(size) for size in value.shape] for value in values]  # type: ignore[union-attr]
     return shapes[0] == shapes[1]
-
-
-def _axis_after(source: fx.Node, node: fx.Node, axis: int, count: int) -> int | None:
-    """Where the channels of ``source`` are in what ``node`` computes of it; None where they do not stay apart."""
-    if node.op != "call_function" or not node.args or node.args[0] is not source:
-        return None
-    if node.target in _ELEMENTWISE:
-        return axis if sum(one is source for one in node.args) == 1 else None
-    if axis == -1:
-        return -1 if keeps_channels_last(node) else None
-    value, ranks = node.meta.get("val"), -1 - axis
-    if node.target in _POOLS:
-        return axis if _POOLS[node.target] == ranks else None
-    if not isinstance(value, torch.Tensor):
-        return None
-    if node.target is aten.mean.dim:
-        dims, keeps = node.args[1], len(node.args) > 2 and bool(node.args[2])
-        if not isinstance(dims, list | tuple):
-            return None
-        found = {dim if isinstance(dim, int) and dim < 0 else _from_end(source, dim) for dim in dims}
-        if not found <= set(range(-ranks, 0)):
-            return None
-        return axis if keeps else axis + len(found)
-    shape = source.meta["val"].shape
-    is_flat = value.ndim == len(shape) - ranks and value.shape[-1] == count
-    ones = all(isinstance(size, int) and size == 1 for size in shape[axis + 1 :])
-    return -1 if node.target in _FLATTENS and is_flat and ones else None
-
-
-def _axis_before(node: fx.Node, source: fx.Node, axis: int, count: int) -> int | None:
-    """Where the channels of what ``node`` computes are in ``source``."""
-    value = source.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return None
-    for other in range(-1, -1 - value.ndim, -1):
-        if value.shape[other] == count and _axis_after(source, node, other, count) == axis:
-            return other
-    return None
-
-
-def _from_end(node: fx.Node, dim: object) -> int:
-    assert isinstance(dim, int)
-    return dim - int(node.meta["val"].ndim)

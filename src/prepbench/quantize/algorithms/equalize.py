@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -13,7 +13,7 @@ from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize.algorithms.channel_groups import ChannelGroup, channel_groups, input_axis
 from prepbench.quantize.algorithms.channel_statistics import ChannelStatistics, measure_channels
-from prepbench.quantize.algorithms.constants import Readers, bias_of, scale_constant, value_of
+from prepbench.quantize.algorithms.scaled_weight import ScaledWeight, steps_of
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.settings import QuantizationSettings
 
@@ -45,7 +45,8 @@ def equalize(
     Args:
         graph: batch norms are folded already; it is changed in place, the tensors that it shares with others are not.
         layers: the layers that may change, from :func:`prepbench.quantize.layer_nodes.layer_nodes`.
-        settings: of those that are quantized, by FQN.
+        settings: of each layer, by FQN, from :func:`settings_of_scales`. A group of channels is scaled where all
+            layers that make or read it have settings that want it.
         samples: calls of the graph, each run once.
         progress: called after each sample; may raise to cancel, and the graph is then as it was.
 
@@ -60,14 +61,19 @@ def equalize(
     Correction", 2019, section 4.1, with the ranges of activations weighed against those of weights as in Xiao, Lin,
     Seznec, Wu, Demouth, Han, "SmoothQuant", 2023, equation 4.
     """
-    groups = channel_groups(graph, layers)
+    wanted = {fqn for fqn, given in settings.items() if given.cross_layer_equalization}
+    groups = [
+        group
+        for group in channel_groups(graph, layers)
+        if wanted.issuperset(layer.fqn for layer in (*group.producers, *group.consumers))
+    ]
     if not groups:
         return []
     axes: dict[fx.Node, int] = {}
-    weights: dict[fx.Node, _Weight] = {}
+    weights: dict[fx.Node, ScaledWeight] = {}
     for layer in itertools.chain.from_iterable((*group.producers, *group.consumers) for group in groups):
         axes[layer.input] = input_axis(layer)
-        weights.setdefault(layer.node, _Weight.of(graph, layer))
+        weights.setdefault(layer.node, ScaledWeight.of(graph, layer))
     seen = measure_channels(graph, axes, samples, "equalise", progress)
     found = _Equalizer(weights, seen, settings)
     for _, group in itertools.product(range(_ROUNDS), groups):
@@ -78,70 +84,25 @@ def equalize(
     return list(dict.fromkeys(fqn for node, fqn in order.items() if node in changed))
 
 
-@dataclass
-class _Weight:
-    """What is known of a layer's weight, by group, output of the group and input of the group.
+def settings_of_scales(
+    settings: Mapping[str, QuantizationSettings], layers: Iterable[str], everywhere: bool = False
+) -> dict[str, QuantizationSettings]:
+    """The settings that scales of channels are chosen for; empty where no layer wants any.
 
-    Attributes:
-        layer: whose it is.
-        largest: the largest absolute value over the taps of a kernel.
-        squares: the sum of the squares over them.
-        taps: how many there are.
-        outputs: what each output was divided by.
-        inputs: what each input was multiplied by.
+    What stays in float counts as if it had the settings of the first layer that wants scales, because they change
+    nothing there. So a layer that is quantized alone has the scales that it has beside others.
+
+    Args:
+        settings: of the layers that are quantized, by FQN.
+        layers: FQNs of all layers.
+        everywhere: whether all layers want it, whatever their settings say.
     """
-
-    layer: LayerNode
-    largest: torch.Tensor
-    squares: torch.Tensor
-    taps: int
-    outputs: torch.Tensor
-    inputs: torch.Tensor
-
-    @classmethod
-    def of(cls, graph: fx.GraphModule, layer: LayerNode) -> _Weight:
-        weight = value_of(graph, layer.weight).transpose(0, layer.axis)
-        parts = weight.unflatten(0, (layer.groups, -1)).flatten(3) if weight.ndim > 2 else weight[None, ..., None]
-        groups, outputs, inputs, taps = parts.shape
-        largest = parts.abs().amax(3)
-        ones = largest.new_ones(groups * max(outputs, inputs))
-        return cls(layer, largest, parts.square().sum(3), taps, ones[: groups * outputs], ones[: groups * inputs])
-
-    @property
-    def factor(self) -> torch.Tensor:
-        groups = len(self.largest)
-        return self.inputs.view(groups, 1, -1) / self.outputs.view(groups, -1, 1)
-
-    def columns(self) -> torch.Tensor:
-        """The largest weight that reads each input."""
-        return (self.largest * self.factor).amax(1).flatten()
-
-    def energy(self) -> torch.Tensor:
-        """The sum of the squares of the weights that read each input."""
-        return (self.squares * self.factor.square()).sum(1).flatten()
-
-    def rows(self, settings: QuantizationSettings, scale: torch.Tensor) -> torch.Tensor:
-        """The step of the weights of each output, by group, with the inputs multiplied by a further scale."""
-        groups = len(self.largest)
-        rows = (self.largest * (self.factor * scale.view(groups, 1, -1))).amax(2)
-        return _steps(rows, settings)
-
-    def reach(self, power: torch.Tensor) -> torch.Tensor:
-        """By group, the noise of an output for weights that are each off by 1, from the power of the inputs."""
-        return power.view(len(self.largest), -1).sum(1, keepdim=True) * self.taps
-
-    def write(self, graph: fx.GraphModule) -> bool:
-        """Scale the constants of the graph; whether there was anything to do."""
-        if bool((self.outputs == 1).all()) and bool((self.inputs == 1).all()):
-            return False
-        layer = self.layer
-        shape = value_of(graph, layer.weight).transpose(0, layer.axis).shape
-        factor = self.factor.reshape(shape[0], shape[1], *(1 for _ in shape[2:]))
-        bias = bias_of(Readers(graph), layer.node)
-        scale_constant(graph, layer.weight, factor.transpose(0, layer.axis), {layer.node})
-        if bias is not None:
-            scale_constant(graph, bias, 1 / self.outputs, {layer.node})
-        return True
+    if everywhere:
+        settings = {fqn: replace(given, cross_layer_equalization=True) for fqn, given in settings.items()}
+    order = list(layers)
+    wanting = (settings[fqn] for fqn in order if fqn in settings and settings[fqn].cross_layer_equalization)
+    first = next(wanting, None)
+    return {} if first is None else {fqn: settings.get(fqn, first) for fqn in order}
 
 
 class _Equalizer:
@@ -149,7 +110,7 @@ class _Equalizer:
 
     def __init__(
         self,
-        weights: Mapping[fx.Node, _Weight],
+        weights: Mapping[fx.Node, ScaledWeight],
         seen: dict[fx.Node, ChannelStatistics | None],
         settings: Mapping[str, QuantizationSettings],
     ) -> None:
@@ -222,7 +183,7 @@ class _Equalizer:
             return torch.zeros_like(scale)
         weight = self._weights[layer.node]
         rows = (weight.largest * weight.factor).amax(2)
-        steps = _steps((rows.flatten() / scale).view_as(rows), settings)
+        steps = steps_of((rows.flatten() / scale).view_as(rows), settings)
         return (steps.square() / 12 * weight.reach(x.power)).flatten() * scale.square()
 
 
@@ -234,11 +195,3 @@ def _step(x: ChannelStatistics, scale: torch.Tensor, settings: QuantizationSetti
     span = 2 * max(high, -low) if settings.activations_symmetric else high - low
     levels: int = 2**settings.activations_num_bits - 1
     return span / levels
-
-
-def _steps(rows: torch.Tensor, settings: QuantizationSettings) -> torch.Tensor:
-    """The steps of weights whose largest values are ``rows``."""
-    bits = settings.weights_num_bits
-    largest = rows if settings.per_channel else rows.amax().expand_as(rows)
-    levels: int = 2 ** ((bits if isinstance(bits, int) else min(bits)) - 1) - 1
-    return largest / levels

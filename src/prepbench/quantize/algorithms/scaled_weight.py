@@ -1,0 +1,100 @@
+"""What is known of a weight whose outputs and inputs are being scaled, for the estimate of its noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from prepbench.quantize.algorithms.channel_groups import float_weight
+from prepbench.quantize.algorithms.constants import Readers, add_constant, bias_of, scale_constant
+from prepbench.quantize.layer_nodes import LayerNode
+from prepbench.settings import QuantizationSettings
+
+
+@dataclass
+class ScaledWeight:
+    """What is known of a layer's weight, by group, output of the group and input of the group.
+
+    Attributes:
+        layer: whose it is.
+        largest: the largest absolute value over the taps of a kernel.
+        squares: the sum of the squares over them.
+        taps: how many there are.
+        outputs: what each output was divided by.
+        inputs: what each input was multiplied by.
+    """
+
+    layer: LayerNode
+    largest: torch.Tensor
+    squares: torch.Tensor
+    taps: int
+    outputs: torch.Tensor
+    inputs: torch.Tensor
+
+    @classmethod
+    def of(cls, graph: fx.GraphModule, layer: LayerNode) -> ScaledWeight:
+        weight = float_weight(graph, layer).transpose(0, layer.axis)
+        parts = weight.unflatten(0, (layer.groups, -1)).flatten(3) if weight.ndim > 2 else weight[None, ..., None]
+        groups, outputs, inputs, taps = parts.shape
+        largest = parts.abs().amax(3)
+        ones = largest.new_ones(groups * max(outputs, inputs))
+        return cls(layer, largest, parts.square().sum(3), taps, ones[: groups * outputs], ones[: groups * inputs])
+
+    @property
+    def factor(self) -> torch.Tensor:
+        groups = len(self.largest)
+        return self.inputs.view(groups, 1, -1) / self.outputs.view(groups, -1, 1)
+
+    def columns(self) -> torch.Tensor:
+        """The largest weight that reads each input."""
+        return (self.largest * self.factor).amax(1).flatten()
+
+    def energy(self) -> torch.Tensor:
+        """The sum of the squares of the weights that read each input."""
+        return (self.squares * self.factor.square()).sum(1).flatten()
+
+    def rows(self, settings: QuantizationSettings, scale: torch.Tensor) -> torch.Tensor:
+        """The step of the weights of each output, by group, with the inputs multiplied by a further scale."""
+        groups = len(self.largest)
+        rows = (self.largest * (self.factor * scale.view(groups, 1, -1))).amax(2)
+        return steps_of(rows, settings)
+
+    def reach(self, power: torch.Tensor) -> torch.Tensor:
+        """By group, the noise of an output for weights that are each off by 1, from the power of the inputs."""
+        return power.view(len(self.largest), -1).sum(1, keepdim=True) * self.taps
+
+    def write(self, graph: fx.GraphModule) -> bool:
+        """Scale the constants of the graph; whether there was anything to do."""
+        if bool((self.outputs == 1).all()) and bool((self.inputs == 1).all()):
+            return False
+        layer = self.layer
+        shape = float_weight(graph, layer).transpose(0, layer.axis).shape
+        factor = self.factor.reshape(shape[0], shape[1], *(1 for _ in shape[2:]))
+        bias = bias_of(Readers(graph), layer.node)
+        factor = factor.transpose(0, layer.axis)
+        if layer.weight.op == "get_attr":
+            scale_constant(graph, layer.weight, factor, {layer.node})
+        else:
+            self._replace_cast(graph, float_weight(graph, layer) * factor)
+        if bias is not None:
+            scale_constant(graph, bias, 1 / self.outputs, {layer.node})
+        return True
+
+    def _replace_cast(self, graph: fx.GraphModule, value: torch.Tensor) -> None:
+        """Let the layer read a weight in float32 instead of one in half precision that is cast."""
+        cast = self.layer.weight
+        with graph.graph.inserting_before(cast):
+            new = add_constant(graph, f"{cast.name}_scaled", value)
+        new.meta = dict(cast.meta)
+        self.layer.node.replace_input_with(cast, new)
+        graph.graph.erase_node(cast)
+
+
+def steps_of(rows: torch.Tensor, settings: QuantizationSettings) -> torch.Tensor:
+    """The steps of weights whose largest values are ``rows``."""
+    bits = settings.weights_num_bits
+    largest = rows if settings.per_channel else rows.amax().expand_as(rows)
+    levels: int = 2 ** ((bits if isinstance(bits, int) else min(bits)) - 1) - 1
+    return largest / levels
