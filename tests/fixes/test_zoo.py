@@ -14,7 +14,7 @@ from prepbench.fixes import Fixed
 from prepbench.inputs import Sample, normalize_samples
 from prepbench.running.equality import REWRITTEN, difference
 from prepbench.running.outcomes import outcome
-from tests.fixes.zoo.all import CASES
+from tests.fixes.zoo.all import CASES, in_turns
 
 GOAL = 0.9
 _FIXED: dict[str, Fixed] = {}
@@ -36,7 +36,7 @@ def test_most_of_the_zoo_is_fixed(capsys: pytest.CaptureFixture[str]) -> None:
     assert share >= GOAL
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", in_turns(1))
 def test_every_module_is_captured_or_has_leaves(name: str) -> None:
     _, samples = CASES[name].built()
     assert bool(pb.capture(fixed(name).model, samples, fullgraph=False).leaves) is not fixed(name).passed
