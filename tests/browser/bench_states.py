@@ -8,6 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
+from tests.browser import fake_search
 from tests.browser.fake_bench import (
     after_run,
     failure,
@@ -131,6 +132,8 @@ STATES = (
     State("run, running", "run", _RUNNING, _unfold_all),
     State("run, queued", "run", {**_RUNNING, "is_queued": False, "turn": "1 of 3", "queue": _QUEUE}),
     State("run, writing", "run", {**_RUNNING, "stage": "generate · int4 weights", **writing()}),
+    State("run, searching", "run", {**_RUNNING, **fake_search.going(), "is_queued": False}),
+    State("run, searched", "run", fake_search.done()),
     State("run, cancelling", "run", {**_RUNNING, "cancelling": True}),
     State("run, failed", "run", {"message": _ERROR}),
     State("run, done", "run", _after(elapsed_s=40.0)),

@@ -12,6 +12,7 @@ from typing import Any
 from playwright.sync_api import Page
 
 from prepbench.views.page import STATIC
+from tests.browser import fake_search
 
 _PAGE = """<!doctype html><html><head><style>%(css)s</style><style>
 body {margin: 12px; background: %(ground)s; color-scheme: %(scheme)s; --jp-layout-color1: %(ground)s;
@@ -115,6 +116,8 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "applied": [],
         "columns": [],
         "measured": "",
+        "search": fake_search.nothing(),
+        "search_now": {"unavailable": "", "is_searching": False, "stale": "", "used": -1},
         "is_measuring": False,
         "rules": [
             {"pattern": "layers.*.up_proj", "label": "int4 weights, 32", "layers": blocks},

@@ -9,6 +9,7 @@ import { messageView } from "./message";
 import { act, type BenchModel } from "./model";
 import { counted } from "./numbers";
 import { logView, ProgressView } from "./progress";
+import { SearchView } from "./search";
 import { WrittenView } from "./written";
 
 export function runStep(model: BenchModel, ends: Cleanups): HTMLElement {
@@ -21,6 +22,7 @@ export function runStep(model: BenchModel, ends: Cleanups): HTMLElement {
     new ProgressView(model, ends).element,
     logView(model, ends), // what comes below it when a run ends moves nothing in this step
     live(model, ["queue"], queueView, ends),
+    new SearchView(model, ends).element,
     writingView(model, ends),
     live(model, ["stale", "running"], staleView, ends),
     live(model, ["message"], messageView, ends),

@@ -34,6 +34,8 @@ export interface BenchSummary {
   columns: LayerColumn[];
   measured: string;
   is_measuring: boolean;
+  search: SearchSummary;
+  search_now: SearchNow;
   rules: RuleSummary[];
   base: string;
   settings: SettingField[];
@@ -56,12 +58,50 @@ export interface BenchSummary {
   can_redo: boolean;
 }
 
+export interface BudgetStop {
+  label: string;
+  best: number;
+  why: string;
+}
+
 export interface Card {
   kind: "" | "info" | "error";
   text: string;
   troubles: Trouble[];
   details: string;
   can_be_leaf: boolean;
+}
+
+export interface Chart {
+  title: string;
+  x_title: string;
+  y_title: string;
+  better: string;
+  width: number;
+  height: number;
+  left: number;
+  top: number;
+  right: number;
+  bottom: number;
+  x_ticks: Tick[];
+  y_ticks: Tick[];
+  front: number[];
+  points: ChartPoint[];
+}
+
+export interface ChartPoint {
+  name: string;
+  note: string;
+  kind: "float" | "run" | "elsewhere";
+  x: number;
+  y: number;
+  x_end: number;
+  y_low: number;
+  y_high: number;
+  radius: number;
+  label: string;
+  label_x: number;
+  label_y: number;
 }
 
 export interface ClearRules {
@@ -111,6 +151,18 @@ export interface FailureSummary {
   report: string;
 }
 
+export interface FoundSettings {
+  id: string;
+  name: string;
+  target: string;
+  measured: boolean;
+  score: string;
+  drop: string;
+  latency: string;
+  size: string;
+  kept: string;
+}
+
 export interface LayerColumn {
   key: string;
   title: string;
@@ -144,6 +196,10 @@ export interface NameAxis {
   path: string;
   dim: number;
   name: string;
+}
+
+export interface OfCandidate {
+  id: string;
 }
 
 export interface OfModule {
@@ -245,6 +301,32 @@ export interface RunSummary {
   beside: string;
 }
 
+export interface Search {
+  minimize: "latency" | "size" | "drop";
+  loss: number | null;
+  latency: number | null;
+  size: number | null;
+}
+
+export interface SearchNow {
+  unavailable: string;
+  is_searching: boolean;
+  stale: string;
+  used: number;
+}
+
+export interface SearchSummary {
+  metric: string;
+  budget: string;
+  why: string;
+  notes: string[];
+  found: FoundSettings[];
+  chart: Chart;
+  bound: string;
+  stops: BudgetStop[];
+  stop: number;
+}
+
 export interface SendFile {
   what: "model" | "onnx" | "code" | "report";
 }
@@ -318,6 +400,11 @@ export interface TargetSummary {
   options: OptionField[];
 }
 
+export interface Tick {
+  at: number;
+  text: string;
+}
+
 export interface ToPath {
   path: string;
 }
@@ -368,6 +455,8 @@ export interface BenchActions {
   compile: Record<string, never>;
   capture: Record<string, never>;
   measure_layers: Record<string, never>;
+  search: Search;
+  use_candidate: OfCandidate;
   cancel: Record<string, never>;
   cancel_all: Record<string, never>;
   remove_queued: OfRun;

@@ -1,9 +1,9 @@
 /** A saved bench as a page: every text of a model becomes text, never markup. */
 
-import type { Chart, ChartPoint, Fact, ShownBench, ShownFailure, Table } from "../generated/saved";
+import { chartSvg } from "../chart";
+import type { Fact, ShownBench, ShownFailure, Table } from "../generated/saved";
 import { element } from "./widgets";
 
-const SVG = "http://www.w3.org/2000/svg";
 const FIRST_ROWS = 200;
 
 /** The sections below the diagram. */
@@ -12,7 +12,7 @@ export function sections(shown: ShownBench): HTMLElement[] {
     section("Settings", facts(shown.settings)),
     section("Cannot be captured", list(shown.failures.map(failure))),
     section("What the graph takes for granted", assumptions(shown.assumptions)),
-    section("Accuracy against latency", chart(shown.chart)),
+    section("Accuracy against latency", chartSvg(shown.chart, "pbl-bench-chart")),
     ...shown.tables.map((each) => section(each.title, table(each))),
     section("Code", shown.code ? element("pre", "", shown.code) : null),
     section("Environment", facts(shown.environment)),
@@ -97,64 +97,4 @@ export function table(data: Table): HTMLElement | null {
 
 function cell(kind: "th" | "td", text: string, isNumber: boolean): HTMLElement {
   return element(kind, isNumber ? "pbl-bench-number" : "", text);
-}
-
-/** The chart as Python placed it. */
-export function chart(data: Chart): SVGSVGElement | null {
-  if (!data.points.length) return null;
-  const root = svg("svg", { viewBox: `0 0 ${data.width} ${data.height}`, role: "img", class: "pbl-bench-chart" });
-  root.setAttribute("aria-label", data.title);
-  root.append(titled(data.title));
-  root.append(...data.x_ticks.map(({ at }) => path("grid", `M${at} ${data.top}V${data.bottom}`)));
-  root.append(...data.y_ticks.map(({ at }) => path("grid", `M${data.left} ${at}H${data.right}`)));
-  root.append(...data.x_ticks.map(({ at, text }) => label(at, data.bottom + 18, text, "middle", "dim")));
-  root.append(...data.y_ticks.map(({ at, text }) => label(data.left - 8, at + 4, text, "end", "dim")));
-  root.append(label((data.left + data.right) / 2, data.height - 10, data.x_title, "middle", "dim"));
-  const side = label(0, 0, data.y_title, "middle", "dim");
-  side.setAttribute("transform", `translate(16 ${(data.top + data.bottom) / 2}) rotate(-90)`);
-  const up = data.better.startsWith("↖");
-  root.append(side, label(data.left + 6, up ? data.top + 15 : data.bottom - 7, data.better, "start", "dim"));
-  if (data.front.length > 2) root.append(path("front", line(data.front)));
-  root.append(...data.points.map(mark));
-  for (const point of data.points)
-    if (point.label) root.append(label(point.label_x, point.label_y, point.label, "middle", ""));
-  return root as SVGSVGElement;
-}
-
-function line(front: readonly number[]): string {
-  const parts: string[] = [];
-  for (let i = 0; i + 1 < front.length; i += 2) parts.push(`${i ? "L" : "M"}${front[i]} ${front[i + 1]}`);
-  return parts.join("");
-}
-
-function mark(point: ChartPoint): SVGElement {
-  const { x, y, radius } = point;
-  const group = svg("g", { class: point.kind });
-  const whiskers = `M${x} ${y}H${point.x_end}M${x} ${point.y_low}V${point.y_high}`;
-  const diamond = `M${x} ${y - radius}L${x + radius} ${y}L${x} ${y + radius}L${x - radius} ${y}Z`;
-  const shape = point.kind === "float" ? path("mark", diamond) : svg("circle", { cx: x, cy: y, r: radius });
-  group.append(titled(`${point.name}: ${point.note}`), path("whisker", whiskers), shape);
-  return group;
-}
-
-function titled(text: string): SVGElement {
-  const title = svg("title", {});
-  title.textContent = text;
-  return title;
-}
-
-function label(x: number, y: number, text: string, anchor: string, kind: string): SVGElement {
-  const made = svg("text", { x, y, "text-anchor": anchor, class: kind });
-  made.textContent = text;
-  return made;
-}
-
-function path(kind: string, d: string): SVGElement {
-  return svg("path", { class: kind, d });
-}
-
-function svg(tag: string, attributes: Record<string, string | number>): SVGElement {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-  return made;
 }

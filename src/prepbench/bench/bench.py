@@ -14,9 +14,9 @@ from prepbench._display import view
 from prepbench.bench.code import code_for
 from prepbench.bench.drafts import draft_cell
 from prepbench.bench.layer_summaries import layer_facts
-from prepbench.bench.measuring import Measuring
 from prepbench.bench.names import Named, given_to, named, user_namespace
 from prepbench.bench.saved import load_bench, report_bench, save_bench
+from prepbench.bench.searching import Searching
 from prepbench.bench.state import PRECISIONS, BenchState, check_steps, display_name
 from prepbench.bench.summarize import summarize
 from prepbench.bench.summary import BenchSummary
@@ -30,7 +30,7 @@ from prepbench.measure.metrics import token_agreement
 from prepbench.running.alike_samples import alike_samples
 
 
-class Bench(Measuring):
+class Bench(Searching):
     """A workbench for one model: see what can be captured, fix it, choose axes and precisions, compile, compare.
 
     A notebook shows it as a widget. Every control of the widget is a method here, every change can be undone, and

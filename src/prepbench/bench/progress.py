@@ -21,6 +21,17 @@ COMPARING = {"accuracy": 4.0, "save": 4.0, "start": 6.0, "warm up": 2.0, "time":
 
 MEASURING = {"capture": 20.0, "measure": 25.0, "measure layers": 45.0, "time layers": 10.0}
 """The stages of measuring single layers."""
+SEARCHING = {
+    "capture": 10.0,
+    "calibrate": 4.0,
+    "lower": 6.0,
+    "time": 12.0,
+    "score": 4.0,
+    "noise of layers": 8.0,
+    "front": 16.0,
+    "search": 40.0,
+}
+"""The stages of a search; those of its compiles come again and again, and count once."""
 
 _LINES = 200
 

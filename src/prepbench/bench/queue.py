@@ -15,8 +15,8 @@ from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.jobs import Job, ProgressCallback
 from prepbench.settings import ExplainedLayer
 
-Work = Literal["compile", "layers"]
-"""What a run does: compile and compare, or measure single layers."""
+Work = Literal["compile", "layers", "search"]
+"""What a run does: compile and compare, measure single layers, or search."""
 
 Ended = Callable[[BaseException | None, bool | None], None]
 """Called with the error or None, and with whether another run follows; None for work that never began."""
@@ -91,11 +91,11 @@ class RunQueue:
         """The number of the run that goes on, and how many there are since nothing ran the last time."""
         return self._done + 1, self._done + 1 + len(self._waiting)
 
-    def has(self, state: BenchState, work: Work = "compile") -> bool:
-        """Whether such work with these choices goes on or waits."""
+    def has(self, state: BenchState | None, work: Work = "compile") -> bool:
+        """Whether such work with these choices, or with any, goes on or waits."""
         current = self._current
         runs = (*([current.run] if current is not None else []), *self.waiting)
-        return any(run is not None and run.work == work and run.state == state for run in runs)
+        return any(run is not None and run.work == work and state in (None, run.state) for run in runs)
 
     def add(
         self,

@@ -14,9 +14,9 @@ from prepbench.bench.layer_summaries import (
     rule_summaries,
     setting_fields,
 )
-from prepbench.bench.measuring import Measuring
 from prepbench.bench.queue import QueuedRun
 from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of, written_by
+from prepbench.bench.searching import Searching
 from prepbench.bench.state import axes_words, display_name, precision_words
 from prepbench.bench.summary import (
     AxisSummary,
@@ -32,7 +32,7 @@ from prepbench.bench.written import workload_words
 from prepbench.measure.generation import Generation
 
 
-def summarize(bench: Measuring, captures: Captures, facts: tuple[LayerFacts, ...], code: str) -> BenchSummary:
+def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...], code: str) -> BenchSummary:
     """Everything that a front end shows.
 
     Args:
@@ -75,6 +75,8 @@ def summarize(bench: Measuring, captures: Captures, facts: tuple[LayerFacts, ...
         columns=(*columns(layers, report), *bench.cost_columns()),
         measured=bench.layer_costs.caption,
         is_measuring=bench.is_measuring,
+        search=bench.search_summary(),
+        search_now=bench.search_now(),
         rules=rule_summaries(state.rules, state.quantization, explained),
         base=base_label(state.quantization, state.rules),
         settings=setting_fields(state.targets),
@@ -113,7 +115,7 @@ def _open_failures(failures: tuple[FailureSummary, ...]) -> int:
 
 
 def _steps(
-    bench: Measuring,
+    bench: Searching,
     failures: tuple[FailureSummary, ...],
     axes: tuple[AxisSummary, ...],
     targets: tuple[TargetSummary, ...],
@@ -150,7 +152,7 @@ def _steps(
     )
 
 
-def _sentence(bench: Measuring, failures: tuple[FailureSummary, ...]) -> str:
+def _sentence(bench: Searching, failures: tuple[FailureSummary, ...]) -> str:
     """Where the work stands, e.g. ``"2 modules cannot be captured · batch dynamic · 41 int8, 3 float · ..."``."""
     failing = _open_failures(failures)
     said = [f"{failing} module{'s' * (failing != 1)} cannot be captured" if failing else "all modules captured"]

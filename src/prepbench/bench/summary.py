@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from prepbench.bench.search_summary import SearchNow, SearchSummary
 from prepbench.bench.state import Precision
 from prepbench.bench.written import WrittenBy
 
@@ -332,6 +333,8 @@ class BenchSummary:
         columns: numbers by layer.
         measured: how what single layers cost and take was measured, in words; "" before.
         is_measuring: whether that is measured with the current choices, or waits.
+        search: the search for the best settings within a budget.
+        search_now: how the current choices stand to it.
         rules: the rules, in order.
         base: what applies where no rule does, in short.
         settings: what the editor of layers offers.
@@ -373,6 +376,8 @@ class BenchSummary:
     columns: tuple[LayerColumn, ...]
     measured: str
     is_measuring: bool
+    search: SearchSummary
+    search_now: SearchNow
     rules: tuple[RuleSummary, ...]
     base: str
     settings: tuple[SettingField, ...]

@@ -64,6 +64,7 @@ class Loop:
         remembered: what was measured before.
         options: of compiles.
         progress: receives each step.
+        told: receives each candidate that was timed, and again once it was scored.
     """
 
     def __init__(
@@ -76,10 +77,11 @@ class Loop:
         remembered: Remembered,
         options: CompileOptions,
         progress: ProgressCallback,
+        told: Callable[[SearchCandidate], object],
     ) -> None:
         self._subject, self._jobs, self._budget = subject, jobs, budget
         self._scoring, self._timing, self._remembered = scoring, timing, remembered
-        self._progress = progress
+        self._progress, self._told = progress, told
         model: Any = subject.model
         targets = [(job.simulation.layers, job.choices, job.deployment) for job in jobs]
         self._arguments = Arguments(model, targets, options)
@@ -267,6 +269,7 @@ class Loop:
             settings=arguments,
         )
         self.states[at] = state.with_measured(mixture, candidate, self._scale, again=again)
+        self._told(candidate)
 
     def _measure(self, at: int, mixture: Mixture) -> None:
         self._mixtures += 1

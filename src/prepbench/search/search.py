@@ -40,7 +40,7 @@ from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Choices
 from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring, is_higher_better, read_often
-from prepbench.search.search_result import SearchResult
+from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment, QuantizationSettings
 from prepbench.storage import temporary_folder
 from prepbench.targets import target_for
@@ -68,6 +68,7 @@ def search(
     results: str | os.PathLike[str] | None = None,
     timeout: float | None = 600.0,
     progress: ProgressCallback = report_nothing,
+    on_candidate: Callable[[SearchCandidate], None] | None = None,
 ) -> SearchResult:
     """Find the settings of each layer that are best within a budget, and prove them by measuring.
 
@@ -100,6 +101,7 @@ def search(
             of the same model, settings, target, machine and data are taken; see :func:`prepbench.load_results`.
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+        on_candidate: receives each candidate as soon as it is timed, and again once it is scored.
 
     Raises:
         SettingsError: arguments that contradict each other or the budget, or candidates that no layer can take.
@@ -130,6 +132,7 @@ def search(
     check_path("results", results, optional=True)
     check_seconds("timeout", timeout, optional=True)
     check_progress(progress)
+    check_function("on_candidate", on_candidate, "on_candidate(candidate)", optional=True)
     if metric is not None and data is None:
         raise SettingsError(
             "metric needs data: pairs (input, target) that it is computed on. Give data=[...], or leave metric out for "
@@ -160,7 +163,8 @@ def search(
         subject = Subject(model, calibration, others, kept, timed, executor)
         how = (repr(dynamic_axes), [(each.args, each.kwargs) for each in (*tracing, *calibration)])
         remembered = Remembered.at(results, model, scoring.scale, scoring.batches, *how)
-        loop = Loop(subject, jobs, budget, scoring, timing, remembered, options, progress)
+        told = on_candidate if on_candidate is not None else lambda candidate: None
+        loop = Loop(subject, jobs, budget, scoring, timing, remembered, options, progress, told)
         loop.begin()
         loop.simulate_front()
         proven = loop.improve(tries)

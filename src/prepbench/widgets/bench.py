@@ -23,6 +23,7 @@ from prepbench.bench.state import Precision
 from prepbench.bench.status import RunStatus
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Job
+from prepbench.search.budget import Budget
 from prepbench.views.page import STATIC, packed
 from prepbench.views.run_chart import runs_bundle
 from prepbench.widgets.actions import perform
@@ -71,6 +72,13 @@ class BenchControls(anywidget.AnyWidget):
         """Measure single layers in the background; a second press says nothing new."""
         if not self.bench.is_measuring:
             self.bench.start_measuring()
+
+    def start_search(self, minimize: str, loss: float | None, latency: float | None, size: float | None) -> None:
+        """Search the best settings within bounds in the background."""
+        bound = "min_metric" if self.bench.metric is None else "max_drop"
+        budget = Budget(**{bound: loss}, max_latency_ms=latency, max_size_mb=size, minimize=minimize)
+        if not self.bench.is_searching:
+            self.bench.start_search(budget)
 
     def look_for_fixes(self) -> None:
         """Look for changes that work in the background, while nothing else runs there."""

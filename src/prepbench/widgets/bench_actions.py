@@ -31,6 +31,7 @@ class Controls(Protocol):
     def compile(self) -> None: ...
     def capture(self) -> None: ...
     def measure_layers(self) -> None: ...
+    def start_search(self, minimize: str, loss: float | None, latency: float | None, size: float | None) -> None: ...
     def send_still(self) -> None: ...
     def shown(self, shown: bool) -> None: ...
     def send(self, content: Any, buffers: Any = None) -> None: ...
@@ -141,6 +142,23 @@ class PinRun:
 
     id: str
     pinned: bool
+
+
+@dataclass(frozen=True)
+class Search:
+    """Search the best settings within bounds; ``loss`` is a drop of the metric, or without one the least SQNR in dB."""
+
+    minimize: Literal["latency", "size", "drop"]
+    loss: float | None
+    latency: float | None
+    size: float | None
+
+
+@dataclass(frozen=True)
+class OfCandidate:
+    """The settings that a search found."""
+
+    id: str
 
 
 @dataclass(frozen=True)
@@ -330,6 +348,8 @@ BENCH_ACTIONS: Mapping[str, Action[Any]] = {
     "compile": Action(Nothing, lambda controls: controls.compile),
     "capture": Action(Nothing, lambda controls: controls.capture),
     "measure_layers": Action(Nothing, lambda controls: controls.measure_layers),
+    "search": Action(Search, lambda controls: controls.start_search),
+    "use_candidate": Action(OfCandidate, lambda controls: lambda id: controls.bench.use_candidate(id)),
     "cancel": Action(Nothing, lambda controls: controls.bench.cancel),
     "cancel_all": Action(Nothing, lambda controls: controls.bench.cancel_all),
     "remove_queued": Action(OfRun, lambda controls: controls.bench.remove_queued),

@@ -1,0 +1,87 @@
+"""What a front end shows of a search for the best settings within a budget, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prepbench.document.bench import Chart
+
+
+@dataclass(frozen=True)
+class FoundSettings:
+    """Settings of all layers that a search measured or predicted, as text.
+
+    Attributes:
+        id: names them.
+        name: what people call them.
+        target: what they are for.
+        measured: whether they were compiled, scored and timed.
+        score: the metric.
+        drop: how much worse than float that is; "–" for an SQNR.
+        latency: milliseconds of a call.
+        size: MB on disk.
+        kept: which layers stay in float, in a few words.
+    """
+
+    id: str
+    name: str
+    target: str
+    measured: bool
+    score: str
+    drop: str
+    latency: str
+    size: str
+    kept: str
+
+
+@dataclass(frozen=True)
+class BudgetStop:
+    """One place of the slider: a budget, the best within it as an index of what was found, and how that is known."""
+
+    label: str
+    best: int
+    why: str
+
+
+@dataclass(frozen=True)
+class SearchSummary:
+    """A search, while it goes on and afterwards.
+
+    Attributes:
+        metric: the metric whose drop is bounded; "" where the SQNR in dB is.
+        budget: what was searched for, in words; "" before the first.
+        why: how it ended; "" while it goes on.
+        notes: remarks.
+        found: what was measured and predicted, in the order of the points of the chart.
+        chart: these, placed.
+        bound: what the slider moves, in words.
+        stops: its places.
+        stop: the place of the budget that was searched for.
+    """
+
+    metric: str
+    budget: str
+    why: str
+    notes: tuple[str, ...]
+    found: tuple[FoundSettings, ...]
+    chart: Chart
+    bound: str
+    stops: tuple[BudgetStop, ...]
+    stop: int
+
+
+@dataclass(frozen=True)
+class SearchNow:
+    """What each click may change of a search.
+
+    Attributes:
+        unavailable: why none is possible now; "" where one is.
+        is_searching: whether one goes on or waits.
+        stale: in what it is old; "" where it is not.
+        used: the index of what the current choices are; -1 for none of what was found.
+    """
+
+    unavailable: str
+    is_searching: bool
+    stale: str
+    used: int
