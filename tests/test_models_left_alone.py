@@ -15,6 +15,7 @@ from prepbench.errors import MissingPackageError, TargetError
 from prepbench.running.module_state import restored
 from prepbench.targets.registry import TARGETS, Target
 from tests.fingerprint import left_as_it_was
+from tests.turns import every_second
 from tests.zoo.state import Counts, Global, Logs, Meter, OnTheClass, counting_hook
 
 SAMPLES = [torch.randn(2, 4), torch.randn(3, 4)]
@@ -111,15 +112,15 @@ def test_public_functions_leave_the_model_as_it_was(name: str, training: bool) -
         FUNCTIONS[name](model)
 
 
-@pytest.mark.parametrize("precision", ["float", "int8"])
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_compiling_leaves_the_model_as_it_was(target: Target, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "more"), every_second({target.name: target for target in TARGETS}, {"float": {}, "int8": INT8})
+)
+def test_compiling_leaves_the_model_as_it_was(target: Target, more: dict[str, Any]) -> None:
     try:
         target.check_available()
     except MissingPackageError:
         pytest.skip(f"{target.name} is not installed here")
     model = keeps()
-    more = INT8 if precision == "int8" else {}
     with left_as_it_was(model):
         try:
             compiled(model, deployment_settings=target.settings_type(), **more)(SAMPLES[0])

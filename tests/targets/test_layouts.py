@@ -14,6 +14,7 @@ import prepbench as pb
 from prepbench.errors import MissingPackageError
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.targets import target_for
+from tests.turns import every_second
 
 TARGETS = [
     pb.OnnxRuntimeDeployment(),
@@ -22,6 +23,7 @@ TARGETS = [
     pb.ExecuTorchDeployment(),
     pb.InductorDeployment(),
 ]
+NAMED = {type(target).__name__: target for target in TARGETS}
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": lambda x: x.t().contiguous().t(),
     "expanded": lambda x: x[:1].expand(len(x), -1),
@@ -62,8 +64,7 @@ def linear(target: pb.DeploymentSettings, is_quantized: bool) -> pb.CompiledMode
     return compiled(target, model, 64, **options)
 
 
-@pytest.mark.parametrize("is_quantized", [False, True], ids=["float", "int8"])
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+@pytest.mark.parametrize(("target", "is_quantized"), every_second(NAMED, {"float": False, "int8": True}))
 def test_views_are_read_as_their_values(target: pb.DeploymentSettings, is_quantized: bool) -> None:
     model = linear(target, is_quantized)
     for name, view in VIEWS.items():
@@ -74,8 +75,9 @@ def test_views_are_read_as_their_values(target: pb.DeploymentSettings, is_quanti
             assert found.equal, (name, found.text)
 
 
-@pytest.mark.parametrize("is_traced_so", [False, True], ids=["traced contiguous", "traced channels last"])
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+@pytest.mark.parametrize(
+    ("target", "is_traced_so"), every_second(NAMED, {"traced contiguous": False, "traced channels last": True})
+)
 def test_channels_last_is_read_as_its_values(target: pb.DeploymentSettings, is_traced_so: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())
     forms = (torch.contiguous_format, torch.channels_last)

@@ -12,6 +12,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.errors import SettingsError
 from prepbench.running.sqnr import sqnr
+from tests.turns import every_second
 
 ROWS, SIZE = 500, 64
 IDS = [(torch.arange(14).reshape(2, 7) * 31 % ROWS,), (torch.arange(36).reshape(3, 12) * 17 % ROWS,)]
@@ -49,12 +50,20 @@ def compiled(model: nn.Module, deployment: Any, bits: int, block: int, symmetric
     )
 
 
-@pytest.mark.parametrize("target", DEPLOYMENTS)
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize(("bits", "block", "symmetric"), [(8, 0, True), (4, 0, True), (4, 32, True), (4, 32, False)])
-def test_tables_are_stored_in_the_bits_that_were_named(
-    target: str, tied: bool, bits: int, block: int, symmetric: bool
-) -> None:
+FORMS = {
+    "8 bits": (8, 0, True),
+    "4 bits": (4, 0, True),
+    "4 bits in blocks": (4, 32, True),
+    "4 bits in blocks with a zero point": (4, 32, False),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "tied", "target"),
+    every_second(FORMS, {"apart": False, "tied": True}, {name: name for name in DEPLOYMENTS}),
+)
+def test_tables_are_stored_in_the_bits_that_were_named(form: Any, tied: bool, target: str) -> None:
+    bits, block, symmetric = form
     model = Words(tied)
     found = compiled(model, DEPLOYMENTS[target], bits, block, symmetric)
     reference = compiled(model, pb.EagerDeployment(), bits, block, symmetric)
