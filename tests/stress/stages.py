@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
 import torch
 from torch import nn
 
@@ -176,14 +177,15 @@ class Benches:
 
 
 def _children() -> list[str]:
-    """Processes of ours that still run; Inductor's and Python's own helpers are none of them."""
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
-            command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            if "prepbench.measure.worker" in command:
-                found.append(command)
-    return found
+    """Timing processes that still run; the one that they are copied from stays, and other libraries have helpers."""
+    children = psutil.Process().children()
+    copies = [copy for child in children if _is_running(child, "template") for copy in child.children()]
+    started = [child for child in children if _is_running(child, "worker")]
+    return [" ".join(each.cmdline()) for each in (*copies, *started)]
+
+
+def _is_running(process: psutil.Process, module: str) -> bool:
+    return f"prepbench.measure.{module}" in process.cmdline()
 
 
 def all_stages(place: Path, model: nn.Module) -> tuple[Stage, ...]:

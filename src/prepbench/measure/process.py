@@ -8,7 +8,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.errors import PrepbenchError
+from prepbench.measure.forked import WORKER, start
 from prepbench.storage import temporary_space
 
 _HEARTBEAT_S = 0.2
@@ -60,15 +60,7 @@ class WorkerProcess:
         with temporary_space():
             written = log.open("wb")
         with written as errors:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=environment(threads),
-                text=True,
-                encoding="utf-8",
-            )
+            self._process = start(command, errors, environment(threads), heartbeat)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -191,11 +183,8 @@ class WorkerProcess:
 
 
 def worker_command(artifact: Path | str, inputs: Path | str, threads: int) -> list[str]:
-    """The command that times ``artifact``; an empty one is named later.
-
-    ``-P`` keeps files in the notebook's folder from shadowing modules.
-    """
-    return [sys.executable, "-P", "-m", "prepbench.measure.worker", str(artifact), str(inputs), str(threads)]
+    """The command that times ``artifact``; an empty one is named later."""
+    return [*WORKER, str(artifact), str(inputs), str(threads)]
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -1,0 +1,261 @@
+"""Timing processes that are there at once: copies of one that has loaded PyTorch already.
+
+Loading takes seconds of a core for each candidate; see :mod:`prepbench.measure.template`. Where processes are not
+copied well (other systems than Linux), and where the one to copy cannot be had, they are started in the usual way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, Protocol, TextIO
+
+from prepbench import interrupts
+from prepbench.measure import template
+
+_COPIED_S = 60.0
+_LOADED_S = 300.0
+_HEARTBEAT_S = 0.2
+
+
+class Process(Protocol):
+    """What of ``subprocess.Popen`` is needed here."""
+
+    @property
+    def pid(self) -> int:
+        """The process number."""
+
+    @property
+    def stdin(self) -> IO[str] | None:
+        """The process reads this."""
+
+    @property
+    def stdout(self) -> IO[str] | None:
+        """The process writes this."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, or minus the number of the signal that ended it."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+def start(
+    command: Sequence[str], errors: IO[bytes], environment: Mapping[str, str], heartbeat: Callable[[], None]
+) -> Process:
+    """Start a timing process, with pipes as its standard input and output and ``errors`` as its standard error.
+
+    Args:
+        command: the program and its arguments.
+        errors: an open file.
+        environment: all of the variables that it sees.
+        heartbeat: called about five times a second while the process to copy loads; it may raise to cancel.
+    """
+    if sys.platform == "linux" and tuple(command[: len(WORKER)]) == WORKER:
+        with contextlib.suppress(TemplateError):  # then in the usual way, which tells what is wrong
+            made = _template(environment)
+            with interrupts.interruptible():
+                made.wait_until_ready(heartbeat)
+            return made.copy(list(command[len(WORKER) :]), errors)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        env=dict(environment),
+        text=True,
+        encoding="utf-8",
+    )
+
+
+class TemplateError(Exception):
+    """The process to copy cannot be had."""
+
+
+WORKER = (sys.executable, "-P", "-m", "prepbench.measure.worker")
+"""The program of a timing process; ``-P`` keeps files in the notebook's folder from shadowing modules."""
+
+
+class ForkedProcess:
+    """A copy of the template. See :class:`Process`."""
+
+    def __init__(self, stdin: TextIO, stdout: TextIO, told: IO[bytes]) -> None:
+        self.stdin, self.stdout = stdin, stdout
+        self._told = told
+        self._rest = b""
+        self._code: int | None = None
+        self._waiting = threading.Lock()
+        line = self._line(_COPIED_S)
+        if not line:
+            raise TemplateError("no timing process was made")
+        self.pid = int(line)
+        try:
+            self._handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:  # it has ended already
+            self._handle = -1
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See :class:`Process`."""
+        with self._waiting:
+            if self._code is None:
+                line = self._line(timeout)
+                if line is None:
+                    raise subprocess.TimeoutExpired("prepbench.measure.worker", timeout or 0.0)
+                # the template is gone, and nobody else can tell
+                self._code = int(line) if line else -signal.SIGKILL
+                self._send(signal.SIGKILL)
+                if self._handle >= 0:
+                    os.close(self._handle)
+                    self._handle = -1
+                self._told.close()
+        return self._code
+
+    def terminate(self) -> None:
+        """See :class:`Process`."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """See :class:`Process`."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        if self._handle >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, number)
+
+    def _line(self, timeout: float | None) -> bytes | None:
+        """The next line, b"" if none will come, None if none came in time."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while b"\n" not in self._rest:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._told], [], [], left)[0]:
+                return None
+            found = self._told.read(64)
+            if not found:
+                return b""
+            self._rest += found
+        line, self._rest = self._rest.split(b"\n", 1)
+        return line
+
+
+class Template:
+    """A process to copy."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "prepbench.measure.template", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=dict(environment),
+                pass_fds=(theirs.fileno(),),
+            )
+        self._ready = False
+        self._reading = threading.Lock()
+
+    def wait_until_ready(self, heartbeat: Callable[[], None]) -> None:
+        """Wait until it has loaded PyTorch.
+
+        Raises:
+            TemplateError: it ended, or takes too long.
+        """
+        deadline = time.monotonic() + _LOADED_S
+        while not self._ready:
+            with self._reading:
+                if not self._ready and select.select([self._requests], [], [], _HEARTBEAT_S)[0]:
+                    self._ready = self._received() == template.READY
+                    if not self._ready:
+                        raise TemplateError("it ended")
+            heartbeat()
+            if time.monotonic() > deadline:
+                raise TemplateError("it takes too long")
+
+    def _received(self) -> bytes:
+        try:
+            return self._requests.recv(len(template.READY))
+        except OSError:
+            return b""
+
+    def copy(self, arguments: list[str], errors: IO[bytes]) -> ForkedProcess:
+        """A timing process with these arguments.
+
+        Raises:
+            TemplateError: this one has ended, or does not answer; or the arguments are too long for a message.
+        """
+        message = json.dumps(arguments).encode()
+        if len(message) > template.MOST_BYTES:
+            raise TemplateError("the arguments are too long")
+        with contextlib.ExitStack() as ours:
+            theirs_in, our_in = os.pipe()
+            our_out, theirs_out = os.pipe()
+            our_told, theirs_told = os.pipe()
+            stdin = ours.enter_context(os.fdopen(our_in, "w", encoding="utf-8"))
+            stdout = ours.enter_context(os.fdopen(our_out, encoding="utf-8"))
+            told = ours.enter_context(os.fdopen(our_told, "rb", buffering=0))
+            try:
+                socket.send_fds(self._requests, [message], [theirs_in, theirs_out, errors.fileno(), theirs_told])
+            except OSError as error:
+                raise TemplateError(str(error)) from error
+            finally:
+                for file in (theirs_in, theirs_out, theirs_told):
+                    os.close(file)
+            process = ForkedProcess(stdin, stdout, told)
+            ours.pop_all()
+        return process
+
+    def ended(self) -> bool:
+        """Whether it is gone."""
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        """Let it end once its copies have ended."""
+        self._requests.close()
+        _CLOSED.append(self._process)
+
+
+_LOCK = threading.Lock()
+_KEPT: dict[int, tuple[Any, Template]] = {}
+_CLOSED: list[subprocess.Popen[bytes]] = []
+
+
+def _template(environment: Mapping[str, str]) -> Template:
+    """The one of this process for what a process takes over from it; a new one where there is none or another."""
+    with contextlib.suppress(OSError):
+        folder = os.getcwd()
+        taken_over = dict(environment), folder, os.sched_getaffinity(0)
+        with _LOCK:
+            _CLOSED[:] = [one for one in _CLOSED if one.poll() is None]
+            own, kept = _KEPT.get(os.getpid(), (None, None))
+            if kept is not None and own == taken_over and not kept.ended():
+                return kept
+            if kept is not None:
+                kept.close()
+            _KEPT.clear()  # also one of a process that this one was copied from
+            _KEPT[os.getpid()] = taken_over, (made := Template(environment))
+            return made
+    raise TemplateError("it cannot be started")
+
+
+@atexit.register
+def _end() -> None:
+    for pid, (_, kept) in _KEPT.items():
+        if pid == os.getpid():
+            kept.close()
+    for process in _CLOSED:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
