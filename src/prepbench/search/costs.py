@@ -13,9 +13,10 @@ from prepbench.targets.kernel_times import CONVERSIONS
 
 _DOUBT = 0.15  # of a layer's time: kernels take other times beside other kernels
 _LEAST_DOUBT = 0.003  # of the whole call
-_BYTES_PER_SECOND = 4e9  # converted, before any conversion was measured
-_SECONDS_OF_CONVERSION = 2e-6
-_DOUBT_OF_CONVERSION = 0.7
+# converted, before any conversion was measured: rather too fast, because what looks slow would never be tried
+_BYTES_PER_SECOND = 1e10
+_SECONDS_OF_CONVERSION = 1e-6
+_DOUBT_OF_CONVERSION = 1.5
 _DOUBT_OF_SIZE = 0.03
 
 
