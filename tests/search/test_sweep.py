@@ -141,6 +141,12 @@ def test_failures_are_rows(tmp_path: Path) -> None:
     assert pb.sweep(axes, samples(), rounds=0, results=path).measured == 3, "what failed is tried again"
 
 
+def test_the_model_in_pytorch_has_one_row() -> None:
+    swept = pb.sweep({"model": {"a": small()}, "target": [pb.EagerDeployment()]}, samples(), rounds=0)
+    assert [(row.target, row.settings_name) for row in swept] == [("eager", "float32")]
+    assert swept.measured == 1
+
+
 def test_candidates_are_timed_side_by_side() -> None:
     swept = pb.sweep({"model": {"a": small()}, "settings": {"float": None}}, samples(), rounds=2)
     reference, row = swept

@@ -169,7 +169,9 @@ class _Sweep:
             if isinstance(reference, Exception):
                 self.rows += [self._failed(cell, str(reference)) for cell in cells]
                 continue
-            first = self._group(name, model, reference, base, cells, calibration, data, kept)
+            # the model in PyTorch has its row, of that name
+            others = [cell for cell in cells if not (cell.settings == REFERENCE and _is_reference(cell))]
+            first = self._group(name, model, reference, base, others, calibration, data, kept)
             known = known or first
         if not isinstance(reference, Exception):
             if known is None:  # all else was known, and it alone was lost
@@ -318,6 +320,10 @@ class _Sweep:
     def _step(self, model: str, number: int, target: str) -> None:
         done = list(self.axes.models).index(model) * len(self.axes.targets) + number
         self.progress(Progress("sweep", done, len(self.axes.models) * len(self.axes.targets), f"{model} on {target}"))
+
+
+def _is_reference(cell: _Cell) -> bool:
+    return isinstance(cell.blank.deployment, EagerDeployment) and cell.setting == Setting()
 
 
 def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
