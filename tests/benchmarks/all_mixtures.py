@@ -115,18 +115,25 @@ class Truths:
         """Milliseconds of a mixture by the fit."""
         return float(np.dot(self._features(mixture), self._fit))
 
-    def best(self, floor: float, *others: Mixture) -> tuple[Mixture, float]:
-        """The fastest mixture with an SQNR of at least this, of those that were timed; some more are timed for it."""
+    def best(self, floor: float, found: Mixture) -> tuple[float, float]:
+        """Milliseconds of the fastest mixture with an SQNR of at least this, and of the one that a search found.
+
+        Those that may be the fastest are timed side by side with it, so that both met the same state of the machine.
+        """
         within = [mixture for mixture, decibels in self.decibels.items() if decibels >= floor]
-        self.time([*sorted(within, key=self.fitted)[:IN_QUESTION], *others])
-        found = min((mixture for mixture in within if mixture in self.ms), key=self.ms.__getitem__)
-        return found, self.ms[found]
+        in_question = sorted(within, key=lambda mixture: self.ms.get(mixture, self.fitted(mixture)))[:IN_QUESTION]
+        times = self._timed([*in_question, found])
+        return min(times[mixture] for mixture in {*in_question, found} if mixture in within), times[found]
 
     def time(self, mixtures: Iterable[Mixture]) -> None:
-        """Time mixtures that were not timed, as multiples of the one that is all in 8 bits."""
+        """Time mixtures that were not timed."""
+        found = self._timed([mixture for mixture in mixtures if mixture not in self.ms])
+        self.ms = found | self.ms
+
+    def _timed(self, mixtures: Iterable[Mixture]) -> dict[Mixture, float]:
+        """Milliseconds, as multiples of those of the mixture that is all in 8 bits, in interleaved rounds."""
         base = (INT8,) * len(LAYERS)
-        wanted = dict.fromkeys(mixture for mixture in (base, *mixtures) if mixture not in self.ms or mixture == base)
-        models = {mixture: self._model_of(mixture) for mixture in wanted}
+        models = {mixture: self._model_of(mixture) for mixture in (base, *mixtures)}
         turns: dict[Mixture, list[float]] = {mixture: [] for mixture in models}
         for _ in range(self._rounds):
             for mixture, one in models.items():
@@ -137,10 +144,11 @@ class Truths:
                     one(self._data[0])
                     turn.append(1e3 * (time.perf_counter() - start))
                 turns[mixture].append(min(turn))
-        first = self.ms.setdefault(base, statistics.median(turns[base]))
-        for mixture, found in turns.items():
-            ratio = statistics.median(ms / of_base for ms, of_base in zip(found, turns[base], strict=True))
-            self.ms[mixture] = self.ms.get(mixture, ratio * first)
+        first = self.ms.get(base, statistics.median(turns[base]))
+        return {
+            mixture: first * statistics.median(ms / of_base for ms, of_base in zip(found, turns[base], strict=True))
+            for mixture, found in turns.items()
+        }
 
     def simulated_error(self) -> float:
         """By how many dB what was compiled differs from what was simulated, in the median."""

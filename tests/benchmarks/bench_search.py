@@ -77,12 +77,12 @@ def exhaustive(rounds: int) -> None:
             )
             seconds = time.perf_counter() - start
             mixture = tuple(result.best.layers[fqn] for fqn in LAYERS)
-            _, optimum = known.best(floor, mixture)
-            missed = known.ms[mixture] / optimum - 1
+            optimum, ms = known.best(floor, mixture)
+            missed = ms / optimum - 1
             found_best += missed <= 0.005
             errors += list(_errors(result))
             print(
-                f"{floor:7.1f} dB {optimum:6.3f} ms {known.ms[mixture]:6.3f} ms {missed:7.1%} "
+                f"{floor:7.1f} dB {optimum:6.3f} ms {ms:6.3f} ms {missed:7.1%} "
                 f"{'yes' if known.decibels[mixture] >= floor else 'no':>5} "
                 f"{statistics.median(_errors(result) or [math.nan]):6.1%} {result.evaluations:11d} {seconds:7.0f}",
                 flush=True,
