@@ -11,6 +11,7 @@ from playwright.sync_api import Page
 from tests.browser import fake_search
 from tests.browser.fake_bench import (
     after_run,
+    elsewhere,
     failure,
     generated,
     layer_costs,
@@ -144,6 +145,7 @@ STATES = (
     State("results, a failed run", "results", _after(shown_run="r4")),
     State("results, compared", "results", _after(difference=_DIFFERENCE)),
     State("results, generated", "results", generated(traits())),
+    State("results, from elsewhere", "results", elsewhere(traits())),
     State("results, one run", "results", _after(runs=[run(1)], stale_of=[0])),
     State("code", "results", act=_press("Code")),
 )

@@ -147,6 +147,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
             target("Inductor"),
             target("ExecuTorch", unavailable="executorch is not installed"),
         ],
+        "elsewhere": {"count": 0, "shown": True, "path": ""},
         "runs": [], "shown_run": "", "staleness": [], "stale_of": [],
         "difference": {"first": "", "second": "", "results": [], "settings": [], "layers": [], "note": ""},
         "workload": "", "prompts": [], "written": [],
@@ -184,6 +185,16 @@ def column(key: str, title: str, unit: str, values: list[float | None], **more: 
     return {"key": key, "title": title, "unit": unit, "values": values, **plain, **more}
 
 
+def elsewhere(given: dict[str, Any]) -> dict[str, Any]:
+    """What runs of another machine, of another notebook, and of a file change."""
+    after = after_run(given, runs=4)
+    far = {"where": "gpu-box · train.ipynb", "is_far": True, "model": "LanguageModel"}
+    after["runs"][1] |= {**far, "is_live": False}
+    after["runs"][2] |= {"where": "other.ipynb", "is_live": False}
+    after["runs"][3] |= {**far, "is_own": False, "is_live": False, "name": "mixed int8 OpenVINO"}
+    return {**after, "elsewhere": {"count": 3, "shown": True, "path": "search.sqlite"}}
+
+
 def layer_costs(given: dict[str, Any], stale: str = "") -> dict[str, Any]:
     """What measuring the layers changes."""
     count = len(given["layers"])
@@ -211,7 +222,8 @@ def run(at: int) -> dict[str, Any]:
         "p90": "2.60 ms", "speed": "0.81 ×" if slower else "2.31 ×", "size": "4.1 MB", "slower": slower,
         "why": "Slower: 20 of 41 layers run in PyTorch." if slower else "",
         "error": "ValueError: no" if at == 4 else "",
-        "is_live": at < 3, "first": "", "rate": "", "peak": "", "beside": "",
+        "is_live": at < 3, "first": "", "rate": "", "peak": "", "beside": "", "where": "", "is_far": False,
+        "is_own": True, "model": "",
     }  # fmt: skip
 
 

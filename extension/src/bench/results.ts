@@ -21,7 +21,8 @@ const TEXTS = [
   "Size",
   "Made",
 ];
-const WORDS = new Set(["Compare", "Run", "Made"]); // columns without numbers
+const WHERE = "Where";
+const WORDS = new Set(["Compare", "Run", WHERE, "Made"]); // columns without numbers
 
 export class ResultsStep {
   readonly element: HTMLElement;
@@ -32,6 +33,7 @@ export class ResultsStep {
   private compared: string[] = [];
   private known: Set<string> | null = null;
   private readonly head = make("tr");
+  private titles: readonly string[] = [];
   private readonly written = new WrittenView();
   private readonly wrote = make("section", { class: "pbb-stack", "aria-label": "What candidates wrote" });
 
@@ -54,6 +56,7 @@ export class ResultsStep {
     this.element = make(
       "div",
       { class: "pbb-results" },
+      live(model, ["elsewhere"], elsewhereView, ends),
       this.empty,
       this.table,
       details,
@@ -92,8 +95,11 @@ export class ResultsStep {
 
   /** Costs of generating have columns where any run generated. */
   private drawHead(runs: readonly RunNow[]): void {
-    const titles = runs.some(({ first }) => first) ? TEXTS : CALLS;
-    if (this.head.children.length === titles.length) return;
+    const costs = runs.some(({ first }) => first) ? TEXTS : CALLS;
+    const others = runs.some(({ where, is_own: own }) => where || !own);
+    const titles = others ? [...costs.slice(0, 2), WHERE, ...costs.slice(2)] : costs;
+    if (this.titles.join() === titles.join()) return;
+    this.titles = titles;
     this.head.replaceChildren(...titles.map(headCell));
     for (const { element } of this.rows.values()) element.remove();
     this.rows.clear();
@@ -137,21 +143,27 @@ export class ResultsStep {
       rate,
       peak,
     } = run;
-    const writes = this.head.children.length === TEXTS.length;
+    const writes = this.titles.includes("Tokens/s");
     const beside = run.beside && `The float model: ${run.beside}`;
     const show = (): void => act(this.model, "show_run", { id });
-    const open = make(
-      "button",
-      { type: "button", class: "pbb-link", "aria-pressed": String(shown), click: show },
-      name,
-    );
+    const pressed = { type: "button", class: "pbb-link", "aria-pressed": String(shown), click: show };
+    const open = run.is_own ? make("button", pressed, name) : make("span", {}, name);
+    const place = [run.where || "here", run.is_own ? "" : "file"].filter(Boolean).join(" · ");
+    const about = [run.model && `Model: ${run.model}`, run.is_far ? "Its latency is that of another machine" : ""];
+    const placeCell = make("td", { class: "pbb-dim", title: about.filter(Boolean).join("\n") }, place);
     const marks = `${pinned ? " · pinned" : ""}${stale.length ? " · old" : ""}${error ? " · ✕ failed" : ""}`;
     const old = stale.length ? `Its choices differ: ${stale.join("; ")}` : target;
     const row = make(
       "tr",
-      { "data-run": id, "data-shown": String(shown), "data-stale": String(stale.length > 0) },
+      {
+        "data-run": id,
+        "data-shown": String(shown),
+        "data-stale": String(stale.length > 0),
+        "data-far": String(run.is_far),
+      },
       make("td", {}, this.compareBox(run)),
       make("th", { scope: "row", class: "pbb-name", title: old }, open, make("span", { class: "pbb-dim" }, marks)),
+      ...(this.titles.includes(WHERE) ? [placeCell] : []),
       number(score, spread && `${spread} in 95 % of other draws of the data`),
       writes ? number(first, beside) : number(change),
       number(p50, p90 ? `90 % within ${p90}` : ""),
@@ -162,12 +174,12 @@ export class ResultsStep {
       make("td", { class: "pbb-dim", title: made }, timeText(made)),
     );
     row.addEventListener("click", (event) => {
-      if (!(event.target as Element).closest("button, input, a")) show();
+      if (run.is_own && !(event.target as Element).closest("button, input, a")) show();
     });
     return row;
   }
 
-  private compareBox({ id, name }: RunNow): HTMLElement {
+  private compareBox({ id, name, is_own: own }: RunNow): HTMLElement {
     const change = (): void => {
       const others = this.compared.filter((other) => other !== id);
       this.compared = box.checked ? [...others, id].slice(-2) : others;
@@ -177,7 +189,9 @@ export class ResultsStep {
       const [first, second] = this.compared;
       act(this.model, "compare_runs", { first: second ? first! : "", second: second ?? "" });
     };
-    const box = make("input", { type: "checkbox", "aria-label": `Compare ${name}`, "data-id": id, change });
+    const title = own ? "" : "Only runs of this bench are compared";
+    const more = { "data-id": id, change, disabled: !own, title };
+    const box = make("input", { type: "checkbox", "aria-label": `Compare ${name}`, ...more });
     box.checked = this.compared.includes(id);
     return box;
   }
@@ -186,6 +200,31 @@ export class ResultsStep {
     const shown = runsNow(this.model).find((run) => run.shown);
     return make("div", { class: "pbb-run-details", hidden: !shown }, ...(shown ? [detailsOf(this.model, shown)] : []));
   }
+}
+
+/** Which runs of other machines and notebooks are listed, and from which file. */
+function elsewhereView(model: BenchModel): HTMLElement {
+  const { count, shown, path } = model.get("elsewhere");
+  const box = make("input", { type: "checkbox", change: () => act(model, "show_elsewhere", { shown: box.checked }) });
+  box.checked = shown;
+  const help = "Runs of other machines and notebooks in the same journal, and those of the file";
+  const name = "Results file";
+  const title = "The path of a journal on the kernel's machine, as results= or a saved bench has written it";
+  const file = make("input", { type: "text", value: path, "aria-label": name, placeholder: "results.sqlite", title });
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    act(model, "show_results", { path: file.value });
+  };
+  const hide = (): void => act(model, "show_results", { path: "" });
+  const form = make(
+    "form",
+    { class: "pbb-line", submit },
+    make("label", { class: "pbb-file" }, make("span", { class: "pbb-dim" }, `${name} `), file),
+    make("button", { type: "submit" }, path ? "Read again" : "Show"),
+    ...(path ? [make("button", { type: "button", click: hide }, "Close the file")] : []),
+  );
+  const label = make("label", { class: "pbb-switch", title: help }, box, ` Runs from elsewhere (${count})`);
+  return make("div", { class: "pbb-line pbb-elsewhere" }, label, form);
 }
 
 /** The boxes of the first column say what they are for. */

@@ -45,6 +45,7 @@ export interface BenchSummary {
   turn: string;
   is_queued: boolean;
   runs: RunSummary[];
+  elsewhere: ElsewhereSummary;
   shown_run: string;
   staleness: Staleness[];
   stale_of: number[];
@@ -129,6 +130,12 @@ export interface DifferenceRow {
   what: string;
   first: string;
   second: string;
+}
+
+export interface ElsewhereSummary {
+  count: number;
+  shown: boolean;
+  path: string;
 }
 
 export interface FailureSummary {
@@ -299,6 +306,10 @@ export interface RunSummary {
   rate: string;
   peak: string;
   beside: string;
+  where: string;
+  is_far: boolean;
+  is_own: boolean;
+  model: string;
 }
 
 export interface Search {
@@ -375,6 +386,10 @@ export interface SettingField {
   kind: "choice" | "switch" | "number";
   choices: string[];
   refused: string[];
+}
+
+export interface ShowElsewhere {
+  shown: boolean;
 }
 
 export interface Shown {
@@ -466,6 +481,8 @@ export interface BenchActions {
   show_run: OfRun;
   restore_run: OfRun;
   compare_runs: CompareRuns;
+  show_elsewhere: ShowElsewhere;
+  show_results: ToPath;
   save: ToPath;
   report: ToPath;
   export_onnx: ToPath;

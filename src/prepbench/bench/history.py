@@ -19,7 +19,7 @@ from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.measure.comparison import CandidateResult, Comparison
 from prepbench.measure.generation import GenerationResult
 from prepbench.results.journal import Changes
-from prepbench.results.machine import this_machine
+from prepbench.results.machine import this_machine, this_notebook
 from prepbench.results.run import Run
 from prepbench.results.written_text import RunGeneration
 from prepbench.targets import target_for
@@ -173,6 +173,7 @@ def new_run(state: BenchState, name: str, began: float, together: BenchState | N
         made=time.time(),
         seconds=time.monotonic() - began,
         machine=this_machine(),
+        notebook=this_notebook(),
         **known,
     )
 

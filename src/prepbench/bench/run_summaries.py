@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from prepbench.bench.cards import size_words
-from prepbench.bench.summary import DifferenceRow, RunDifference, RunSummary, Staleness
+from prepbench.bench.elsewhere import is_far, where
+from prepbench.bench.listed_runs import RunSummary
+from prepbench.bench.summary import DifferenceRow, RunDifference, Staleness
 from prepbench.bench.written import WrittenBy
 from prepbench.measure.comparison import megabytes, milliseconds, number
 from prepbench.quantize.report import LayerReport
@@ -23,14 +25,15 @@ def in_order(runs: Sequence[Run]) -> list[Run]:
     return sorted(newest_first, key=lambda run: not run.pinned)
 
 
-def run_summaries(runs: Sequence[Run], live: Collection[str]) -> tuple[RunSummary, ...]:
+def run_summaries(runs: Sequence[Run], live: Collection[str], own: Collection[str]) -> tuple[RunSummary, ...]:
     """The history, as it is shown.
 
     Args:
         runs: the runs, in the order in which they are shown.
         live: ids of runs whose compiled model is there.
+        own: ids of runs of the history.
     """
-    return tuple(_summary(run, run.id in live) for run in runs)
+    return tuple(_summary(run, run.id in live, run.id in own) for run in runs)
 
 
 def staleness_of(
@@ -47,7 +50,7 @@ def staleness_of(
     return tuple(kinds), found
 
 
-def _summary(run: Run, live: bool) -> RunSummary:
+def _summary(run: Run, live: bool, own: bool) -> RunSummary:
     texts = result_texts(run)
     return RunSummary(
         id=run.id,
@@ -70,6 +73,10 @@ def _summary(run: Run, live: bool) -> RunSummary:
         rate=texts["rate"],
         peak=texts["peak"],
         beside=_beside(run),
+        where=where(run),
+        is_far=is_far(run),
+        is_own=own,
+        model=run.model_name,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from prepbench.bench.choices import Choices
+from prepbench.bench.elsewhere import runs_of_file, where
 from prepbench.bench.history import KeptJournal, RunHistory, comparison_of
 from prepbench.bench.names import float_name
 from prepbench.bench.run_summaries import difference_of, outcome_of
@@ -19,7 +21,7 @@ from prepbench.bench.state import BenchState
 from prepbench.bench.state_differences import setting_rows
 from prepbench.bench.summary import RunDifference
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import check_path
+from prepbench.checks import check_path, check_switch
 from prepbench.compile import CompiledModel
 from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.measure.comparison import Comparison
@@ -34,6 +36,9 @@ class Runs(Choices):
         super().__init__(model, axes, calibrated=calibrated)
         self._history = RunHistory()
         self._shown = ""
+        self.elsewhere_shown = True
+        self.results_path: Path | None = None
+        self._of_file: tuple[Run, ...] = ()
         self.difference = RunDifference()
         self.comparison: Comparison | None = None
         self._kinds: dict[QuantizationSettings | None, int] = {}
@@ -60,6 +65,50 @@ class Runs(Choices):
     def live_runs(self) -> frozenset[str]:
         """The ids of runs whose compiled model is in this process."""
         return frozenset(self._history.compiled)
+
+    @property
+    def listed_runs(self) -> tuple[Run, ...]:
+        """What a front end lists: the history and the results of a file, without those from elsewhere if so chosen."""
+        if self.elsewhere_shown:
+            return (*self._of_file, *self.runs)
+        return tuple(run for run in self.runs if not where(run))
+
+    @property
+    def elsewhere(self) -> int:
+        """How many runs are from elsewhere: of other machines and notebooks, or of a file."""
+        return len(self._of_file) + sum(bool(where(run)) for run in self.runs)
+
+    def show_elsewhere(self, shown: bool) -> None:
+        """List runs of other machines and notebooks, and those of a file, beside the others, or no longer."""
+        check_switch("shown", shown)
+        self.elsewhere_shown = shown
+        self._changed()
+
+    def show_results(self, path: str | os.PathLike[str] | None) -> int:
+        """List the results of a journal beside the runs, such as one that a search or a bench elsewhere has written.
+
+        Only results of models with the structure of this one are listed. They can be looked at, and change nothing.
+
+        Args:
+            path: of the journal, read now; None for no journal.
+
+        Returns:
+            How many of its results are listed.
+
+        Raises:
+            InputError: there is no such file.
+            StorageError: it cannot be read.
+            ArtifactError: it is the file of another program.
+        """
+        if path is None:
+            self.results_path, self._of_file = None, ()
+        else:
+            check_path("path", path)
+            names = [self.float_name, *(run.name for run in self.runs)]
+            self.results_path, self._of_file = runs_of_file(path, self.model, names)
+            self.elsewhere_shown = True
+        self._changed()
+        return len(self._of_file)
 
     def rename_run(self, id: str, name: str) -> None:
         """Give a run another name.
@@ -160,7 +209,9 @@ class Runs(Choices):
         Times are as each run measured them, those of the float model as measured last. What compares them is the
         speed-up, which each run measured beside the float model in the same rounds.
         """
-        runs = [run for run in self.runs if not run.error and run.score is not None]
+        if not any(run.score is not None and not run.error for run in self.runs):
+            return None
+        runs = [run for run in self.listed_runs if not run.error and run.score is not None]
         return comparison_of(runs, self.comparison, self.float_name) if runs else None
 
     def outcome(self) -> str:

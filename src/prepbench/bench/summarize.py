@@ -14,6 +14,7 @@ from prepbench.bench.layer_summaries import (
     rule_summaries,
     setting_fields,
 )
+from prepbench.bench.listed_runs import ElsewhereSummary
 from prepbench.bench.queue import QueuedRun
 from prepbench.bench.run_summaries import in_order, result_texts, run_summaries, staleness_of, written_by
 from prepbench.bench.searching import Searching
@@ -45,8 +46,9 @@ def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...
     layers = [layer.fqn for layer in facts]
     report = {row.fqn: row for row in shown.report} if shown is not None else {}
     differences = bench._differences_of(shown) if shown is not None else ()
-    runs = in_order(bench.runs)
-    stale = staleness_of(runs, bench._differences_of)
+    own = {run.id for run in bench.runs}
+    runs = in_order(bench.listed_runs)
+    stale = staleness_of(runs, lambda run: bench._differences_of(run) if run.id in own else ())
     prompts, written = written_by(bench.runs, bench.float_name, bench.prompts)
     planned = decisions(bench.layer_rules.completed(explained))
     done = outcomes(layers, report, bench.layer_rules.tables)
@@ -85,7 +87,8 @@ def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...
         queue=tuple(map(_queued, bench.queue)),
         turn=bench.turn,
         is_queued=bench.is_queued,
-        runs=run_summaries(runs, bench.live_runs),
+        runs=run_summaries(runs, bench.live_runs, own),
+        elsewhere=ElsewhereSummary(bench.elsewhere, bench.elsewhere_shown, str(bench.results_path or "")),
         shown_run=shown.id if shown is not None else "",
         staleness=stale[0],
         stale_of=stale[1],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from prepbench.bench.listed_runs import ElsewhereSummary, RunSummary
 from prepbench.bench.search_summary import SearchNow, SearchSummary
 from prepbench.bench.state import Precision
 from prepbench.bench.written import WrittenBy
@@ -237,41 +238,6 @@ class TargetSummary:
 
 
 @dataclass(frozen=True)
-class RunSummary:
-    """A run in the history, as text.
-
-    Attributes:
-        p50: the median latency of a call; of a token where text was generated.
-        first: time to the first token; empty where nothing was generated, as the next ones.
-        rate: tokens in a second.
-        peak: most memory of the process, in MB.
-        beside: the same of the float model, in words.
-        is_live: whether its compiled model is in this process.
-    """
-
-    id: str
-    name: str
-    target: str
-    made: str
-    pinned: bool
-    score: str
-    spread: str
-    change: str
-    p50: str
-    p90: str
-    speed: str
-    size: str
-    slower: bool
-    why: str
-    error: str
-    is_live: bool
-    first: str = ""
-    rate: str = ""
-    peak: str = ""
-    beside: str = ""
-
-
-@dataclass(frozen=True)
 class Staleness:
     """How the choices behind runs differ from the current ones, in words; nothing where they do not."""
 
@@ -344,6 +310,7 @@ class BenchSummary:
         turn: which of several runs goes on, e.g. ``"1 of 3"``; "" for a single one.
         is_queued: whether a run with the current choices goes on or waits.
         runs: the history, pinned ones first, then the newest.
+        elsewhere: the runs from elsewhere.
         shown_run: the id of the run whose results are shown; "" for none.
         staleness: how the choices behind runs differ from the current ones, each kind once.
         stale_of: for each run the index of its staleness; apart from the runs, because each click changes it.
@@ -387,6 +354,7 @@ class BenchSummary:
     turn: str
     is_queued: bool
     runs: tuple[RunSummary, ...]
+    elsewhere: ElsewhereSummary
     shown_run: str
     staleness: tuple[Staleness, ...]
     stale_of: tuple[int, ...]

@@ -42,6 +42,7 @@ class Measurement:
         why: why it is slower than the float model, or why it is not scored or timed; else empty.
         error: why it failed; empty where it worked.
         machine: what it ran on, in words.
+        notebook: the file name of the notebook that it ran in; empty where that is not known.
         workload: what one measurement ran, in words, e.g. ``"64 samples in batches of 8"``.
         model: the fingerprint of the model.
         model_name: what people call the model; empty where nobody said.
@@ -69,6 +70,7 @@ class Measurement:
     why: str = ""
     error: str = ""
     machine: str = ""
+    notebook: str = ""
     workload: str = ""
     model: str = ""
     model_name: str = ""

@@ -19,7 +19,7 @@ from prepbench.measure.batches import Batch
 from prepbench.results.aside import journal_at
 from prepbench.results.fingerprint import fingerprint
 from prepbench.results.journal import Journal
-from prepbench.results.machine import this_machine
+from prepbench.results.machine import this_machine, this_notebook
 from prepbench.results.measurement import Result
 from prepbench.search.scoring import Scale
 from prepbench.settings import DeploymentSettings
@@ -108,6 +108,7 @@ class Remembered:
             plan={**settings, "compiled with": self.how},
             model=self.model,
             machine=this_machine(),
+            notebook=this_notebook(),
             workload=self.workload,
             made=time.time(),
             metric=self.scale.name,

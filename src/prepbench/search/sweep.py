@@ -20,7 +20,7 @@ from prepbench.progress_bar import shows_progress
 from prepbench.results.aside import journal_at
 from prepbench.results.fingerprint import fingerprint
 from prepbench.results.journal import Journal
-from prepbench.results.machine import this_machine
+from prepbench.results.machine import this_machine, this_notebook
 from prepbench.results.measurement import Result
 from prepbench.results.program_form import data_digest, function_digest, program_form
 from prepbench.running.callable_module import as_module
@@ -290,6 +290,7 @@ class _Sweep:
             made=time.time(),
             seconds=seconds,
             machine=this_machine(),
+            notebook=this_notebook(),
             **facts,
         )
         return _Cell(settings, setting, blank)

@@ -14,7 +14,7 @@ from prepbench.measure import metrics
 from prepbench.measure.run import compare
 from prepbench.measure.scores import takes_targets
 from prepbench.measure.transfer import load_sample, save_sample
-from prepbench.results.machine import this_machine
+from prepbench.results.machine import this_machine, this_notebook
 from prepbench.search.machine_alone import alone, computing
 from prepbench.search.tasks import task
 
@@ -83,6 +83,7 @@ def _compared(
         "unit": comparison.unit,
         "higher_is_better": comparison.higher_is_better,
         "machine": this_machine(),
+        "notebook": this_notebook(),
     }
     return {
         row.name: {

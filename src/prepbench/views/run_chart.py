@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +32,16 @@ def front_of(comparison: Comparison) -> list[CandidateResult]:
     return front
 
 
-def runs_figure(comparison: Comparison, ids: Mapping[str, str]) -> go.Figure:
+def runs_figure(comparison: Comparison, ids: Mapping[str, str], far: Collection[str] = ()) -> go.Figure:
     """All runs; the front, the float model and the newest have labels, and a click on a point tells the run's id.
 
     Args:
         comparison: the runs as candidates, the float model first.
-        ids: the id of each run, by its name.
+        ids: the id of each run, by its name; others cannot be clicked.
+        far: the names of runs of other machines, which are hollow and on no front.
     """
     first, *runs = comparison.rows
-    front = front_of(comparison)
+    front = front_of(replace(comparison, rows=tuple(row for row in comparison.rows if row.name not in far)))
     named = [first, *_named(runs, front)]
     figure = comparison_figure(replace(comparison, rows=tuple(named)))
     _draw_front(figure, comparison, front)
@@ -48,12 +49,14 @@ def runs_figure(comparison: Comparison, ids: Mapping[str, str]) -> go.Figure:
     for trace in figure.data:
         if trace.name and trace.customdata is None:
             trace.customdata = [ids.get(html.unescape(trace.name), "")]
+        if trace.name and html.unescape(trace.name) in far:
+            trace.marker.symbol, trace.marker.line.width = "circle-open", 2
     return figure
 
 
-def runs_bundle(comparison: Comparison, ids: Mapping[str, str]) -> dict[str, Any]:
+def runs_bundle(comparison: Comparison, ids: Mapping[str, str], far: Collection[str] = ()) -> dict[str, Any]:
     """What the bench shows: the chart where plotly's renderer is installed, else the table, else text."""
-    chart = json.loads(runs_figure(comparison, ids).to_json())
+    chart = json.loads(runs_figure(comparison, ids, far).to_json())
     return {
         "application/vnd.plotly.v1+json": {**chart, "config": CONFIG},
         "text/html": comparison_html(comparison),

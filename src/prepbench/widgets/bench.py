@@ -16,6 +16,7 @@ import ipywidgets
 
 from prepbench.bench import Bench, BenchSummary
 from prepbench.bench.cards import error_card
+from prepbench.bench.elsewhere import is_far
 from prepbench.bench.journal_watch import JournalWatch
 from prepbench.bench.layer_costs import CostOverlay, cost_overlays
 from prepbench.bench.shown import still
@@ -178,7 +179,8 @@ def bench_widget(bench: Bench) -> ipywidgets.VBox:
         if results is not None and drawn != [results.rows]:
             drawn[:] = [results.rows]
             # assigned, not captured: the change may come from the compile thread
-            data = runs_bundle(results, {run.name: run.id for run in bench.runs})
+            far = {run.name for run in bench.listed_runs if is_far(run)}
+            data = runs_bundle(results, {run.name: run.id for run in bench.runs}, far)
             chart.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
         (chart.add_class if bench.summary().stale else chart.remove_class)("pbb-stale")
 

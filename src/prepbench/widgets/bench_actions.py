@@ -184,6 +184,13 @@ class ToPath:
 
 
 @dataclass(frozen=True)
+class ShowElsewhere:
+    """List runs from elsewhere, or no longer."""
+
+    shown: bool
+
+
+@dataclass(frozen=True)
 class Shown:
     """Somebody sees a view of the bench, or no longer."""
 
@@ -359,6 +366,8 @@ BENCH_ACTIONS: Mapping[str, Action[Any]] = {
     "show_run": Action(OfRun, lambda controls: controls.bench.show_run),
     "restore_run": Action(OfRun, lambda controls: controls.bench.restore_run),
     "compare_runs": Action(CompareRuns, _compare_runs),
+    "show_elsewhere": Action(ShowElsewhere, lambda controls: controls.bench.show_elsewhere),
+    "show_results": Action(ToPath, lambda controls: lambda path: controls.bench.show_results(path.strip() or None)),
     "save": Action(ToPath, _writing("save")),
     "report": Action(ToPath, _writing("report")),
     "export_onnx": Action(ToPath, _writing("export_onnx")),
