@@ -213,14 +213,16 @@ function elsewhereView(model: BenchModel): HTMLElement {
   const file = make("input", { type: "text", value: path, "aria-label": name, placeholder: "results.sqlite", title });
   const submit = (event: Event): void => {
     event.preventDefault();
+    read.focus(); // what is typed in is not built again
     act(model, "show_results", { path: file.value });
   };
   const hide = (): void => act(model, "show_results", { path: "" });
+  const read = make("button", { type: "submit" }, path ? "Read again" : "Show");
   const form = make(
     "form",
     { class: "pbb-line", submit },
     make("label", { class: "pbb-file" }, make("span", { class: "pbb-dim" }, `${name} `), file),
-    make("button", { type: "submit" }, path ? "Read again" : "Show"),
+    read,
     ...(path ? [make("button", { type: "button", click: hide }, "Close the file")] : []),
   );
   const label = make("label", { class: "pbb-switch", title: help }, box, ` Runs from elsewhere (${count})`);
