@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import InputError, MetricError, SettingsError, UnknownNameError
+from prepbench.errors import InputError, MetricError, SettingsError, TargetError, UnknownNameError
 from prepbench.measure.latency import Latency
 from prepbench.search import measuring
 
@@ -244,6 +244,29 @@ def test_a_mixture_that_cannot_be_compiled_is_left_out(monkeypatch: pytest.Monke
     assert result.best.measured
     assert "odd" in result.best.float_layers
     assert len(result.best.float_layers) == 2
+
+
+def test_a_choice_with_which_the_model_is_not_compiled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, first = measuring.Subject.compiled, []
+
+    def broken(self: Any, arguments: Mapping[str, Any], progress: Any) -> pb.CompiledModel:
+        settings = arguments.get("quantization_settings")
+        if settings is not None and settings.weights_num_bits == 4:
+            first.append(settings)
+            raise TargetError("It gives other results.")
+        return compiled(self, arguments, progress)
+
+    monkeypatch.setattr(measuring.Subject, "compiled", broken)
+    bits = pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True)
+    choices = {"few": bits, "int8": pb.QuantizationSettings()}
+    result = find(pb.Budget(min_metric=20), candidates=choices)
+    assert len(first) == 1
+    assert result.best.name == "mixture 1"
+    assert set(result.best.layers.values()) == {"float", "int8"}
+    note = "no layer takes 'few': with it everywhere, the model was not compiled: It gives other results."
+    assert note in str(result)
+    with pytest.raises(TargetError, match="other results"):
+        find(pb.Budget(min_metric=20), candidates={"few": bits})
 
 
 def test_threads_simulate_the_same(found: pb.SearchResult) -> None:

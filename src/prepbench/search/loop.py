@@ -5,51 +5,29 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from prepbench.compile.compiled import CompiledModel
-from prepbench.compile.simulation import Simulation
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Progress, ProgressCallback
 from prepbench.measure.profile_result import Profile
 from prepbench.results.measurement import Result
 from prepbench.search.budget import Budget
-from prepbench.search.corrected import Corrected
 from prepbench.search.costs import Whole, profiled_times, sizes_of, times_of
-from prepbench.search.curve import DropCurve
 from prepbench.search.measuring import Subject, Timing
-from prepbench.search.mixtures import FLOAT, Arguments, Choices, Mixture
+from prepbench.search.mixtures import FLOAT, Arguments, Mixture
 from prepbench.search.noise import noise_by_layer, noise_of
 from prepbench.search.outcome import POINTS, Known
 from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring
 from prepbench.search.search_result import SearchCandidate
 from prepbench.search.states import TargetState, is_better, is_within
-from prepbench.search.tables import Neighbours, Tables
-from prepbench.settings import CompileOptions, DeploymentSettings, QuantizationSettings
+from prepbench.search.target_job import TargetJob, empty_tables
+from prepbench.settings import CompileOptions, QuantizationSettings
 
 _REFINED = 4  # how often mixtures are simulated and solved again before one is compiled
 _HELD = 3  # compiled models that wait to be scored
-
-
-@dataclass(frozen=True)
-class TargetJob:
-    """One target of a search.
-
-    Attributes:
-        deployment: its settings.
-        label: the target for people.
-        simulation: the model, as this target would quantize it.
-        choices: what layers may take, by name.
-        lacking: why no layer takes one of the other candidates here.
-    """
-
-    deployment: DeploymentSettings
-    label: str
-    simulation: Simulation
-    choices: Choices
-    lacking: Mapping[str, str] = field(default_factory=dict)
 
 
 class Loop:
@@ -79,7 +57,7 @@ class Loop:
         progress: ProgressCallback,
         told: Callable[[SearchCandidate], object],
     ) -> None:
-        self._subject, self._jobs, self._budget = subject, jobs, budget
+        self._subject, self._jobs, self._budget = subject, list(jobs), budget
         self._scoring, self._timing, self._remembered = scoring, timing, remembered
         self._progress, self._told = progress, told
         model: Any = subject.model
@@ -90,6 +68,11 @@ class Loop:
         self.compiled = 0
         self._mixtures = 0
         self._held: OrderedDict[tuple[int, Mixture], CompiledModel] = OrderedDict()
+
+    @property
+    def jobs(self) -> Sequence[TargetJob]:
+        """The targets, with what their layers may take as far as it compiles."""
+        return self._jobs
 
     def begin(self) -> None:
         """Measure the model in float and with each choice everywhere.
@@ -182,11 +165,22 @@ class Loop:
     def _wholes(self, at: int) -> dict[str, tuple[Mixture, CompiledModel]]:
         """Compiled models of one choice each, by name."""
         job = self._jobs[at]
-        empty = _empty_tables(job)
+        empty = empty_tables(job)
         mixtures = {FLOAT: (FLOAT,) * len(empty.layers)}
         for name in job.choices:
             mixtures[name] = tuple(FLOAT if (fqn, name) in empty.refused else name for fqn in empty.layers)
-        return {name: self._compile(at, mixture) for name, mixture in mixtures.items()}
+        found, failed = {}, dict[str, PrepbenchError]()
+        for name, mixture in mixtures.items():
+            try:
+                found[name] = self._compile(at, mixture)
+            except Cancelled:
+                raise
+            except PrepbenchError as error:
+                failed[name] = error
+                if name == FLOAT or len(failed) == len(job.choices):
+                    raise
+        self._jobs[at] = job.without(failed)
+        return found
 
     def _compile(self, at: int, mixture: Mixture) -> tuple[Mixture, CompiledModel]:
         """A model, and what its layers really take: some a target may leave in float."""
@@ -207,7 +201,7 @@ class Loop:
         measured: Mapping[str, tuple[float | None, int | None]],
         profiles: Mapping[str, Profile | None],
     ) -> TargetState:
-        job, tables = self._jobs[at], _empty_tables(self._jobs[at])
+        job, tables = self._jobs[at], empty_tables(self._jobs[at])
         names = {name: self._name(at, name) for name in tables.choices}
         seconds = {name: (ms or 0.0) / 1e3 for name, (ms, _) in measured.items()}
         wholes = {name: Whole(seconds[names[name]], profiles[names[name]]) for name in tables.choices}
@@ -358,40 +352,3 @@ class Loop:
         measured = [each for state in self.states for each in state.measured.values() if each.measured]
         fitting = [each for each in measured if is_within(each, self._budget, self._scale)]
         return min(fitting, key=lambda each: each.value(self._budget.minimize), default=None)
-
-
-def _empty_tables(job: TargetJob) -> Tables:
-    """What is known of a target before anything is measured."""
-    simulation, choices = job.simulation, job.choices
-    refused = {
-        (fqn, name): why
-        for fqn in simulation.layers
-        for name, settings in choices.items()
-        if (why := simulation.refusal(fqn, settings))
-    }
-    groups = {
-        group
-        for name, settings in choices.items()
-        for group in simulation.groups({f: settings for f in simulation.layers if (f, name) not in refused})
-    }
-    known = set(simulation.layers)
-    types = {name: _type_of(settings) for name, settings in choices.items()}
-    return Tables(
-        layers=simulation.layers,
-        choices=(FLOAT, *choices),
-        types={FLOAT: FLOAT, **types},
-        refused=refused,
-        groups=tuple(sorted(groups, key=sorted)),
-        neighbours=tuple(
-            Neighbours(one, other, size) for one, other, size in simulation.neighbours if {one, other} <= known
-        ),
-        times=Corrected({}),
-        sizes=Corrected({}),
-        noise=Corrected({}),
-        curve=DropCurve.through([(0.0, 0.0)]),
-    )
-
-
-def _type_of(settings: QuantizationSettings) -> str:
-    """What a layer computes in: its activations are converted to that."""
-    return FLOAT if settings.prefer_weights_only_quantization else f"int{settings.activations_num_bits}"

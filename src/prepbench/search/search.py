@@ -35,12 +35,13 @@ from prepbench.running.twin import Twin
 from prepbench.search.budget import Budget
 from prepbench.search.candidates import named_candidates
 from prepbench.search.executors import check_executor
-from prepbench.search.loop import Loop, TargetJob
+from prepbench.search.loop import Loop
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Choices
 from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring, is_higher_better, read_often
 from prepbench.search.search_result import SearchCandidate, SearchResult
+from prepbench.search.target_job import TargetJob
 from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment, QuantizationSettings
 from prepbench.storage import temporary_folder
 from prepbench.targets import target_for
@@ -168,7 +169,7 @@ def search(
         loop.begin()
         loop.simulate_front()
         proven = loop.improve(tries)
-    return loop.known(_notes(scoring, timing, jobs)).searched(budget, proven, tries)
+    return loop.known(_notes(scoring, timing, loop.jobs)).searched(budget, proven, tries)
 
 
 def _checked_targets(targets: Any) -> list[DeploymentSettings]:
@@ -246,7 +247,9 @@ def _job(
 
 
 def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[str]:
-    notes = [f"{job.label}: no layer takes {name!r}: {why}." for job in jobs for name, why in job.lacking.items()]
+    notes = [
+        f"{job.label}: no layer takes {name!r}: {why.rstrip('.')}." for job in jobs for name, why in job.lacking.items()
+    ]
     if scoring.unsteady:
         notes.append(
             f"{scoring.name} is not deterministic: two evaluations of the model in float differ by "
