@@ -147,6 +147,17 @@ def test_another_budget_is_solved_without_measuring(found: pb.SearchResult, time
     assert found.with_budget(found.budget).best == found.best
 
 
+def test_a_mixture_has_one_name_whatever_the_budget(found: pb.SearchResult) -> None:
+    budgets = [pb.Budget(min_metric=each, minimize=goal) for goal in ("latency", "size") for each in (5, 15, 30, 40)]
+    results = [found, *map(found.with_budget, budgets)]
+    layers: dict[str, list[dict[str, str]]] = {}
+    for each in (one for result in results for one in result.candidates):
+        layers.setdefault(each.name, []).append(dict(each.layers))
+    assert len(layers) > len(found.candidates)
+    for name, of_it in layers.items():
+        assert all(one == of_it[0] for one in of_it), name
+
+
 def test_the_front_falls_with_time(found: pb.SearchResult) -> None:
     front = found.front
     assert found.best in front

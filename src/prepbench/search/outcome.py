@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prepbench.search.budget import Budget
@@ -36,6 +37,8 @@ class Known:
     compiled: int
     notes: tuple[str, ...]
     _fronts: dict[str, list[list[Mixture]]] = field(default_factory=dict, compare=False, repr=False)
+    _numbers: dict[tuple[int, Mixture], int] = field(default_factory=dict, compare=False, repr=False)
+    _next: Iterator[int] = field(default_factory=lambda: itertools.count(1), compare=False, repr=False)
 
     def result(self, budget: Budget) -> SearchResult:
         """The best within a budget, with all candidates; one that was not measured may be predicted to be the best."""
@@ -105,7 +108,7 @@ class Known:
             for state in self.states
             for mixture, each in state.measured.items()
         ]
-        goal, number = budget.minimize if budget.minimize != "drop" else "latency", 0
+        goal = budget.minimize if budget.minimize != "drop" else "latency"
         if goal not in self._fronts:
             self._fronts[goal] = [state.front(goal, POINTS) for state in self.states]
         for at, state in enumerate(self.states):
@@ -113,8 +116,10 @@ class Known:
             for mixture in dict.fromkeys(mixtures):
                 if mixture in state.measured or mixture in state.failed:
                     continue
-                number += 1
-                one = state.predicted(mixture, f"predicted {number}", self.scale)
+                # a mixture has one name in the results of all budgets
+                if (at, mixture) not in self._numbers:
+                    self._numbers[at, mixture] = next(self._next)
+                one = state.predicted(mixture, f"predicted {self._numbers[at, mixture]}", self.scale)
                 found.append(dataclasses.replace(one, settings=self.arguments.of(at, mixture)))
         return found
 

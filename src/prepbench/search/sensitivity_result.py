@@ -121,7 +121,8 @@ class Sensitivity:
         measured = sum(row.exact is not None for row in self.rows)
         possible = sum(not row.refusal for row in self.rows)
         what = "SQNR of the model's output" if self.unit == "dB" else "divergence of the model's predictions in nats"
-        text = f"{self.target}: {what} with one layer quantized; {measured} of {possible} measured, others estimated."
+        text = f"{self.target}: {what} with one layer quantized; {measured} of {possible} measured"
+        text += ", others estimated." if measured < possible else "."
         if self.metric and self.in_float is not None:
             text += f" {self.metric} in float is {self.in_float:.4g}"
             text += f", ±{self.spread:.2g} from one run to the next: smaller drops say nothing." if self.spread else "."
