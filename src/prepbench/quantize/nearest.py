@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from prepbench.quantize.parts import in_parts
@@ -10,8 +12,26 @@ from prepbench.quantize.weights import WeightScheme, integers, rows_of, weight_q
 
 
 def nearest(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
-    """In the range that the scheme says."""
-    return in_parts(weight, axis, scheme, lambda part: _nearest(part, axis, scheme))
+    """In the range that the scheme says.
+
+    With fewer than 8 bits and more than one scale, each row keeps its gain: its scale is such that the product of the
+    row in float with the rounded one is that of the row with itself. A range of least squared error makes rows shorter
+    in that direction, by a percent or so, layer after layer, where other errors do not add up. Banner, Nahshan and
+    Soudry, "Post training 4-bit quantization of convolutional networks for rapid-deployment", 2019, keep their norm.
+    """
+    keeps_gain = scheme.bits < 8 and (scheme.per_channel or scheme.block_size > 0)
+    rounded = _as_strong if keeps_gain else _nearest
+    return in_parts(weight, axis, scheme, lambda part: rounded(part, axis, scheme))
+
+
+def _as_strong(weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
+    found = _nearest(weight, axis, scheme)
+    rows = rows_of(weight.detach().float(), axis, scheme)
+    rounded = (found.integers.float() - found.zero_point[:, None]) * found.scale[:, None]
+    full, left = rows.square().sum(1), (rows * rounded).sum(1)
+    # what rounding makes half as strong is not saved by a scale
+    gain = torch.where(left > full / 2, full / left, 1.0)
+    return replace(found, scale=found.scale * gain)
 
 
 def _nearest(
