@@ -54,7 +54,7 @@ def test_bars_and_rows_have_one_selection(page: Page) -> None:
     _shown(page)
     bars = page.locator("[data-column='sensitivity'] .pbb-bar")
     expect(bars).to_have_count(10)
-    bar = page.get_by_role("button", name="layers.23.v_proj, 24.8 dB")
+    bar = page.get_by_role("button", name="layers.23.v_proj 24.8")
     bar.press("Enter")
     assert sent(page) == [{"action": "select", "fqn": "layers.23.v_proj"}]
     give(page, {"selected": "layers.23.v_proj"})

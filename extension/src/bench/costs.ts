@@ -100,12 +100,13 @@ function barOf(model: BenchModel, column: LayerColumn, { layer, value, share }: 
     class: "pbb-bar",
     "data-fqn": fqn,
     "aria-pressed": String(chosen),
-    "aria-label": `${fqn || "the model itself"}, ${number} ${column.unit}`,
     title: [fqn, note].filter(Boolean).join("\n"),
     click: () => act(model, "select", { fqn: chosen ? "" : fqn }),
   };
   const fill = make("span", { class: "pbb-bar-fill", style: `width:${Math.max(1, Math.round(100 * share))}%` });
   const track = make("span", { class: "pbb-bar-track", "aria-hidden": "true" }, fill);
   const words = make("span", { class: "pbb-bar-name" }, name || "the model itself");
-  return make("li", {}, make("button", attributes, words, track, make("span", { class: "pbb-bar-number" }, number)));
+  const end = make("span", { class: "pbb-bar-number" }, number);
+  // its words are its name for who hears it, with a space between them
+  return make("li", {}, make("button", attributes, words, " ", track, end));
 }
