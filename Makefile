@@ -18,7 +18,8 @@ IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BI
 
 .PHONY: demo lab check format test test-unit stress test-frontend test-notebooks test-browser bench notebooks pictures screenshots frontend clean system bench-revision
 
-$(INSTALLED): pyproject.toml constraints.txt
+# the front end is copied into the environment: a new build has to be copied again
+$(INSTALLED): pyproject.toml constraints.txt src/prepbench/labextension/package.json
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	# torch first and pinned: letting pip choose could download gigabytes of CUDA packages
