@@ -321,6 +321,8 @@ def test_files_are_written_and_a_point_restores_its_run(page: Page) -> None:
     away.get_by_role("textbox", name="File name").fill("here/net")
     for button in ("Save bench", "Report", "Download report"):
         away.get_by_role("button", name=button, exact=True).click()
+        # saving changes where runs are: what was typed stays
+        give(page, {"runs": [{**each, "name": f"{each['name']} {button}"} for each in after_run(given)["runs"]]})
     page.evaluate("() => window.point({points: [{customdata: 'r2'}]})")
     assert sent(page) == [
         {"action": "save", "path": "here/net.bench.json"},

@@ -9,6 +9,10 @@ import type { BenchModel } from "./model";
 type What = BenchActions["download"]["what"];
 type Write = "save" | "report" | "export_onnx" | "save_model";
 
+interface Typed {
+  path: string | null;
+}
+
 interface Events {
   write(action: Write, path: string): void;
   download(what: What): void;
@@ -39,11 +43,13 @@ export function takeAway(model: BenchModel, ends: Cleanups): HTMLElement {
       askToSend("download", { what });
     },
   };
+  // what was typed stays when the buttons are made again
+  const typed: Typed = { path: null };
   return make(
     "section",
     { class: "pbb-stack", "aria-label": "Take away" },
     make("h4", {}, "Take away"),
-    live(model, ["runs", "shown_run", "title"], () => buttonsOf(model, events), ends),
+    live(model, ["runs", "shown_run", "title"], () => buttonsOf(model, events, typed), ends),
     said,
   );
 }
@@ -53,12 +59,16 @@ function save(name: string, pieces: readonly DataView[]): void {
   download(name, new Blob(bytes));
 }
 
-function buttonsOf(model: BenchModel, { write, download }: Events): HTMLElement {
+function buttonsOf(model: BenchModel, { write, download }: Events, typed: Typed): HTMLElement {
   const shown = model.get("runs").find((run) => run.id === model.get("shown_run"));
   const isLive = shown?.is_live ?? false;
   const file = (/\w[\w-]*/.exec(model.get("title"))?.[0] ?? "model").toLowerCase();
   const title = "A path on the kernel's machine, without an ending";
-  const path = make("input", { type: "text", value: file, "aria-label": "File name", title });
+  const value = typed.path ?? file;
+  const path = make("input", { type: "text", value, "aria-label": "File name", title });
+  path.addEventListener("input", () => {
+    typed.path = path.value;
+  });
   const where = (ending: string): string => `${path.value.trim() || file}${ending}`;
   const button = (label: string, help: string, click: () => void, disabled = false): HTMLElement =>
     make("button", { type: "button", title: help, disabled, click }, label);
