@@ -64,7 +64,7 @@ def start(
         environment: all of the variables that it sees.
         heartbeat: called about five times a second while the process to copy loads; it may raise to cancel.
     """
-    if sys.platform == "linux" and tuple(command[: len(WORKER)]) == WORKER:
+    if _is_copied(command):
         with contextlib.suppress(TemplateError):  # then in the usual way, which tells what is wrong
             made = _template(environment)
             with interrupts.interruptible():
@@ -79,6 +79,20 @@ def start(
         text=True,
         encoding="utf-8",
     )
+
+
+def begin(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Have the process to copy start, without waiting for it; False where ``command`` will not be such a copy."""
+    if not _is_copied(command):
+        return False
+    with contextlib.suppress(TemplateError):
+        _template(environment)
+        return True
+    return False
+
+
+def _is_copied(command: Sequence[str]) -> bool:
+    return sys.platform == "linux" and tuple(command[: len(WORKER)]) == WORKER
 
 
 class TemplateError(Exception):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 
 from prepbench import interrupts
 from prepbench.jobs import Progress
+from prepbench.measure import forked
 from prepbench.measure.artifacts import Artifact
-from prepbench.measure.latency import Steps, inputs_of
-from prepbench.measure.process import WorkerProcess, worker_command
+from prepbench.measure.process import WorkerProcess, environment, worker_command
+from prepbench.measure.steps import Steps
+from prepbench.measure.transfer import inputs_of
 
 _STAY = 2
 """Processes that keep their model after a timing; the others end, because a model takes memory."""
@@ -45,10 +47,16 @@ class KeptWorkers:
         self.close(at_once=kind is not None)  # who cancels does not wait for a process that is still starting
 
     def begin(self, count: int) -> None:
-        """Have so many processes start, unless there are some, without waiting for them."""
+        """Have so many processes start, unless there are some, without waiting for them.
+
+        Where they are copies of another one, that one starts: they are there at once when it has.
+        """
+        threads = torch.get_num_threads()
+        if forked.begin(worker_command("", "", threads), environment(threads)):
+            return
         with interrupts.held():
             while len(self._idle) + len(self._loaded) < count:
-                self._idle.append(self._new())
+                self._idle.append(self._new(lambda: None))
 
     @contextlib.contextmanager
     def serving(
@@ -95,13 +103,13 @@ class KeptWorkers:
     def _load(self, name: str, path: Path, folder: Path, steps: Steps, saved: Mapping[str, Path]) -> None:
         others = [each for each in self._loaded if each not in saved.values()]
         same = [each for each in others if self._targets[each] == self._targets[path]]
-        fresh = self._idle.pop if self._idle else self._new
-        worker = self._loaded.pop(same[0]) if same else fresh()
+        idle = self._idle.pop() if self._idle and not same else None
+        worker = self._loaded.pop(same[0]) if same else idle or self._new(steps.again)
         self._loaded[path] = worker
         own = inputs_of(path)
         worker.load(name, path, own if own.exists() else folder / "inputs", steps.again)
 
-    def _new(self) -> WorkerProcess:
+    def _new(self, heartbeat: Callable[[], None]) -> WorkerProcess:
         threads, self._started = torch.get_num_threads(), self._started + 1
         return WorkerProcess(
             "",
@@ -109,7 +117,7 @@ class KeptWorkers:
             self._folder / f"worker{self._started}.log",
             threads=threads,
             timeout=self._timeout,
-            heartbeat=lambda: None,
+            heartbeat=heartbeat,
         )
 
     @staticmethod

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,14 +23,13 @@ from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.artifacts import Artifact
+from prepbench.measure.kept_workers import KeptWorkers
 from prepbench.measure.other_programs import OtherPrograms
 from prepbench.measure.process import WorkerProcess, worker_command
-from prepbench.measure.transfer import save_leaves, save_sample
+from prepbench.measure.steps import Steps
+from prepbench.measure.transfer import inputs_of, save_leaves, save_sample
 from prepbench.measure.worker import timed_calls
 from prepbench.running.unchanged import own_copy
-
-if TYPE_CHECKING:
-    from prepbench.measure.kept_workers import KeptWorkers
 
 OWN_PROCESS = "own process"
 THIS_PROCESS = "this process"
@@ -66,24 +65,6 @@ class Latency:
     note: str = ""
     busy_cores: float = 0.0
     rounds: int = 0
-
-
-class Steps:
-    """Reports progress, and the last step again while waiting for a worker, so that cancelling works at any time."""
-
-    def __init__(self, progress: ProgressCallback) -> None:
-        self._progress = progress
-        self._last: Progress | None = None
-
-    def __call__(self, step: Progress) -> None:
-        """Report a new step."""
-        self._last = step
-        self._progress(step)
-
-    def again(self) -> None:
-        """Report the last step again."""
-        if self._last is not None:
-            self._progress(self._last)
 
 
 @dataclass(frozen=True)
@@ -243,11 +224,6 @@ def _warm_up(timer: Timer) -> int:
     if more > _WARM_UP_CALLS:
         timer.times_ns(settle=0, calls=more - _WARM_UP_CALLS)
     return fastest
-
-
-def inputs_of(artifact: Path) -> Path:
-    """Where the inputs of one candidate alone are."""
-    return artifact.with_name(f"{artifact.name}-inputs")
 
 
 def _save_inputs(sample: Sample, artifacts: Mapping[str, Artifact], folder: Path) -> str:

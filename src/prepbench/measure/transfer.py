@@ -108,3 +108,8 @@ def _memory_format(tensor: torch.Tensor) -> str | None:
     ranks = {4: "channels_last", 5: "channels_last_3d"}
     name = ranks.get(tensor.dim())
     return name if name and tensor.is_contiguous(memory_format=_FORMATS[name]) else None
+
+
+def inputs_of(artifact: Path) -> Path:
+    """Where the inputs of one candidate alone are."""
+    return artifact.with_name(f"{artifact.name}-inputs")
