@@ -66,7 +66,7 @@ test-notebooks: $(INSTALLED)
 	PREPBENCH_PROGRESS=0 $(PYTEST) --nbval notebooks --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg --nbval-cell-timeout 600 --numprocesses 2 --dist loadfile
 
 test-browser: system $(INSTALLED) extension/node_modules/.installed
-	$(PYTEST) tests/browser -m browser
+	$(PYTEST) tests/browser -m browser --numprocesses 2 --dist loadfile
 
 notebooks: $(INSTALLED)
 	# the state of widgets that are gone would stay in the notebook
