@@ -50,7 +50,7 @@ def running(tmp_path: Path, settings: dict[str, Any] | None = None, **environmen
          "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
          f"--LabApp.extra_labextensions_path={extensions}", f"--ServerApp.root_dir={folder}"],
         stdout=log, stderr=subprocess.STDOUT,
-        env={**os.environ, "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"), **environment},
+        env={**os.environ, **_folders_of_its_own(tmp_path), **environment},
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
@@ -64,6 +64,14 @@ def running(tmp_path: Path, settings: dict[str, Any] | None = None, **environmen
             process.kill()
             process.wait()
         log.close()
+
+
+def _folders_of_its_own(tmp_path: Path) -> dict[str, str]:
+    """Where this JupyterLab keeps settings and layouts: two that run at once would overwrite each other's."""
+    return {
+        "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "layouts"),
+    }
 
 
 def _write_settings(folder: Path, own: dict[str, Any]) -> None:
