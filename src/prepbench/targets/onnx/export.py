@@ -98,11 +98,15 @@ def _convert(lowering: Lowering) -> Any:
                 raise
             return _export(lowering)
     except Exception as error:
-        cause = _first_cause(error)
         raise TargetError(
-            f"The graph cannot be written as ONNX: {type(cause).__name__}: {sentence(cause)} "
+            f"The graph cannot be written as ONNX: {_reason(_first_cause(error))} "
             "Rewrite the operator named here, or choose InductorDeployment()."
         ) from error
+
+
+def _reason(cause: BaseException) -> str:
+    missing = re.search(r"No ONNX function found for <OpOverload\(op='([\w.]+)'", str(cause))
+    return f"ONNX has nothing for {missing[1]}." if missing else f"{type(cause).__name__}: {sentence(cause)}"
 
 
 def _export(lowering: Lowering) -> Any:

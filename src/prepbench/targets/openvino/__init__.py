@@ -23,6 +23,7 @@ from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.layers import LAYERS
 from prepbench.targets.onnx.requirements import unsupported_nodes
 from prepbench.targets.onnx.target import OnnxTarget
+from prepbench.targets.openvino.extremes import keep_extremes_in_floats
 from prepbench.targets.openvino.indices import keep_indices_inside
 from prepbench.targets.openvino.integers import is_all_integer, multiplies_few_bits
 from prepbench.targets.openvino.profiling import kernel_times, named_operations
@@ -32,7 +33,9 @@ from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_o
 from prepbench.targets.openvino.ties import keep_order_of_equals
 from prepbench.targets.openvino.unsupported import check_right, wrong_nodes
 
-_CHANGES = (use_signed_integers, hoist_quantizers, add_biases, multiply_rows, keep_indices_inside)
+_CHANGES = (
+    use_signed_integers, hoist_quantizers, keep_extremes_in_floats, add_biases, multiply_rows, keep_indices_inside,
+)  # fmt: skip
 FILES = ("model.xml", "model.bin")
 # inputs that share a scale where layers with weights of 4 bits read them: what OpenVINO takes by itself
 _ROUNDED_TOGETHER = 32

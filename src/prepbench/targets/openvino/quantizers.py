@@ -10,14 +10,15 @@ from prepbench.targets.onnx.weights import add_initializer, dequantized_from
 
 _SMALLEST_BIAS = 2.0**-100
 _FLOAT = np.finfo(np.float32)
-_MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "MaxPool")
+# none of them changes what a value is rounded to: the largest of integers is that of the values
+_MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "MaxPool", "ReduceMax", "ReduceMin")
 
 
 def hoist_quantizers(model: Any) -> None:
-    """Move quantizers in front of changes of shape, in place; the values stay the same.
+    """Move quantizers in front of changes of shape and of maxima, in place; the values stay the same.
 
     A kernel of OpenVINO writes integers only where a quantizer follows directly. OpenVINO moves dequantizers forward
-    through changes of shape, but does not move quantizers back.
+    through these, but does not move quantizers back.
 
     Args:
         model: an ``onnx_ir.Model``.
@@ -34,6 +35,7 @@ def hoist_quantizers(model: Any) -> None:
             continue
         integers = onnx_ir.node("QuantizeLinear", [first.inputs[0], *quantize.inputs[1:]])
         floats = onnx_ir.node("DequantizeLinear", [integers.outputs[0], *quantize.inputs[1:]])
+        floats.outputs[0].shape, floats.outputs[0].dtype = first.inputs[0].shape, first.inputs[0].dtype
         model.graph.insert_before(first, [integers, floats])
         for reader in readers:
             onnx_ir.convenience.replace_all_uses_with(reader.outputs[0], moved)
