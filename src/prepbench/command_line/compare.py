@@ -1,0 +1,158 @@
+"""``compare``: saved models beside each other, within budgets."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prepbench.command_line.budgets import DROP, SIZE, SPEED, SQNR, Budget, add_budgets, given, outcomes, size_outcomes
+from prepbench.command_line.outcomes import Report
+from prepbench.command_line.user_code import WHAT_RUNS, is_reference, load_model, load_object, load_values
+from prepbench.errors import InputError
+
+if TYPE_CHECKING:
+    from prepbench.measure.comparison import Comparison
+
+SUMMARY = "Compare saved models: sizes, outputs against each other, accuracy and latency"
+DESCRIPTION = (
+    "A candidate is a folder that CompiledModel.save wrote, or script.py:model for the original. Nothing in a folder "
+    f"is run, unless --allow-code says so. Each candidate is timed in a process of its own. {WHAT_RUNS}"
+)
+HAS_CHECKS = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("candidates", nargs="+", metavar="CANDIDATE", help="the others are compared with the first one")
+    parser.add_argument(
+        "--data",
+        metavar="script.py:name",
+        help="batches, or a function that returns them: inputs, or pairs (input, target) with --metric; without data, "
+        "only sizes are compared",
+    )
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        help="accuracy or another one of prepbench.metrics, or script.py:name (default: SQNR)",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=20, metavar="N", help="rounds of timing; 0 leaves latency out (default: 20)"
+    )
+    parser.add_argument("--model", metavar="script.py:model", help="for folders of which parts run in Python")
+    parser.add_argument("--allow-code", action="store_true", help="also load folders that hold machine code (Inductor)")
+    add_budgets(parser)
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Carry it out."""
+    bounds = given(options)
+    _check(options, bounds)
+    candidates = _named(options.candidates)
+    if options.data is None:
+        return _sizes(candidates, bounds)
+    model = load_model(options.model, "--model") if options.model else None
+    loaded = {name: _loaded(text, model, options.allow_code) for name, text in candidates.items()}
+    return _measured(loaded, options, bounds)
+
+
+def _check(options: argparse.Namespace, bounds: dict[Budget, float]) -> None:
+    names = {budget.option for budget in bounds}
+    if options.data is None and (wanted := sorted(names - {SIZE.option})):
+        raise InputError(f"{', '.join(wanted)}: give --data script.py:name, too.")
+    if options.data is None and options.metric:
+        raise InputError("--metric: give --data script.py:name with pairs (input, target), too.")
+    if len(options.candidates) < 2 and (wanted := sorted(names & {SQNR.option, DROP.option, SPEED.option})):
+        raise InputError(f"{', '.join(wanted)}: give a second candidate, which is compared with the first one.")
+    if DROP in bounds and not options.metric:
+        raise InputError(f"{DROP.option} needs --metric, e.g. --metric accuracy; {SQNR.option} bounds the noise.")
+    if not options.rounds and (wanted := sorted(names & {"--max-ms", "--min-speedup"})):
+        raise InputError(f"{', '.join(wanted)}: give --rounds of at least 1.")
+
+
+def _named(candidates: Sequence[str]) -> dict[str, str]:
+    """Every candidate by a short name."""
+    shorts = [_short(text) for text in candidates]
+    names = [short if shorts.count(short) == 1 else text for short, text in zip(shorts, candidates, strict=True)]
+    if len(set(names)) < len(names):
+        raise InputError(f"A candidate is given twice: {', '.join(candidates)}.")
+    return dict(zip(names, candidates, strict=True))
+
+
+def _short(text: str) -> str:
+    return text.rpartition(":")[2] if is_reference(text) else Path(text).resolve().name
+
+
+def _loaded(text: str, model: Any, allow_code: bool) -> Any:
+    if is_reference(text):
+        return load_model(text, "CANDIDATE")
+    from prepbench.compile import load_compiled
+    from prepbench.compile.artifact import read_manifest
+    from prepbench.compile.leaves.model_leaves import SECTION
+
+    needs_model = model is not None and read_manifest(Path(text)).get(SECTION) is not None
+    return load_compiled(text, model=model if needs_model else None, allow_code=allow_code)
+
+
+def _sizes(candidates: dict[str, str], bounds: dict[Budget, float]) -> Report:
+    from prepbench.measure.comparison import megabytes
+
+    sizes = {name: _size(text) for name, text in candidates.items()}
+    width = max(map(len, sizes))
+    lines = [f"{name.ljust(width)}  {megabytes(size)} MB" for name, size in sizes.items()]
+    body = "\n".join([*lines, "Sizes only: --data script.py:name also compares outputs and latency."])
+    return Report("compare", body, tuple(size_outcomes(sizes, bounds)), {"size_bytes": sizes})
+
+
+def _size(text: str) -> int:
+    """Bytes of all files of a saved model, or of the parameters and buffers of an original."""
+    if is_reference(text):
+        from prepbench.running.module_state import state_bytes
+
+        return state_bytes(load_model(text, "CANDIDATE"))
+    from prepbench.compile.artifact import read_manifest
+    from prepbench.storage import folder_bytes
+
+    read_manifest(Path(text))
+    return folder_bytes(Path(text))
+
+
+def _measured(candidates: dict[str, Any], options: argparse.Namespace, bounds: dict[Budget, float]) -> Report:
+    from prepbench.measure.run import compare
+    from prepbench.measure.scores import takes_targets
+
+    metric = _metric(options.metric)
+    data = load_values(options.data, "--data", options.candidates[0] if is_reference(options.candidates[0]) else "")
+    noise = None
+    if metric is not None and SQNR in bounds:
+        data = list(data)  # gone over twice
+        noise = compare(candidates, _inputs_alone(data) if takes_targets(metric) else data, rounds=0)
+    comparison = compare(candidates, data, metric=metric, rounds=options.rounds)
+    return Report("compare", repr(comparison), tuple(outcomes(comparison, noise, bounds)), _as_data(comparison))
+
+
+def _metric(name: str | None) -> Any:
+    if name is None:
+        return None
+    if ":" in name:
+        return load_object(name, "--metric")
+    from prepbench.measure import metrics
+
+    found = getattr(metrics, name, None)
+    if not callable(found) or name.startswith("_") or getattr(found, "__module__", "").partition(".")[0] != "prepbench":
+        raise InputError(f"--metric: there is no {name!r} in prepbench.metrics. Choose accuracy, or script.py:name.")
+    return found
+
+
+def _inputs_alone(data: Sequence[Any]) -> list[Any]:
+    try:
+        return [given for given, _ in data]
+    except (TypeError, ValueError) as error:
+        raise InputError("--data: with --metric every batch is a pair (input, target).") from error
+
+
+def _as_data(comparison: Comparison) -> dict[str, Any]:
+    rows = [{key: value for key, value in asdict(row).items() if key != "times_ms"} for row in comparison.rows]
+    return {"metric": comparison.metric_label, "caption": comparison.caption, "candidates": rows}

@@ -1,0 +1,102 @@
+"""The parser of the command line, and what becomes of results and errors."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import textwrap
+import traceback
+from collections.abc import Sequence
+
+from prepbench.command_line import check, compare, info, show
+from prepbench.command_line.outcomes import Report, broken, write_json, write_junit
+from prepbench.errors import PrepbenchError, printable, sentence
+
+FINE, FAILED, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
+_WIDTH = 120
+_STATUSES = (
+    "Exit status: 0 all is fine, 1 a check failed or a budget is broken, 2 the call is wrong or could not be carried "
+    "out. Nothing is written but the files that you name."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: those after the program's name; None for the ones of this process.
+
+    Returns:
+        The exit status: 0 all is fine, 1 a check failed, 2 the call is wrong or could not be carried out, 130 it was
+        interrupted.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may have no glyphs
+    options = parser().parse_args(arguments)
+    try:
+        report: Report = options.run(options)
+        _write_files(report, options)
+        _print(report)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201 (a command line prints)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        return FINE
+    except Exception as error:
+        return _could_not(error, options)
+    return FINE if report.passed else FAILED
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    made = argparse.ArgumentParser(
+        prog="python -m prepbench", description="Prepare PyTorch models: checks for scripts and CI.", epilog=_STATUSES
+    )
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    for command in (info, check, show, compare):
+        one = commands.add_parser(
+            command.__name__.rpartition(".")[2],
+            help=command.SUMMARY,
+            description=f"{command.SUMMARY}. {command.DESCRIPTION}",
+            epilog=_STATUSES,
+        )
+        command.add_arguments(one)
+        group = one.add_argument_group("output")
+        group.add_argument("--json", metavar="OUT.json", help="also write the result as JSON")
+        if command.HAS_CHECKS:
+            group.add_argument("--junit", metavar="OUT.xml", help="also write the checks as JUnit XML")
+        group.add_argument("--traceback", action="store_true", help="show where an error comes from")
+        one.set_defaults(run=command.run, command=command.__name__.rpartition(".")[2])
+    return made
+
+
+def _write_files(report: Report, options: argparse.Namespace) -> None:
+    if options.json:
+        write_json(report, options.json)
+    if getattr(options, "junit", None):
+        write_junit(report, options.junit)
+
+
+def _print(report: Report) -> None:
+    in_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(report.text(in_colour), flush=True)  # noqa: T201 (a command line prints)
+
+
+def _could_not(error: Exception, options: argparse.Namespace) -> int:
+    """Say in one paragraph why a command was not carried out, also in the files that were asked for."""
+    known = isinstance(error, PrepbenchError | OSError)
+    message = str(error) if known else f"{type(error).__name__}: {sentence(error)}"
+    if options.traceback:
+        traceback.print_exception(error)
+    elif not known:
+        message += " This was not foreseen; --traceback shows where it comes from."
+    text = textwrap.fill(f"error: {printable(message)}", _WIDTH, break_long_words=False, break_on_hyphens=False)
+    print(text, file=sys.stderr)  # noqa: T201 (a command line prints)
+    try:
+        _write_files(broken(options.command, message), options)
+    except PrepbenchError as second:
+        print(f"error: {second}", file=sys.stderr)  # noqa: T201 (a command line prints)
+    return COULD_NOT

@@ -1,0 +1,94 @@
+"""``compare``: sizes, outputs, accuracy and latency of saved models, and budgets for them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import prepbench as pb
+from prepbench.command_line.budgets import BUDGETS, LATENCY, SQNR
+from prepbench.command_line.main import main
+from prepbench.command_line.user_code import load_object
+from prepbench.storage import folder_bytes
+
+
+@pytest.fixture
+def folders(script: Path) -> list[str]:
+    """Float and 4 bits, on the target that needs no package."""
+    model, samples = (load_object(f"users_model.py:{name}", "MODEL") for name in ("model", "samples"))
+    batches = load_object("users_model.py:batches", "--data")()
+    for name, settings in {"float": None, "int4": pb.QuantizationSettings(weights_num_bits=4)}.items():
+        compiled = pb.compile_model(
+            model,
+            tracing_inputs=samples,
+            calibration_inputs=batches if settings else None,
+            deployment_settings=pb.EagerDeployment(),
+            quantization_settings=settings,
+        )
+        compiled.save(name)
+    return ["float", "int4"]
+
+
+def test_sizes_need_no_data(folders: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    size = folder_bytes(Path("int4")) / 1e6
+    assert main(["compare", *folders, "--max-size-mb", f"{size * 1.01}"]) == 0
+    assert "passed  size of int4" in capsys.readouterr().out
+    assert main(["compare", *folders, "--max-size-mb", f"{size * 0.99}", "--json", "out.json"]) == 1
+    assert "FAILED  size of int4" in capsys.readouterr().out
+    assert json.loads(Path("out.json").read_text())["size_bytes"]["int4"] == folder_bytes(Path("int4"))
+    assert main(["compare", "users_model.py:model", "--max-size-mb", "0.00001"]) == 1  # 10 numbers of 4 bytes
+
+
+def test_budgets_of_outputs_and_time(folders: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", "users_model.py:batches", "--rounds", "2"]
+    budgets = ["--min-sqnr", "1", "--max-ms", "1000", "--min-speedup", "0.001", "--max-size-mb", "1"]
+    assert main(["compare", *folders, *data, *budgets, "--junit", "out.xml", "--json", "out.json"]) == 0
+    assert "float      reference" in capsys.readouterr().out
+    assert ElementTree.parse("out.xml").getroot().get("tests") == "4"
+    assert [row["name"] for row in json.loads(Path("out.json").read_text())["candidates"]] == folders
+    data[-1] = "0"
+    assert main(["compare", *folders, *data, "--min-sqnr", "300"]) == 1
+    assert "SQNR of int4" in capsys.readouterr().out
+
+
+def test_a_metric_and_noise_in_one_call(folders: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["compare", "users_model.py:model", "int4", "--data", "users_model.py:pairs", "--rounds", "0"]
+    assert main([*call, "--metric", "accuracy", "--max-drop", "1", "--min-sqnr", "1"]) == 0
+    assert "accuracy over 16 samples" in capsys.readouterr().out
+    assert main([*call, "--metric", "users_model.py:share_of_zeros", "--max-drop", "-1.5"]) == 1
+    assert "drop of int4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--max-drop", "1", "--data", "users_model.py:batches"], "--max-drop needs --metric"),
+        (["--metric", "accuracy"], "--metric: give --data"),
+        (["--metric", "os", "--data", "users_model.py:pairs"], "no 'os' in prepbench.metrics"),
+        (["--max-ms", "1", "--rounds", "0", "--data", "users_model.py:pairs"], "--max-ms: give --rounds"),
+        (["--data", "users_model.py:pairs", "--rounds", "0"], "data"),
+        (["--data", "users_model.py:batches", "--metric", "accuracy", "--min-sqnr", "1"], "is a pair (input, target)"),
+    ],
+)
+def test_calls_that_do_not_fit(
+    arguments: list[str], words: str, folders: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *folders, *arguments]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_damaged_folder(folders: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (Path("int4") / "more.py").write_text("raise SystemExit(0)")
+    for more in ([], ["--data", "users_model.py:batches"]):
+        assert main(["compare", *folders, *more]) == 2
+        assert "does not list" in capsys.readouterr().err
+
+
+def test_what_was_not_measured_keeps_no_bound() -> None:
+    assert not LATENCY.outcome("a", None, 1e9).passed
+    assert not any(budget.outcome("a", math.nan, 0.0).passed for budget in BUDGETS)
+    assert SQNR.outcome("a", math.inf, 1e9).passed
