@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
@@ -20,7 +21,7 @@ from prepbench.compile.tensor_specs import TensorSpecs, dummy_tensor, tensor_spe
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
 from prepbench.running.check_inputs import about_batches
-from prepbench.running.counted_numbers import CountedNumber, part_at
+from prepbench.running.counted_numbers import CountedNumber, part_at, path_text
 from prepbench.running.empty_caches import is_nothing
 from prepbench.running.object_nodes import fixed_numbers, is_mark, register_nodes
 
@@ -147,8 +148,7 @@ class CallSpec:
 
     def _check_counted(self, arranged: Any) -> None:
         """Raise ``InputError`` for a number that the sizes of the call contradict."""
-        names = [*self.parameters[: self.positional], *(f"args[{i}]" for i in range(len(arranged[0])))]
-        named = {**dict(zip(names, arranged[0], strict=False)), **arranged[1]}
+        named = self._named(arranged)
         for number in self.counted:
             try:
                 given, expected = part_at(named, number.steps), number.value(named)
@@ -161,13 +161,36 @@ class CallSpec:
                     "inputs that differ in this way."
                 )
 
+    def _named(self, arranged: Any) -> dict[str, Any]:
+        names = [*self.parameters[: self.positional], *(f"args[{i}]" for i in range(len(arranged[0])))]
+        return {**dict(zip(names, arranged[0], strict=False)), **arranged[1]}
+
     def _with_empty_caches(self, arranged: Any) -> list[Any] | None:
         """The leaves of a call whose caches hold nothing yet; None if it lacks something else."""
         found = leaves_along(arranged, self._nesting)
         if found is None:
             return None
         missing = [leaf is MISSING for leaf in found]
-        return with_empty_tensors(found, missing, self.tensors) if any(missing) else None
+        if not any(missing):
+            return None
+        return with_empty_tensors(found, missing, self.tensors, self._noted_sizes(arranged))
+
+    def _noted_sizes(self, arranged: Any) -> dict[str, int]:
+        """Sizes that are numbers in objects of the call, such as the length of a static cache, by their symbol."""
+        specs = {path: spec for path, spec in zip(self.paths, self.tensors, strict=True) if spec is not None}
+        named = self._named(arranged)
+        found: dict[str, int] = {}
+        for number in self.counted:
+            owner = path_text(number.steps[:-1])
+            with contextlib.suppress(LookupError, AttributeError):
+                # what it was for the call that was captured tells the dims that it is the size of
+                sizes = [((specs[path_text(steps)]["example"] or ())[dim], sign) for steps, dim, sign in number.terms]
+                given, then = part_at(named, number.steps), sum(size * sign for size, sign in sizes)
+                for path, spec in specs.items():
+                    if path.rpartition(".")[0] == owner:
+                        pairs = zip(spec.get("symbols", ()), spec["example"] or (), strict=False)
+                        found.update({symbol: int(given) for symbol, size in pairs if symbol and size == then})
+        return found
 
     @functools.cached_property
     def _takes_tensors(self) -> bool:

@@ -185,7 +185,8 @@ class CompiledModel(nn.Module):
         generation uses (``DynamicCache``), empty in some samples and filled in others. What generation computes
         without the model's own forward, such as the states of an encoder, stays in PyTorch. So does the first step of
         models that compute other things in it: those with an encoder, with states instead of keys and values, or with
-        images. Compile these with samples of later steps, ``with pb.record_inputs(model): model.generate(...)``.
+        images. Compile these with samples of later steps, ``with pb.record_inputs(model): model.generate(...)``. The
+        first step of a model that was compiled for one new token each time runs in PyTorch, too.
         A call that is given no cache, ``model(ids)``, runs in PyTorch, too, which makes one.
 
         Afterwards, also after an error or Ctrl-C, the model is as it was. Threads that begin inside the block, such

@@ -10,6 +10,7 @@ from torch import nn
 
 from prepbench.compile.attached import own_forward
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.generation_masks import flat_mask, is_square, square_mask
 from prepbench.compile.output_tree import Tree
 from prepbench.compile.result_classes import class_named, filled
 from prepbench.errors import InputError
@@ -43,6 +44,8 @@ class GenerationCalls:
         self._config = getattr(model, "config", None)
         values = {spec.paths[index]: value for index, value in spec.input_constants.items()}
         self._constants = {name: value for name, value in values.items() if name in self._names}
+        self._tensors = {path: tensor for path, tensor in zip(spec.paths, spec.tensors, strict=True) if tensor}
+        self._takes_one = any(self._tensors[name]["shape"][1:2] == [1] for name in _TOKENS if name in self._tensors)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step.
@@ -53,12 +56,12 @@ class GenerationCalls:
         given = {**dict(zip(self._spec.parameters, args, strict=False)), **kwargs}
         given |= {name: value.long() for name, value in given.items() if name in _WHOLE and _is_narrow(value)}
         self._check_caches(given)
-        missing = [name for name in self._caches if given.get(name) is None]
-        if missing or self._fills_cache(given):
+        missing, new = [name for name in self._caches if given.get(name) is None], _tokens(given)
+        if missing or self._fills_cache(given, new):
             result = self._own(*args, **kwargs)
             self._check_made(result, missing)
             return result
-        past, new = _past(given, self._caches), _tokens(given)
+        past = _past(given, self._caches)
         if new is not None:
             self._complete(given, new, past)
         keep = self._last_only(given)
@@ -71,9 +74,11 @@ class GenerationCalls:
             _set_part(result, "logits", _part(result, "logits")[:, -keep:])
         return result
 
-    def _fills_cache(self, given: dict[str, Any]) -> bool:
+    def _fills_cache(self, given: dict[str, Any], new: torch.Tensor | None) -> bool:
         """Whether a first step fills a cache in a way that the graph, made for later ones, does not have."""
         caches = {name: value for name, value in given.items() if name in self._caches}
+        if self._takes_one and new is not None and new.shape[1] > 1 and _past(given, caches) == 0:
+            return True
         if self._marks:
             found = fixed_numbers((), (), caches)
             return any(found.get(path) is not value for path, value in self._marks.items())
@@ -116,6 +121,8 @@ class GenerationCalls:
         counted = past + torch.arange(count).expand(batch, count)
         for name, positions in zip(_MASKS, _POSITIONS, strict=True):
             mask = given.get(name)
+            if is_square(mask) and not self._is_square(name):
+                mask = given[name] = flat_mask(name, mask, past, count)
             if mask is None and self._constants.get(name, mask) is None and name in self._constants:
                 continue  # the graph is one without a mask
             if positions in self._names and given.get(positions) is None:
@@ -125,7 +132,11 @@ class GenerationCalls:
             if name in self._names and mask is None:
                 # the mask of an encoder-decoder model under the first name is for the encoder's states
                 length = _encoded(given) if name == _MASKS[0] else None
-                given[name] = torch.ones(batch, past + count if length is None else length, dtype=torch.long)
+                given[name] = (
+                    square_mask(self._tensors[name], batch, past, count, _room(given, self._caches))
+                    if self._is_square(name)
+                    else torch.ones(batch, past + count if length is None else length, dtype=torch.long)
+                )
             elif name not in self._names and mask is not None:
                 if not bool((mask == 1).all()):
                     raise InputError(
@@ -133,6 +144,10 @@ class GenerationCalls:
                         f"prompts of one length, or compile with {name}= in the tracing inputs."
                     )
                 del given[name]
+
+    def _is_square(self, name: str) -> bool:
+        """Whether the graph takes a row of the mask for each new token."""
+        return name in self._tensors and len(self._tensors[name]["shape"]) == 4
 
     def _check_positions(self, found: torch.Tensor, counted: torch.Tensor, name: str) -> None:
         if not torch.equal(found.expand_as(counted), counted):
@@ -194,7 +209,7 @@ def _is_cache(value: Any) -> bool:
 
 
 def _is_narrow(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.int32)
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.int32) and not is_square(value)
 
 
 def _past(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
@@ -203,6 +218,17 @@ def _past(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
             try:
                 return int(given[name].get_seq_length())
             except ValueError:  # it holds states, and no keys that could be counted
+                return 0
+    return 0
+
+
+def _room(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
+    """How many entries caches of a fixed length have; less than one for those that grow."""
+    for name in caches:
+        if callable(getattr(given[name], "get_max_length", None)):
+            try:
+                return int(given[name].get_max_length())
+            except ValueError:  # it has no layers yet
                 return 0
     return 0
 

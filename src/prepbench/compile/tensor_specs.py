@@ -37,15 +37,18 @@ def dummy_tensor(spec: Mapping[str, Any], generator: torch.Generator) -> torch.T
     return torch.ones(sizes, dtype=dtype) if dtype is torch.bool else torch.zeros(sizes, dtype=dtype)
 
 
-def with_empty_tensors(leaves: Sequence[Any], missing: Sequence[bool], specs: TensorSpecs) -> list[Any]:
+def with_empty_tensors(
+    leaves: Sequence[Any], missing: Sequence[bool], specs: TensorSpecs, noted: Mapping[str, int]
+) -> list[Any]:
     """The leaves with tensors in place of those that are missing: of the sizes that other leaves have, and else of 0.
 
     Args:
         leaves: of a call.
         missing: which of them are not there yet.
         specs: what they must be.
+        noted: sizes that something else than a leaf says, by symbol.
     """
-    known: dict[str, int] = {}
+    known = dict(noted)
     for leaf, absent, spec in zip(leaves, missing, specs, strict=True):
         if spec is not None and not absent and isinstance(leaf, torch.Tensor):
             known.update(zip(spec.get("symbols", ()), leaf.shape, strict=False))

@@ -91,10 +91,15 @@ def _check_structure(first: Sample, leaves: dict[str, Any], other: Sample, other
             "The number of values and the keys of an argument must be the same in all samples: one graph is "
             "one structure. Give samples of the same structure, and capture once for each structure."
         )
+    steps = ", or give the later steps of a generation alone" if _has_cache(first) and _has_cache(other) else ""
     raise InputError(
         f"Argument {path!r} is given in sample {present} but not in sample {absent}. One graph has one set of "
-        f"arguments: give {path!r} in every sample or in none; for both uses, capture twice."
+        f"arguments: give {path!r} in every sample or in none; for both uses, capture twice{steps}."
     )
+
+
+def _has_cache(sample: Sample) -> bool:
+    return any(hasattr(value, "get_seq_length") for value in (*sample.args, *sample.kwargs.values()))
 
 
 def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any) -> None:

@@ -7,16 +7,17 @@ keys and values, and only what the filled ones of other calls hold tells what wi
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from prepbench.running.find_counted import noted_sizes
 from prepbench.running.nested_values import attributes, collect, has_no_parts, is_value, map_values
 from prepbench.running.object_nodes import marks_in, register_nodes
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-Make = Callable[[torch.Tensor], torch.Tensor]
 
 
 class _Unknown(Exception):
@@ -27,8 +28,9 @@ def with_empty_caches_filled(calls: Sequence[Call]) -> list[Call]:
     """The calls, with objects that lack tensors that the same objects of other calls hold made like those.
 
     The new tensors have the call's batch size and the length 0; they are along the dims that vary among the filled
-    ones, or dim 2 of 4 as in keys and values. Where that does not say it, as for states of a fixed size, a call stays
-    as it is. The objects that were given are not changed.
+    ones, or dim 2 of 4 as in keys and values. A length that objects of this kind have as a number, as static caches do,
+    is taken from there. Where that does not say it, as for states of a fixed size, a call stays as it is. The objects
+    that were given are not changed.
 
     Example:
         >>> class Cache:
@@ -49,13 +51,11 @@ def with_empty_caches_filled(calls: Sequence[Call]) -> list[Call]:
     template, shapes = calls[full[0]], {}
     for place, tensor in enumerate(held[full[0]]):
         shapes[id(tensor)] = [tuple(getattr(held[index][place], "shape", ())) for index in full]
-    batches = [_batch(calls[index]) for index in full]
+    batches, noted = [_batch(calls[index]) for index in full], noted_sizes([calls[index] for index in full])
 
     def alike(call: Call) -> Call:
         try:
-            made: Call = _filled(
-                call, template, lambda tensor: _empty(tensor, shapes[id(tensor)], batches, call), False
-            )
+            made: Call = _filled(call, template, _Make(shapes, batches, noted, _batch(call)), False)
         except _Unknown:
             return call
         return made
@@ -78,25 +78,46 @@ def _batch(call: Call) -> int | None:
     return next((int(value.shape[0]) for value in values if isinstance(value, torch.Tensor) and value.dim()), None)
 
 
-def _empty(tensor: torch.Tensor, shapes: Sequence[tuple[int, ...]], batches: Sequence[int | None], call: Call) -> Any:
-    """A tensor like one of a filled cache, for another call and of length 0."""
-    sizes, batch = list(tensor.shape), _batch(call)
-    is_batched = batch is not None and all(shape[:1] == (size,) for shape, size in zip(shapes, batches, strict=True))
-    growing = [dim for dim in range(is_batched, len(sizes)) if len({shape[dim : dim + 1] for shape in shapes}) > 1]
-    if not growing and len(sizes) == 4:
-        growing = [2]
-    if not growing or any(len(shape) != len(sizes) for shape in shapes):
-        raise _Unknown
-    if is_batched:
-        assert batch is not None
-        sizes[0] = batch
-    return tensor.new_zeros([0 if dim in growing else size for dim, size in enumerate(sizes)])
+@dataclass(frozen=True)
+class _Make:
+    """Makes tensors like those of a filled cache, for another call.
+
+    Attributes:
+        shapes: of each tensor of the filled cache, by id, in all filled ones.
+        batches: of their calls.
+        noted: names of numbers that are sizes of a tensor, by its id and then by dim.
+        batch: of the call.
+    """
+
+    shapes: Mapping[int, Sequence[tuple[int, ...]]]
+    batches: Sequence[int | None]
+    noted: Mapping[int, Mapping[int, str]]
+    batch: int | None
+
+    def __call__(self, tensor: torch.Tensor, owner: Mapping[str, Any] | None = None) -> torch.Tensor:
+        """A tensor of length 0, or of the lengths that its owner's attributes say."""
+        sizes, shapes = list(tensor.shape), self.shapes[id(tensor)]
+        pairs = zip(shapes, self.batches, strict=True)
+        is_batched = self.batch is not None and all(shape[:1] == (size,) for shape, size in pairs)
+        growing = [dim for dim in range(is_batched, len(sizes)) if len({shape[dim : dim + 1] for shape in shapes}) > 1]
+        if not growing and len(sizes) == 4:
+            growing = [2]
+        if not growing or any(len(shape) != len(sizes) for shape in shapes):
+            raise _Unknown
+        if is_batched:
+            assert self.batch is not None
+            sizes[0] = self.batch
+        known = {dim: (owner or {}).get(name) for dim, name in self.noted.get(id(tensor), {}).items()}
+        return tensor.new_zeros([int(known.get(dim) or 0) if dim in growing else n for dim, n in enumerate(sizes)])
 
 
-def _filled(value: Any, template: Any, make: Make, is_inside: bool) -> Any:
-    """``value`` with what only ``template`` holds made anew; ``is_inside`` tells that it is a part of an object."""
+def _filled(value: Any, template: Any, make: _Make, is_inside: bool, owner: Mapping[str, Any] | None = None) -> Any:
+    """``value`` with what only ``template`` holds made anew; ``is_inside`` tells that it is a part of an object.
+
+    ``owner`` has the attributes of that object, if it holds the value itself.
+    """
     if is_value(template):
-        return make(template) if is_inside and is_nothing(value) else value
+        return make(template, owner) if is_inside and is_nothing(value) else value
     if type(value) is not type(template) or has_no_parts(template) or not collect(template):
         return value
     if isinstance(template, list | tuple):
@@ -110,14 +131,18 @@ def _filled(value: Any, template: Any, make: Make, is_inside: bool) -> Any:
     return _filled_object(value, template, make)
 
 
-def _filled_object(value: Any, template: Any, make: Make) -> Any:
+def _filled_object(value: Any, template: Any, make: _Make) -> Any:
     mine, theirs = attributes(value), attributes(template)
-    made = {name: _filled(mine.get(name), part, make, True) for name, part in theirs.items() if collect(part)}
+    made = {name: _filled(mine.get(name), part, make, True, mine) for name, part in theirs.items() if collect(part)}
     made = {name: part for name, part in made.items() if part is not mine.get(name)}
     if not any(is_value(part) for part in made.values()):
         changes = made
     else:  # it is like one that was written to
         flags = {name: part for name, part in theirs.items() if name not in mine or isinstance(part, bool)}
+        for name, part in made.items():
+            flags |= {
+                note: part.shape[dim] for dim, note in make.noted.get(id(theirs[name]), {}).items() if note in flags
+            }
         changes = {**flags, **made}
     if not changes:
         return value

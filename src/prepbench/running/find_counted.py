@@ -44,6 +44,45 @@ def counted_numbers(calls: Sequence[Named]) -> tuple[CountedNumber, ...]:
     return tuple(made)
 
 
+def noted_sizes(calls: Sequence[Any]) -> dict[int, dict[int, str]]:
+    """The numbers that objects hold beside a tensor and that are its size in a dim, in all of these calls.
+
+    Where sizes are alike, the first number is taken for the first dim, the next one for the next.
+
+    Args:
+        calls: their arguments, nested alike.
+
+    Returns:
+        For each tensor of the first call, by id: the name of the number, by dim.
+
+    Example:
+        >>> class Cache:
+        ...     def __init__(self, length):
+        ...         self.length, self.keys = length, torch.zeros(2, length)
+        >>> caches = [Cache(7), Cache(9)]
+        >>> noted_sizes(caches)[id(caches[0].keys)]
+        {1: 'length'}
+    """
+    found = [dict(_parts(call)) for call in calls]
+    made: dict[int, dict[int, str]] = {}
+    for steps, number in found[0].items():
+        if not _is_count(steps, number):
+            continue
+        for place, tensor in found[0].items():
+            if place[:-1] != steps[:-1] or not isinstance(tensor, torch.Tensor):
+                continue
+            names = made.setdefault(id(tensor), {})
+            for dim in sorted(set(range(tensor.dim())) - set(names)):
+                if all(_size(parts.get(place), dim) == parts.get(steps, -1) for parts in found):
+                    names[dim] = str(steps[-1][1])
+                    break
+    return made
+
+
+def _size(tensor: Any, dim: int) -> int | None:
+    return tensor.shape[dim] if isinstance(tensor, torch.Tensor) and dim < tensor.dim() else None
+
+
 def _parts(value: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
     """The tensors and integers in a value with the steps that lead to them."""
     if isinstance(value, torch.Tensor) or type(value) is int:
