@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.errors import InputError
+from prepbench.errors import CaptureError, InputError
 from prepbench.running.alike_samples import alike_samples
 from prepbench.running.empty_caches import with_empty_caches_filled
 
@@ -130,3 +130,9 @@ def test_an_empty_cache_whose_layers_are_of_a_new_class() -> None:
     assert axes.table()["argument"].tolist()[3:] == ["cache.* (4)"] * 4
     assert len(axes.table(alike=False)) == 3 + 4 * 4
     assert not any(axis.dynamic for axis in axes.set("cache.*", 2, False).axes if axis.dim == 2 and "." in axis.path)
+
+
+def test_a_batch_that_does_not_fit_its_cache_is_told_of_the_right_sample() -> None:
+    misfit = (torch.randn(2, 1, 8), sample(3, 1, 6)[1])
+    with pytest.raises(CaptureError, match=r"itself raises on inputs\[2\]"):
+        pb.capture(Attention(), [sample(2, 5, 0), sample(2, 1, 7), misfit])

@@ -121,7 +121,7 @@ class GenerationCalls:
         counted = past + torch.arange(count).expand(batch, count)
         for name, positions in zip(_MASKS, _POSITIONS, strict=True):
             mask = given.get(name)
-            if is_square(mask) and not self._is_square(name):
+            if mask is not None and is_square(mask) and not self._is_square(name):
                 mask = given[name] = flat_mask(name, mask, past, count)
             if mask is None and self._constants.get(name, mask) is None and name in self._constants:
                 continue  # the graph is one without a mask

@@ -38,7 +38,7 @@ def dummy_tensor(spec: Mapping[str, Any], generator: torch.Generator) -> torch.T
 
 
 def with_empty_tensors(
-    leaves: Sequence[Any], missing: Sequence[bool], specs: TensorSpecs, noted: Mapping[str, int]
+    leaves: Sequence[Any], missing: Sequence[bool], specs: TensorSpecs, noted: Mapping[str, int] | None = None
 ) -> list[Any]:
     """The leaves with tensors in place of those that are missing: of the sizes that other leaves have, and else of 0.
 
@@ -48,7 +48,7 @@ def with_empty_tensors(
         specs: what they must be.
         noted: sizes that something else than a leaf says, by symbol.
     """
-    known = dict(noted)
+    known = dict(noted or {})
     for leaf, absent, spec in zip(leaves, missing, specs, strict=True):
         if spec is not None and not absent and isinstance(leaf, torch.Tensor):
             known.update(zip(spec.get("symbols", ()), leaf.shape, strict=False))

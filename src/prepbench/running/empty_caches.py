@@ -97,8 +97,10 @@ class _Make:
     def __call__(self, tensor: torch.Tensor, owner: Mapping[str, Any] | None = None) -> torch.Tensor:
         """A tensor of length 0, or of the lengths that its owner's attributes say."""
         sizes, shapes = list(tensor.shape), self.shapes[id(tensor)]
-        pairs = zip(shapes, self.batches, strict=True)
-        is_batched = self.batch is not None and all(shape[:1] == (size,) for shape, size in pairs)
+        alike = [shape[:1] == (size,) for shape, size in zip(shapes, self.batches, strict=True)]
+        # a call whose own parts do not fit is told later, by the model itself
+        is_misfit = any(alike) and len({shape[:1] for shape in shapes}) > 1
+        is_batched = self.batch is not None and (all(alike) or is_misfit)
         growing = [dim for dim in range(is_batched, len(sizes)) if len({shape[dim : dim + 1] for shape in shapes}) > 1]
         if not growing and len(sizes) == 4:
             growing = [2]
