@@ -114,7 +114,7 @@ def _call(name: str, folder: Path, new: int, past: int) -> Call:
     if name.startswith("prepbench"):
         import prepbench as pb
 
-        compiled = pb.load(folder)
+        compiled = pb.load_compiled(folder)
         given = sample(1, new, past)
         return lambda: compiled(**given)
     if name.startswith("ORT"):
@@ -134,10 +134,12 @@ def _call(name: str, folder: Path, new: int, past: int) -> Call:
     if "bfloat16" in name:
         model = model.bfloat16()
     if name.startswith("torchao"):
-        from torchao.quantization import Int4WeightOnlyConfig, quantize_
+        # the packing that torch's kernels for the CPU read is a prototype in torchao
+        from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
+        from torchao.quantization import quantize_
 
         model = model.bfloat16()
-        quantize_(model, Int4WeightOnlyConfig(group_size=BLOCK, int4_packing_format="opaque"))
+        quantize_(model, PrototypeInt4WeightOnlyConfig(group_size=BLOCK, set_inductor_config=False))
     given = sample(1, new, past)
     ids = given["input_ids"]
     layers = [(layer.keys.to(model.dtype), layer.values.to(model.dtype)) for layer in given["past_key_values"].layers]

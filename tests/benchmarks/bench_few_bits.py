@@ -129,12 +129,14 @@ class _Reader:
 
 
 def _torchao(model: Predictor, form: str) -> Cell | None:
-    from torchao.quantization import Int4WeightOnlyConfig, quantize_
+    # the packing that torch's kernels for the CPU read is a prototype in torchao
+    from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
+    from torchao.quantization import quantize_
 
     if form in ("w8a8", "w4 channel"):
         return None
     model = copy.deepcopy(model).bfloat16()
-    quantize_(model, Int4WeightOnlyConfig(group_size=_block(form), int4_packing_format="opaque"))
+    quantize_(model, PrototypeInt4WeightOnlyConfig(group_size=_block(form), set_inductor_config=False))
     return (lambda ids: model(ids).float()), 0
 
 
