@@ -4,7 +4,9 @@ A random model like Llama of some 60 million parameters, with its cache as input
 a process of its own, in rounds that take turns, and returns its cache as arrays. Beside each time stands the share of
 the limit that memory sets: bytes of weights by the bandwidth that a sum over a large array reaches, which is what one
 token at least takes. Candidates of one runtime are compared; a ratio of ours to the best peer above 1.05 is marked.
-Peers that are not installed are left out: NNCF needs the benchmark's environment.
+OpenVINO computes what is not quantized in bfloat16 by itself where the CPU has instructions for it, and prepbench in
+float32 unless it is asked, so each precision is compared with its like. Peers that are not installed are left out:
+NNCF needs the benchmark's environment.
 
 ``python -m tests.benchmarks.bench_decode [--rows "prepbench ORT" "ORT MatMulNBits"]`` runs a part of it.
 """
@@ -57,7 +59,7 @@ def sample(batch: int, new: int, past: int) -> dict[str, Any]:
     return {"input_ids": torch.randint(0, SIZES["vocab_size"], (batch, new)), "past_key_values": cache}
 
 
-def _compiled(deployment: str, folder: Path, bits: int | None) -> None:
+def _compiled(name: str, folder: Path, bits: int | None) -> None:
     import prepbench as pb
 
     settings = None
@@ -71,7 +73,9 @@ def _compiled(deployment: str, folder: Path, bits: int | None) -> None:
         language_model(),
         tracing_inputs=samples,
         calibration_inputs=samples if bits else None,
-        deployment_settings=getattr(pb, deployment)(),
+        deployment_settings=pb.OpenVinoDeployment(inference_precision="bf16" if "bf16" in name else None)
+        if "OpenVINO" in name
+        else pb.OnnxRuntimeDeployment(),
         quantization_settings=settings,
     )
     compiled.save(folder)
@@ -126,7 +130,8 @@ def _call(name: str, folder: Path, new: int, past: int) -> Call:
     if name.startswith("NNCF"):
         import openvino
 
-        model = openvino.Core().compile_model(folder / "model.xml", "CPU", {"PERFORMANCE_HINT": "LATENCY"})
+        config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "bf16" if "bf16" in name else "f32"}
+        model = openvino.Core().compile_model(folder / "model.xml", "CPU", config)
         ends = [(end.get_any_name(), len(end.get_partial_shape())) for end in model.inputs]
         given = _arrays(ends, new, past)
         return lambda: model(given)
@@ -153,20 +158,24 @@ def _call(name: str, folder: Path, new: int, past: int) -> Call:
     return call
 
 
-OURS = {"prepbench ORT": "OnnxRuntimeDeployment", "prepbench OpenVINO": "OpenVinoDeployment"}
 PEERS = {
     "prepbench ORT": ("ORT MatMulNBits", "ORT MatMulNBits int8"),
     "prepbench OpenVINO": ("NNCF INT4", "NNCF INT4 all layers"),
+    "prepbench OpenVINO bf16": ("NNCF INT4 bf16", "NNCF INT4 all layers bf16"),
 }
-ROWS = (*OURS, *(peer for peers in PEERS.values() for peer in peers), "eager float32", "eager bfloat16", "torchao int4")
+ROWS = (
+    *PEERS,
+    *(peer for peers in PEERS.values() for peer in peers),
+    "eager float32",
+    "eager bfloat16",
+    "torchao int4",
+)
 
 
 def prepare(name: str, folder: Path) -> None:
     """Write a candidate's files."""
-    if name == "float":
-        _compiled("OnnxRuntimeDeployment", folder, None)
-    elif name in OURS:
-        _compiled(OURS[name], folder, 4)
+    if name == "float" or name in PEERS:
+        _compiled(name, folder, None if name == "float" else 4)
     elif name.startswith(("ORT", "NNCF")):
         _prepare_peer(name, folder)
 
