@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import prepbench as pb
+from prepbench.compile.greedy import CompiledSteps
 from prepbench.errors import InputError
 from prepbench.running.alike_samples import alike_samples
 from tests.compile.generating import PROMPTS, TARGETS, make_model
@@ -74,6 +75,16 @@ def test_one_graph_generates_from_the_first_step(target: str, mask: str, model: 
                 model.generate(PROMPTS, attention_mask=PADDED, **STATIC)
     assert torch.equal(found, model.generate(PROMPTS, **STATIC))
     assert not mask or torch.equal(padded, model.generate(PROMPTS, attention_mask=PADDED, **STATIC))
+
+
+def test_comparing_generations_makes_room_for_all_tokens(model: Any) -> None:
+    compiled = pb.compile_model(model, tracing_inputs=make_calls(model, ""), deployment_settings=TARGETS["eager"])
+    found = CompiledSteps(compiled).generate(PROMPTS, torch.ones_like(PROMPTS), 6).tokens
+    assert torch.equal(found, model.generate(PROMPTS, **STATIC)[:, 5:])
+    calls = [make_call(model, *sizes, 16, "") for sizes in ((2, 0, 5), (3, 4, 1))]
+    small = pb.compile_model(model, tracing_inputs=calls, deployment_settings=TARGETS["eager"])
+    with pytest.raises(InputError, match=r"keys has room for 16 tokens in all tracing inputs, .* new tokens are 17"):
+        CompiledSteps(small).generate(PROMPTS, torch.ones_like(PROMPTS), 12)
 
 
 def test_recorded_later_steps_are_compiled_and_the_first_runs_in_pytorch(model: Any) -> None:

@@ -60,6 +60,11 @@ class CompiledSteps:
                     f"{path}: generation gives tokens, {_MASK}, {_POSITIONS} and a cache, and the compiled model takes "
                     "this too. Compile it with tracing inputs that leave it out."
                 )
+            if path == _MASK and len((self._spec.tensors[index] or {"shape": ()})["shape"]) == 4:
+                raise InputError(
+                    f"{path}: the compiled model takes a row for each new token. Compile it with masks of (batch, past "
+                    "and new tokens) in the tracing inputs, or with none."
+                )
 
     @property
     def has_cache(self) -> bool:
@@ -83,6 +88,7 @@ class CompiledSteps:
             InputError: the compiled model does not take a step of these sizes.
         """
         caches: dict[int, torch.Tensor] | None = None
+        lengths = self._fixed_lengths(int(ids.shape[1]) + new_tokens)
 
         def step(ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             nonlocal caches
@@ -90,13 +96,35 @@ class CompiledSteps:
             leaves = [given.get(path, self._spec.input_constants.get(i)) for i, path in enumerate(self._spec.paths)]
             leaves = [(caches or {}).get(i, leaf) for i, leaf in enumerate(leaves)]
             if caches is None and self._caches:
-                leaves = with_empty_tensors(leaves, [i in self._caches for i in range(len(leaves))], self._spec.tensors)
+                missing = [i in self._caches for i in range(len(leaves))]
+                leaves = with_empty_tensors(leaves, missing, self._spec.tensors, lengths)
             outputs = self._run(checked_tensors(leaves, self._spec.tensors, self._spec.paths))
             caches = {index: outputs[place] for index, place in self._caches.items()}
             logits: torch.Tensor = outputs[self._logits]
             return logits
 
         return _generate(step, ids, mask, new_tokens, has_cache=self.has_cache)
+
+    def _fixed_lengths(self, tokens: int) -> dict[str, int]:
+        """The length of caches that have room for all tokens from the beginning, by its symbol.
+
+        Such a cache counts its tokens in a tensor without dims.
+        """
+        paths, specs = self._spec.paths, self._spec.tensors
+        held = {paths[index]: spec for index in self._caches if (spec := specs[index]) is not None}
+        counting = {path.rpartition(".")[0] for path, spec in held.items() if not spec["shape"]}
+        found: dict[str, int] = {}
+        for path, spec in held.items():
+            if path.rpartition(".")[0] not in counting or len(spec["shape"]) != 4:
+                continue
+            room = spec["shape"][2]
+            if room is not None and room < tokens:
+                raise InputError(
+                    f"{path} has room for {room} tokens in all tracing inputs, and prompt and new tokens are {tokens}. "
+                    "Generate fewer, or compile with caches of several lengths."
+                )
+            found |= {spec["symbols"][2]: tokens} if room is None else {}
+        return found
 
 
 class ModelSteps:
