@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import itertools
 import json
 import multiprocessing
@@ -321,3 +322,60 @@ def test_what_equalised_channels_gain_is_a_candidate_of_its_own() -> None:
     assert equalised.exact > plain.exact + 10
     assert equalised.own_sqnr > plain.own_sqnr + 10
     assert equalised.estimated == pytest.approx(equalised.exact, abs=5)
+
+
+def test_what_bias_correction_gains_is_a_candidate_of_its_own(model: nn.Module, samples: list[torch.Tensor]) -> None:
+    plain = pb.QuantizationSettings(**{**vars(FOUR), "bias_correction": False})
+    found = pb.sensitivity(model, samples, candidates={"corrected": FOUR, "plain": plain}, exact=True)
+    gains = []
+    for fqn in dict.fromkeys(row.fqn for row in found.rows):
+        corrected, other = found[fqn]
+        gains.append(corrected.exact - other.exact)
+        assert corrected.estimated - other.estimated == pytest.approx(gains[-1], abs=4)
+    assert max(gains) > 1
+    assert min(gains) > -0.5
+    compiled = pb.compile_model(
+        model,
+        calibration_inputs=samples,
+        deployment_settings=pb.EagerDeployment(),
+        compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
+        quantization_settings=plain,
+        layer_quantization_settings=dict.fromkeys(
+            ("Conv2d", "Linear"), pb.LayerQuantizationSettings(bias_correction=True)
+        ),
+    )
+    switched = pb.compile_model(
+        model,
+        calibration_inputs=samples,
+        deployment_settings=pb.EagerDeployment(),
+        compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
+        quantization_settings=FOUR,
+    )
+    assert torch.equal(compiled(samples[0]), switched(samples[0]))
+
+
+class Leaves(nn.Module):
+    """Two layers with lines between them that no graph can hold and that have no derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(16, 32), nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.before(x)
+        if float(x.sum()) > 1e9:
+            x = -x
+        return self.after(torch.relu(x))
+
+
+def test_layers_before_leaves_are_judged_by_their_own_noise_and_measured(recwarn: pytest.WarningsRecorder) -> None:
+    found = pb.sensitivity(Leaves().eval(), [torch.randn(8, 16) for _ in range(3)], fullgraph=False)
+    assert {row.fqn for row in found.rows if row.exact is not None} == {"before", "after"}
+    assert all(abs(row.exact - row.estimated) < 12 for row in found.rows if row.exact is not None)
+    assert not [each for each in recwarn.list if "autograd" in str(each.message)]
+
+
+def test_drops_within_the_spread_of_a_metric_rank_nothing(found: pb.Sensitivity) -> None:
+    rows = tuple(dataclasses.replace(row, drop=0.001 * (place % 3)) for place, row in enumerate(found.rows))
+    noisy = dataclasses.replace(found, rows=rows, metric="noisy", in_float=0.9, spread=0.01)
+    assert [row.exact for row in noisy.worst(6)] == [row.exact for row in found.worst(6)]

@@ -89,7 +89,8 @@ class FloorSearch:
                 observer.take(scheme)
         restore_biases(self._graph, self._before)
         if self._options.bias_correction:
-            self._before = correct_biases(self._graph, self._measured.mean_shifts(self._plan, schemes))
+            wanted = {fqn: one for fqn, one in schemes.items() if self._plan.settings[fqn].bias_correction}
+            self._before = correct_biases(self._graph, self._measured.mean_shifts(self._plan, wanted))
         self._graph.recompile()
         left = self._plan.without(self._plan.nodes.keys() - schemes.keys())
         return simulated_score(self._graph, self._samples, self._measured.outputs, left, self._logits)

@@ -291,6 +291,8 @@ class MixedGraph:
             shift = noise[_key(nodes[0], schemes[fqn], changes)].mean_shift
             if len(nodes) > 1 or bias is None or shift is None or not bool(shift.isfinite().all()):
                 continue
+            if not plan.settings[fqn].bias_correction:
+                continue
             if operator.attrgetter(str(bias.target))(self.graph).shape == shift.shape:
                 changes.constants[nodes[0].node.name, bias.name] = functools.partial(_less, shift)
 

@@ -172,8 +172,9 @@ def _places(
         for layer, scheme in itertools.product(layers, schemes[fqn]):
             node = by_name[layer.node.name]
             has_bias = layer.bias_index is not None and len(node.args) > layer.bias_index
-            place = _Place(node, frozenset([fqn]), layer, scheme, has_bias and len(layers) == 1)
-            result[node.name, scheme, node.name in plan.dynamic] = place
+            corrected = has_bias and len(layers) == 1 and plan.settings[fqn].bias_correction
+            place = _Place(node, frozenset([fqn]), layer, scheme, corrected)
+            result[node.name, scheme, node.name in plan.dynamic, plan.settings[fqn].bias_correction] = place
     because: dict[str, set[str]] = {}
     edges: dict[tuple[str, str], set[str]] = {}
     for point in plan.points:
@@ -220,6 +221,7 @@ class _Estimate(fx.Interpreter):
         self._corrected = corrected
         self._sums = {place.key: _Sums() for each in self._by_node.values() for place in each}
         self._blocked: set[fx.Node] = set()
+        self._lost: set[fx.Node] = set()
         self._keeps = True
         self._kept = 0
         self._rows = 1
@@ -239,7 +241,7 @@ class _Estimate(fx.Interpreter):
                     self._rows = counts[number] if outputs.rows(found) == counts[number] else 1
                     self._go_back(outputs, found, number)
             del found
-        unknown = self._before_blocks()
+        unknown = self._before_blocks() | self._lost
         result = {}
         for places in self._by_node.values():
             for place in places:
@@ -265,7 +267,7 @@ class _Estimate(fx.Interpreter):
         if node.target is torch.ops.aten.detach.default:
             return args[0]  # values pass, and so must gradients
         target: Any = WITH_GRADIENTS.get(node.target, node.target)
-        is_leaf = str(getattr(target, "namespace", "aten")) == "prepbench"
+        is_leaf = str(getattr(target, "namespace", "aten")).startswith("prepbench")
         with torch.set_grad_enabled(self._keeps and not is_leaf):
             output = target(*args, **kwargs)
         if self._keeps:
@@ -300,7 +302,7 @@ class _Estimate(fx.Interpreter):
             return output
         # a copy where the way back ends, because what follows may write to it
         followed = right.view_as(right) if right.requires_grad else right.detach().requires_grad_().clone()
-        followed.register_hook(lambda gradient: self._multiply(gradient, errors))
+        followed.register_hook(lambda gradient: self._multiply(node, gradient, errors))
         return (followed, *output[1:]) if isinstance(output, tuple) else followed
 
     def _rounded(self, node: fx.Node, right: torch.Tensor) -> Iterable[tuple[_Place, torch.Tensor]]:
@@ -330,7 +332,12 @@ class _Estimate(fx.Interpreter):
                 self._keeps = False
                 return
 
-    def _multiply(self, gradient: torch.Tensor, errors: Sequence[tuple[_Place, torch.Tensor]]) -> None:
+    def _multiply(
+        self, node: fx.Node, gradient: torch.Tensor | None, errors: Sequence[tuple[_Place, torch.Tensor]]
+    ) -> None:
+        if gradient is None:  # an operator of somebody else's between here and the outputs has no derivative
+            self._lost.add(node)
+            return
         gradient = gradient.detach()
         for place, error in errors:
             sums = self._sums[place.key]

@@ -113,7 +113,9 @@ class Sensitivity:
     def _badness(self, row: SensitivityRow) -> tuple[float, float]:
         effect = row.effect
         bad = -math.inf if effect is None else -effect if self.unit == "dB" else effect
-        return -math.inf if row.drop is None else row.drop, bad
+        if row.drop is None:
+            return -math.inf, bad
+        return row.drop if abs(row.drop) > self.spread else 0.0, bad  # less than the metric's own spread says nothing
 
     @property
     def caption(self) -> str:

@@ -18,8 +18,8 @@ class CompileOptions(Settings):
         smooth_quant: move outlier channels of activations into the weights of the linear layers that read them.
             Default False.
         smooth_quant_strength: how far they are moved, from 0 (not at all) to 1 (all of their range). Default 0.5.
-        bias_correction: subtract from each bias what quantization adds to the mean of the layer's output. Default
-            True.
+        bias_correction: subtract from each bias what quantization adds to the mean of the layer's output, but for
+            layers whose settings switch that off. Default True.
         percentile: how much of the activations the observer ``"percentile"`` keeps in range, in percent, from 50 to
             100. Default 99.99.
         keep_ruined_layers_in_float: leave a layer in float where quantization would bring its output, or the output of

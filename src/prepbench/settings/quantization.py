@@ -23,6 +23,7 @@ _SWITCHES = (
     "activations_symmetric",
     "per_channel",
     "cross_layer_equalization",
+    "bias_correction",
 )
 
 
@@ -63,6 +64,8 @@ class QuantizationSettings(Settings):
         cross_layer_equalization: scale the channels between this layer and its neighbours, as the switch of
             :class:`prepbench.CompileOptions` does for all layers. Channels are scaled where every layer that makes or
             reads them wants it or stays in float, which the scales do not change. Default False.
+        bias_correction: subtract from this layer's bias what quantization adds to the mean of its output, unless
+            :class:`prepbench.CompileOptions` switches that off for all layers. Default True.
 
     Example:
         >>> settings = QuantizationSettings(weights_num_bits=[8, 4], quantization_sensitivity_threshold=0.01)
@@ -82,6 +85,7 @@ class QuantizationSettings(Settings):
     per_channel: bool = True
     weights_algorithm: str = "auto"
     cross_layer_equalization: bool = False
+    bias_correction: bool = True
 
     def __post_init__(self) -> None:
         check_candidates(self, "weights_num_bits", BITS)
@@ -130,6 +134,7 @@ class LayerQuantizationSettings(Settings):
         weights_algorithm: ``"auto"``, ``"nearest"``, ``"gptq"``, ``"awq"``, ``"hqq"`` or ``"adaround"``. Default
             None.
         cross_layer_equalization: True or False. Default None.
+        bias_correction: True or False. Default None.
 
     Example:
         >>> LayerQuantizationSettings(skip_quantization=True).applied_to(QuantizationSettings()) is None
@@ -151,6 +156,7 @@ class LayerQuantizationSettings(Settings):
     per_channel: bool | None = None
     weights_algorithm: str | None = None
     cross_layer_equalization: bool | None = None
+    bias_correction: bool | None = None
 
     def __post_init__(self) -> None:
         for field in ("skip_quantization", "skip_quantization_downstream"):
