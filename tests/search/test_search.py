@@ -255,6 +255,7 @@ def test_a_mixture_that_cannot_be_compiled_is_left_out(monkeypatch: pytest.Monke
     assert result.best.measured
     assert "odd" in result.best.float_layers
     assert len(result.best.float_layers) == 2
+    assert "PyTorch eager: 3 int8, 1 float could not be compiled: Nothing would be quantized." in result.notes
 
 
 def test_a_choice_with_which_the_model_is_not_compiled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from prepbench.checks import check_path
 from prepbench.errors import sentence
 from prepbench.results.journal import Journal
-from prepbench.results.journal_file import DamagedJournalError, OtherVersionError, files_of_journal
+from prepbench.results.journal_file import ASIDE, DamagedJournalError, OtherVersionError, files_of_journal
 
 _HEADER = b"SQLite format 3\0"
 _ENDINGS = (".sqlite", ".sqlite3", ".db")
@@ -50,7 +50,8 @@ def _set_aside(path: Path, error: DamagedJournalError | OtherVersionError) -> No
         if os.path.lexists(one):
             os.rename(one, other)
     warnings.warn(
-        f"{sentence(error)} It is kept as {aside}, and a new journal begins at {path} with the next result.",
+        f"{sentence(error).removesuffix(ASIDE).rstrip()} It is kept as {aside}, and a new journal begins at {path} "
+        "with the next result.",
         stacklevel=4,
     )
 

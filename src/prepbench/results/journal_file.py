@@ -178,7 +178,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         )
     found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY rootpage").fetchmany(50)
     if sorted(map(repr, found)) != sorted(map(repr, _expected())) or version != VERSION:
-        raise DamagedJournalError(f"{path} is damaged or changed: it holds other tables than a journal does. {_ASIDE}")
+        raise DamagedJournalError(f"{path} is damaged or changed: it holds other tables than a journal does. {ASIDE}")
 
 
 def _expected() -> list[tuple[str, str, str, str | None]]:
@@ -192,7 +192,7 @@ def _expected() -> list[tuple[str, str, str, str | None]]:
     return rows
 
 
-_ASIDE = "Move it away: a new one is made at the next save, and the saved bench beside it has its own copy of the runs."
+ASIDE = "Move it away: a new one is made at the next save, and the saved bench beside it has its own copy of the runs."
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def _typed_errors(path: Path) -> Iterator[None]:
                 f"The journal {path} cannot be used: {reason} ({sentence(error)}) What was in it before is still "
                 f"there. {remedy}"
             ) from error
-        raise DamagedJournalError(f"The journal {path} is damaged or no journal: {sentence(error)} {_ASIDE}") from error
+        raise DamagedJournalError(f"The journal {path} is damaged or no journal: {sentence(error)} {ASIDE}") from error
     except OSError as error:
         if isinstance(error, StorageError):
             raise

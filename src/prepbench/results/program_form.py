@@ -35,7 +35,7 @@ def data_digest(data: Iterable[Any]) -> str:
 
 
 def function_digest(function: Callable[..., Any] | None) -> str:
-    """Of the name and the code of a function; of its values by text, and of no other objects that it uses."""
+    """Of the name and the code of a function, and of numbers and texts that it was made with; of no other objects."""
     if function is None:
         return ""
     inner = getattr(function, "func", function)
@@ -45,7 +45,24 @@ def function_digest(function: Callable[..., Any] | None) -> str:
     if code is not None:
         digest.update(_code(code))
     digest.update(repr(getattr(function, "args", ())).encode())
+    named = {**(getattr(function, "keywords", None) or {}), **(getattr(inner, "__kwdefaults__", None) or {})}
+    cells = [_contents(cell) for cell in getattr(inner, "__closure__", None) or ()]
+    values = [*cells, *(getattr(inner, "__defaults__", None) or ()), *sorted(named.items())]
+    digest.update(repr([value for value in values if _is_plain(value)]).encode(errors="surrogatepass"))
     return digest.hexdigest()[:16]
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing was written to it yet
+        return None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str | bytes)
 
 
 def _code(code: Any) -> bytes:

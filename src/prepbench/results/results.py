@@ -149,7 +149,11 @@ def load_results(path: str | os.PathLike[str]) -> Results:
             "or prepbench.sweep, or the .bench.sqlite file beside a saved bench."
         )
     journal = journal_at(path)
-    return Results(journal.results() if is_there(journal.path) else (), journal.path)
+    rows = journal.results() if is_there(journal.path) else ()
+    scored = {row.key: place for place, row in enumerate(rows) if row.score is not None}
+    # a candidate of a search is written once it is timed, and again once it is scored
+    kept = [row for place, row in enumerate(rows) if row.score is not None or scored.get(row.key, -1) < place]
+    return Results(kept, journal.path)
 
 
 def _check_known(name: str, value: str, known: Sequence[str]) -> None:

@@ -51,6 +51,28 @@ def named_candidates(given: Any, deployment: DeploymentSettings) -> dict[str, Qu
     return named
 
 
+def without_lacking(given: Any, deployment: DeploymentSettings) -> tuple[dict[str, Any], dict[str, str]]:
+    """The candidates by name that a target has, and what it lacks of the others.
+
+    Args:
+        given: settings by name, or a sequence of settings.
+        deployment: the target's settings.
+
+    Example:
+        >>> from prepbench.settings import OpenVinoDeployment
+        >>> without_lacking([QuantizationSettings(activations_num_bits=16)], OpenVinoDeployment())
+        ({}, {'int8 weights, int16 activations': 'OpenVINO does not support 16-bit activations'})
+    """
+    target, taken, lacking = target_for(deployment), {}, {}
+    for name, settings in _named(given).items():
+        _check(name, settings)
+        if missing := unsupported(settings, target.placement):
+            lacking[name] = f"{target.display_name} does not support {missing}"
+        else:
+            taken[name] = settings
+    return taken, lacking
+
+
 def name_of_settings(settings: QuantizationSettings) -> str:
     """What settings say, in a few words.
 

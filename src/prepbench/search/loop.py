@@ -16,13 +16,14 @@ from prepbench.results.measurement import Result
 from prepbench.search.budget import Budget
 from prepbench.search.costs import Whole, profiled_times, sizes_of, times_of
 from prepbench.search.measuring import Subject, Timing
-from prepbench.search.mixtures import FLOAT, Arguments, Mixture
+from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of
 from prepbench.search.noise import noise_by_layer, noise_of
 from prepbench.search.outcome import POINTS, Known
+from prepbench.search.recalled import recalled
 from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring
 from prepbench.search.search_result import SearchCandidate
-from prepbench.search.states import TargetState, is_better, is_within
+from prepbench.search.states import LEFT_IN_FLOAT, TargetState, is_better, is_within
 from prepbench.search.target_job import TargetJob, empty_tables
 from prepbench.settings import CompileOptions, QuantizationSettings
 
@@ -107,6 +108,16 @@ class Loop:
             for name, (mixture, compiled) in found.items():
                 scored = self._scale.is_sqnr or mixture == quietest
                 self._take(at, mixture, name, compiled, *measured[name], known.get(name), scored=scored)
+            self._recall(at)
+
+    def _recall(self, at: int) -> None:
+        """Take what the journal holds of further mixtures."""
+        for mixture in recalled(self._remembered, self._arguments, at):
+            known = self._found(at, mixture)
+            if known is not None and mixture not in self.states[at].measured:
+                self._mixtures += 1
+                name = self._name(at, f"mixture {self._mixtures}")
+                self._take(at, mixture, name, None, known.p50_ms, known.size_bytes, known, scored=False)
 
     def improve(self, tries: int) -> bool:
         """Measure mixtures until the best is proven, or nothing comes nearer; False where the tries do not suffice.
@@ -159,7 +170,14 @@ class Loop:
     def known(self, notes: Sequence[str]) -> Known:
         """All that is known now."""
         return Known(
-            tuple(self.states), self._scale, self._arguments, self._scoring.evaluations, self.compiled, tuple(notes)
+            tuple(self.states),
+            self._scale,
+            self._arguments,
+            self._scoring.evaluations,
+            self.compiled,
+            tuple(notes),
+            self._subject.given,
+            self._scoring.unsteady,
         )
 
     def _wholes(self, at: int) -> dict[str, tuple[Mixture, CompiledModel]]:
@@ -248,7 +266,8 @@ class Loop:
                 self._hold(at, mixture, compiled)
         state, arguments = self.states[at], self._arguments.of(at, mixture)
         if compiled is not None and (known is None or known.score != metric):
-            self._remembered.note(self._jobs[at].deployment, arguments, compiled.report, ms, size, metric, spread)
+            deployment, report = self._jobs[at].deployment, compiled.report
+            self._remembered.note(deployment, arguments, summary_of(mixture), report, ms, size, metric, spread)
         candidate = dataclasses.replace(
             predicted if predicted is not None else SearchCandidate(name, "", {}),
             name=name,
@@ -277,7 +296,7 @@ class Loop:
             self.states[at] = self.states[at].with_failed(mixture, str(error))
             return
         if real != mixture:
-            self.states[at] = self.states[at].with_failed(mixture, "the target leaves some of its layers in float")
+            self.states[at] = self.states[at].with_failed(mixture, LEFT_IN_FLOAT)
         if real in self.states[at].measured:
             return
         known = self._found(at, real)

@@ -44,6 +44,11 @@ class Subject:
     timed: Sample
     executor: Any = None
 
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The further arguments that are not at their default."""
+        return {name: value for name, value in self.others.items() if value is not None}
+
     def compiled(self, arguments: Mapping[str, Any], progress: ProgressCallback) -> CompiledModel:
         """The model with these settings."""
         result = compile_model(

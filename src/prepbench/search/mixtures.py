@@ -90,6 +90,19 @@ def compile_arguments(
     return result
 
 
+def summary_of(mixture: Mixture) -> str:
+    """A mixture in a few words.
+
+    Example:
+        >>> summary_of(("int8", "float", "int8"))
+        '2 int8, 1 float'
+    """
+    counted = Counter(mixture)
+    if len(counted) == 1:
+        return mixture[0]
+    return ", ".join(f"{counted[name]} {name}" for name in sorted(counted, key=lambda name: (name == FLOAT, name)))
+
+
 def _rule(settings: QuantizationSettings | None, common: QuantizationSettings) -> LayerQuantizationSettings:
     if settings is None:
         return LayerQuantizationSettings(skip_quantization=True)
@@ -117,8 +130,12 @@ def _with_tables(
     return rules | {fqn: _rule(value, common) for fqn, value in tables.items()}
 
 
-def code_of(arguments: Mapping[str, Any]) -> str:
+def code_of(arguments: Mapping[str, Any], names: Sequence[str] = ()) -> str:
     """A call of ``compile_model`` with these arguments, to be pasted; model and samples have the names they have here.
+
+    Args:
+        arguments: settings.
+        names: of further arguments, which are passed on under their own names.
 
     Example:
         >>> print(code_of({"deployment_settings": OnnxRuntimeDeployment()}))
@@ -131,7 +148,7 @@ def code_of(arguments: Mapping[str, Any]) -> str:
         )
     """
     lines = ["import prepbench as pb", "", "compiled = pb.compile_model(", "    model,"]
-    lines.append("    calibration_inputs=calibration_inputs,")
+    lines += [f"    {name}={name}," for name in ("calibration_inputs", *names)]
     for name, value in arguments.items():
         if isinstance(value, Mapping):
             lines += _rules_code(name, value)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from prepbench.search.budget import Budget
-from prepbench.search.mixtures import Arguments, Mixture
+from prepbench.search.mixtures import Arguments, Mixture, summary_of
 from prepbench.search.scoring import Scale
 from prepbench.search.search_result import SearchCandidate, SearchResult
-from prepbench.search.states import TargetState, excess, is_better, is_within
+from prepbench.search.states import LEFT_IN_FLOAT, TargetState, excess, is_better, is_within
 
 POINTS = 12
 """Bounds of noise for which the front is solved."""
@@ -28,6 +29,8 @@ class Known:
         evaluations: of the metric.
         compiled: how many models.
         notes: remarks.
+        given: further arguments of ``compile_model`` that the search was called with.
+        unsteady: by how much two evaluations of the model in float differ.
     """
 
     states: tuple[TargetState, ...]
@@ -36,6 +39,8 @@ class Known:
     evaluations: int
     compiled: int
     notes: tuple[str, ...]
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    unsteady: float = 0.0
     _fronts: dict[str, list[list[Mixture]]] = field(default_factory=dict, compare=False, repr=False)
     _numbers: dict[tuple[int, Mixture], int] = field(default_factory=dict, compare=False, repr=False)
     _next: Iterator[int] = field(default_factory=lambda: itertools.count(1), compare=False, repr=False)
@@ -97,9 +102,36 @@ class Known:
             base=self.scale.base,
             evaluations=self.evaluations,
             compiled=self.compiled,
-            notes=self.notes,
+            notes=(*self.notes, *self._failed(), *self._unsteady(best, budget)),
+            given=self.given,
             _solve=self.result,
         )
+
+    def _failed(self) -> Iterator[str]:
+        """The mixtures that could not be compiled, and why."""
+        for state in self.states:
+            for mixture, why in state.failed.items():
+                if why != LEFT_IN_FLOAT:
+                    yield f"{state.label}: {summary_of(mixture)} could not be compiled: {why}"
+
+    def _unsteady(self, best: SearchCandidate, budget: Budget) -> Iterator[str]:
+        """What is to be said of a metric that is not deterministic, beside the drop that it decides on."""
+        if not self.unsteady:
+            return
+        said = (
+            f"{self.scale.name} is not deterministic: two evaluations of the model in float differ by "
+            f"{self.unsteady:.4g}."
+        )
+        limit = self.scale.limit(budget)
+        if limit < self.unsteady:
+            yield (
+                f"{said} The drop of at most {limit:.4g} is less than that, so whether a candidate keeps it is chance. "
+                "Make the metric deterministic (a fixed seed), or allow a larger drop."
+            )
+        elif best.metric is not None and best.value("drop") + self.unsteady > limit:
+            yield f"{said} The drop of {best.name!r}, {best.value('drop'):.4g}, is within the budget by less than that."
+        else:
+            yield f"{said} Drops below that say nothing."
 
     def _candidates(self, budget: Budget) -> list[SearchCandidate]:
         """What was measured, then what is predicted: the best within the budget and a front."""

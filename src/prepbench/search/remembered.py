@@ -36,6 +36,7 @@ class Remembered:
         workload: what is timed and scored, in words and digests.
         how: what else decides how the model is compiled, such as dynamic axes and calibration samples.
         scale: of the metric.
+        name: of the model, for people: its class, and the beginning of its fingerprint.
     """
 
     journal: Journal | None
@@ -43,6 +44,7 @@ class Remembered:
     workload: str
     how: str
     scale: Scale
+    name: str = ""
 
     @classmethod
     def at(
@@ -65,7 +67,26 @@ class Remembered:
         timed = digest([(first.sample.args, first.sample.kwargs)])
         workload = f"{scale.name} on data {data}, calls with a batch of {first.size}, {timed}"
         workload += f", {torch.get_num_threads()} threads"
-        return cls(journal, fingerprint(model), workload, digest(how), scale)
+        known = fingerprint(model)
+        return cls(journal, known, workload, digest(how), scale, f"{type(model).__name__} {known[:8]}")
+
+    def all(self, deployment: DeploymentSettings) -> list[Result]:
+        """All that was measured of this model on a target, in the order in which it was."""
+        if self.journal is None:
+            return []
+        of = self._result(deployment, {})
+        names = ("model", "target", "target_options", "machine", "workload")
+        return [
+            each
+            for each in self.journal.results()
+            if each.p50_ms
+            and all(getattr(each, name) == getattr(of, name) for name in names)
+            and each.plan.get("compiled with") == self.how
+        ]
+
+    def is_of(self, result: Result, deployment: DeploymentSettings, arguments: Mapping[str, Any]) -> bool:
+        """Whether a result is that of a mixture."""
+        return result.key == self._result(deployment, arguments).key
 
     def find(self, deployment: DeploymentSettings, arguments: Mapping[str, Any]) -> Result | None:
         """What was measured of a mixture, the newest."""
@@ -78,6 +99,7 @@ class Remembered:
         self,
         deployment: DeploymentSettings,
         arguments: Mapping[str, Any],
+        name: str,
         report: CompileReport,
         ms: float | None,
         size: int | None,
@@ -90,6 +112,7 @@ class Remembered:
         measured = self._result(
             deployment,
             arguments,
+            settings_name=name,
             score=metric,
             spread=spread,
             change=None if metric is None or self.scale.is_sqnr else metric - self.scale.base,
@@ -107,6 +130,7 @@ class Remembered:
             target_options=plain(deployment.to_dict()),
             plan={**settings, "compiled with": self.how},
             model=self.model,
+            model_name=self.name,
             machine=this_machine(),
             notebook=this_notebook(),
             workload=self.workload,

@@ -14,6 +14,7 @@ from prepbench.measure.batches import Batch, read_batches
 from prepbench.measure.language_metrics import totals_of
 from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import Candidate, Scores, eval_mode, takes_targets
+from prepbench.results.program_form import data_digest
 from prepbench.search.budget import Budget
 
 REFERENCE = "float32"
@@ -76,6 +77,7 @@ class Scoring:
         evaluations: how often the metric was computed over all the data.
         base: the metric of the reference; infinite for an SQNR.
         unsteady: by how much two evaluations of the reference differ.
+        shuffled: whether the data begins otherwise when it is read again.
     """
 
     reference: Candidate
@@ -86,6 +88,7 @@ class Scoring:
     evaluations: int = 0
     base: float = math.inf
     unsteady: float = 0.0
+    shuffled: bool = False
     samples: int = field(default=0, init=False)
 
     @property
@@ -110,6 +113,7 @@ class Scoring:
             MetricError: the metric gave no finite number.
         """
         first = self.first()  # most mistakes show there, before anything slow happens
+        self.shuffled = _digest(first) != _digest(self.first())
         twice: list[float] = []
         for _ in range(2):
             scores = Scores({REFERENCE: self.reference}, self.metric)
@@ -119,7 +123,7 @@ class Scoring:
                 return
             twice.append(scores.values()[REFERENCE])
         self.base = self._scored({REFERENCE: self.reference}, REFERENCE)[0]
-        if twice[0] != twice[1]:
+        if twice[0] != twice[1] or self.shuffled:
             self.unsteady = abs(self._scored({REFERENCE: self.reference}, REFERENCE)[0] - self.base)
 
     def score(self, name: str, candidate: Candidate) -> tuple[float, tuple[float, float] | None]:
@@ -145,6 +149,10 @@ class Scoring:
     def batches(self) -> Iterator[Batch]:
         """The data, read once more."""
         return read_batches([self.reference], self.data, with_targets=takes_targets(self.metric))
+
+
+def _digest(batch: Batch) -> str:
+    return data_digest([batch.sample.args, batch.sample.kwargs, batch.target])
 
 
 def is_higher_better(metric: Metric | None, given: bool | None) -> bool:

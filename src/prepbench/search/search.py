@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from prepbench.capture.aten.capture import FullGraphError
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import (
     check_count,
@@ -29,12 +30,14 @@ from prepbench.measure.kept_workers import KeptWorkers
 from prepbench.measure.metrics import Metric
 from prepbench.measure.other_programs import crowded
 from prepbench.progress_bar import shows_progress
+from prepbench.results.program_form import function_digest
 from prepbench.running.callable_module import with_forward_fn
 from prepbench.running.check_inputs import check_runs, find_writes
 from prepbench.running.twin import Twin
 from prepbench.search.budget import Budget
-from prepbench.search.candidates import named_candidates
+from prepbench.search.candidates import named_candidates, without_lacking
 from prepbench.search.executors import check_executor
+from prepbench.search.fitting_data import check_data
 from prepbench.search.loop import Loop
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Choices
@@ -85,6 +88,7 @@ def search(
         budget: what must hold, and what is to be as small as possible.
         targets: where the model may run; the best of all is found. ONNX Runtime when omitted.
         candidates: settings that a layer may take instead of staying in float: by name, or a list. 8 bits when omitted.
+            Of several targets, one that lacks a candidate goes without it, which a note of the result says.
         data: read once for each model that is measured: pairs ``(input, target)`` with a ``metric``, inputs alone
             without one. Its first element is what is timed. The calibration inputs when omitted.
         metric: ``metric(output, target)``, as :func:`prepbench.compare` takes it. None: SQNR in dB against float.
@@ -142,7 +146,7 @@ def search(
     if calibration_inputs is None:
         raise SettingsError("calibration_inputs must be a list of samples, got None. Give calibration_inputs=[...].")
     check_executor(executor)
-    choices = [_candidates_for(candidates, each) for each in deployments]
+    choices, lacking = _choices(candidates, deployments)
     called: Any = model if forward_fn is None else with_forward_fn(model, forward_fn)
     tracing, calibration = read_samples(called, tracing_inputs, calibration_inputs, None)
     check_runs(called, calibration)
@@ -156,13 +160,19 @@ def search(
     scoring.begin()
     options = compile_options or CompileOptions()
     jobs = [
-        _job(model, calibration, each, options, named, kept, others, progress)
-        for each, named in zip(deployments, choices, strict=True)
+        _job(model, calibration, each, options, named, reasons, kept, others, progress)
+        for each, named, reasons in zip(deployments, choices, lacking, strict=True)
     ]
+    check_data(jobs[0].simulation, scoring.batches())
     with temporary_folder("search") as folder, KeptWorkers(folder, timeout) as workers:
         timing = Timing(timed, folder, rounds, timeout, progress, workers)
         subject = Subject(model, calibration, others, kept, timed, executor)
-        how = (repr(dynamic_axes), [(each.args, each.kwargs) for each in (*tracing, *calibration)])
+        how = (
+            repr(dynamic_axes),
+            function_digest(metric),
+            function_digest(forward_fn),
+            [(each.args, each.kwargs) for each in (*tracing, *calibration)],
+        )
         remembered = Remembered.at(results, model, scoring.scale, scoring.batches, *how)
         told = on_candidate if on_candidate is not None else lambda candidate: None
         loop = Loop(subject, jobs, budget, scoring, timing, remembered, options, progress, told)
@@ -183,6 +193,21 @@ def _checked_targets(targets: Any) -> list[DeploymentSettings]:
     if not targets:
         raise SettingsError(f"targets is empty: name where the model may run. {example}")
     return list(targets)
+
+
+def _choices(candidates: Any, deployments: Sequence[DeploymentSettings]) -> tuple[list[Choices], list[dict[str, str]]]:
+    """What layers may take on each target, and why a target lacks others; what none of them takes is an error."""
+    found: list[Choices] = []
+    lacking: list[dict[str, str]] = []
+    if len(deployments) > 1 and isinstance(candidates, Mapping | Sequence) and not isinstance(candidates, str):
+        for each in deployments:
+            taken, missing = without_lacking(candidates, each)
+            found.append(_candidates_for(taken, each) if taken else {})
+            lacking.append(missing)
+        every = set.intersection(*(set(missing) for missing in lacking))
+        if not every and all(found):
+            return found, lacking
+    return [_candidates_for(candidates, each) for each in deployments], [{} for _ in deployments]
 
 
 def _candidates_for(candidates: Any, deployment: DeploymentSettings) -> Choices:
@@ -216,23 +241,33 @@ def _job(
     deployment: DeploymentSettings,
     options: CompileOptions,
     choices: Choices,
+    missing: Mapping[str, str],
     kept: KeptStages,
     others: Mapping[str, Any],
     progress: ProgressCallback,
 ) -> TargetJob:
-    simulation = Simulation.of(
-        model,
-        calibration,
-        deployment_settings=deployment,
-        compile_options=options,
-        reuse=kept,
-        progress=progress,
-        **others,
-    )
+    try:
+        simulation = Simulation.of(
+            model,
+            calibration,
+            deployment_settings=deployment,
+            compile_options=options,
+            reuse=kept,
+            progress=progress,
+            **others,
+        )
+    except FullGraphError as error:
+        why, _, _ = str(error).rpartition("\nOr capture with fullgraph=False")
+        raise FullGraphError(
+            f"{why or error}\nA search compiles and times candidates as a whole, in processes of their own, so it "
+            "keeps no lines in Python. Change them, for which prepbench.fix has proposals, or search a module that has "
+            "none. prepbench.sensitivity(..., fullgraph=False) says what the layers of this model cost.",
+            error.failures,
+        ) from error
     label = target_for(deployment).display_name
     if not simulation.layers:
         raise InputError(f"model: it has no layer that {label} can quantize, so there is nothing to search.")
-    lacking = {}
+    lacking = dict(missing)
     for name, settings in choices.items():
         reasons = [simulation.refusal(fqn, settings) for fqn in simulation.layers]
         if all(reasons):
@@ -250,10 +285,11 @@ def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[
     notes = [
         f"{job.label}: no layer takes {name!r}: {why.rstrip('.')}." for job in jobs for name, why in job.lacking.items()
     ]
-    if scoring.unsteady:
+    if scoring.shuffled:
         notes.append(
-            f"{scoring.name} is not deterministic: two evaluations of the model in float differ by "
-            f"{scoring.unsteady:.4g}. Drops below that say nothing."
+            "data begins otherwise each time it is read, so candidates are scored on samples of another order, or on "
+            "others, and a journal does not find them again. Give a list, or a DataLoader with shuffle=False and no "
+            "random transforms."
         )
     if crowd := crowded(timing.busy_cores, torch.get_num_threads()):
         notes.append(f"Times are less certain: {crowd}.")

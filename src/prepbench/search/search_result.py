@@ -102,6 +102,7 @@ class SearchResult:
         evaluations: how often the metric was computed over all the data, float included.
         compiled: how many models were compiled.
         notes: remarks, e.g. on a metric that is not deterministic.
+        given: further arguments of ``compile_model`` that the search was called with, such as ``tracing_inputs``.
     """
 
     budget: Budget
@@ -117,6 +118,7 @@ class SearchResult:
     evaluations: int
     compiled: int
     notes: tuple[str, ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _solve: Callable[[Budget], SearchResult] | None = field(default=None, compare=False)
 
     def __getitem__(self, name: str) -> SearchCandidate:
@@ -152,12 +154,12 @@ class SearchResult:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of the best: ``pb.compile_model(model, calibration_inputs=..., **result.settings)``."""
-        return dict(self.best.settings)
+        """Of the best, with :attr:`given`: ``pb.compile_model(model, calibration_inputs=..., **result.settings)``."""
+        return {**self.given, **self.best.settings}
 
     def code(self) -> str:
-        """The call that compiles the best, to be pasted into a cell."""
-        return code_of(self.best.settings)
+        """The call that compiles the best, to be pasted into a cell; what the search was given has its names there."""
+        return code_of(self.best.settings, tuple(self.given))
 
     def with_budget(self, budget: Budget) -> SearchResult:
         """The best within another budget, from what this search has measured; nothing is compiled or measured.

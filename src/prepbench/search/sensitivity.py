@@ -23,6 +23,7 @@ from prepbench.running.sqnr import Powers
 from prepbench.search.candidates import named_candidates
 from prepbench.search.each import STAGE, each, is_here, scores_elsewhere
 from prepbench.search.executors import check_executor
+from prepbench.search.fitting_data import check_data
 from prepbench.search.scoring import is_higher_better, read_often
 from prepbench.search.sensitivity_result import Sensitivity as Sensitivity
 from prepbench.search.sensitivity_result import SensitivityRow
@@ -131,6 +132,8 @@ def sensitivity(
             f"model has no layer that {simulation.target} can quantize: none has a weight matrix that it takes. Give "
             "another model, or another target with deployment_settings."
         )
+    if data is not None and exact is not False:
+        check_data(simulation, read_batches([model], data, with_targets=takes_targets(metric)))
     found = _Found(simulation, named, metric, model, data, progress)
     found.estimate()
     if exact is not False:

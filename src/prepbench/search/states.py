@@ -19,6 +19,10 @@ SAME = 0.01
 _AROUND = (1.0, 0.6, 1.6)  # bounds of noise that are tried: estimates may be off by that much
 
 
+LEFT_IN_FLOAT = "the target leaves some of its layers in float"
+"""Why a mixture was not measured as it was chosen; what became of it was."""
+
+
 @dataclass(frozen=True)
 class TargetState:
     """What is known of a target. Values are replaced, never changed, so that a result can keep them.
