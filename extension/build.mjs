@@ -1,4 +1,7 @@
-/** Bundles the front ends into src/prepbench/static, and the same scripts for the JupyterLab extension into lib/assets. */
+/**
+ * Bundles the front ends into src/prepbench/static, the same scripts for the JupyterLab extension into lib/assets, and
+ * what draws in the pages of the documentation into docs/_static.
+ */
 
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
@@ -7,6 +10,7 @@ import { build } from "esbuild";
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const STATIC = process.argv[2] ?? here("../src/prepbench/static");
 const ASSETS = process.argv[3] ?? here("lib/assets");
+const SITE = process.argv[4] ?? here("../docs/_static");
 const common = {
   bundle: true,
   minify: true,
@@ -59,6 +63,8 @@ const files = {
 };
 await mkdir(STATIC, { recursive: true });
 for (const [name, text] of Object.entries(files)) await writeFile(`${STATIC}/${name}`, text);
+await mkdir(SITE, { recursive: true });
+await writeFile(`${SITE}/prepbench-site.js`, await bundle("src/site.ts", "iife", engine));
 await mkdir(ASSETS, { recursive: true });
 for (const [name, text] of Object.entries({
   "engine.js": engine,

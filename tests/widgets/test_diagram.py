@@ -181,6 +181,8 @@ def test_generated_files_are_fresh() -> None:
 def test_committed_scripts_are_fresh(tmp_path: Path) -> None:
     node = shutil.which("node")
     assert node
-    subprocess.run([node, "build.mjs", tmp_path / "static", tmp_path / "assets"], cwd=EXTENSION, check=True)
-    for file in (tmp_path / "static").iterdir():
-        assert file.read_text() == (STATIC / file.name).read_text(), f"{file.name} is stale: make frontend"
+    folders = {"static": STATIC, "assets": None, "site": EXTENSION.parent / "docs" / "_static"}
+    subprocess.run([node, "build.mjs", *(tmp_path / name for name in folders)], cwd=EXTENSION, check=True)
+    for name, committed in folders.items():
+        for file in (tmp_path / name).iterdir() if committed else ():
+            assert file.read_text() == (committed / file.name).read_text(), f"{file.name} is stale: make frontend"
