@@ -34,8 +34,23 @@ def _readable(text: str) -> str:
     return printable(text)
 
 
+def page_of(name: str) -> str:
+    """Where the documentation explains an error class or a kind of failure, as a link inside of it.
+
+    Example:
+        >>> page_of("data-dependent branch")
+        'errors.html#data-dependent-branch'
+    """
+    return f"errors.html#{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
+
+
 class PrepbenchError(Exception):
     """Base class of all errors raised by prepbench. Its text is printable and not too long, whatever it quotes."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        # a traceback prints it last; the text itself stays free of it
+        self.add_note(f"Documentation: {page_of(type(self).__name__)}")
 
     def __str__(self) -> str:
         return _readable(super().__str__())

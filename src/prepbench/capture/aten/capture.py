@@ -18,7 +18,7 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import check_switches
 from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure
-from prepbench.errors import CaptureError, InputError
+from prepbench.errors import CaptureError, InputError, page_of
 from prepbench.inputs import Sample, named_leaves
 from prepbench.progress_bar import shows_progress
 from prepbench.running.alike_samples import alike_samples
@@ -38,6 +38,8 @@ class FullGraphError(CaptureError):
     def __init__(self, message: str, failures: Sequence[Failure]) -> None:
         super().__init__(message)
         self.failures = tuple(failures)
+        kinds = dict.fromkeys(failure.kind for failure in self.failures)
+        self.__notes__ = [f"Documentation: {page_of(kind)}" for kind in kinds] or self.__notes__
 
 
 @shows_progress("capture")
