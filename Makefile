@@ -2,6 +2,7 @@
 #   make demo   set up, run the quickstart notebook on real data, print the comparison, say where the HTML lies
 #   make lab    open JupyterLab on the notebooks
 #   make check  format, lint, types, import layers, fresh generated files, in Python and in TypeScript
+#   make docs   build the site with guides, reference and live notebooks into build/docs/html
 #   make test   everything: make check, the front end, unit tests, the zoo, notebooks, the browser
 #   make stress the long forms of the stress tests: threads, interrupts, hostile files, disks
 #   make bench  ratios against the peers, in an environment of its own
@@ -16,7 +17,7 @@ AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy ne
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab check format test test-unit stress test-frontend test-notebooks test-browser bench notebooks pictures screenshots frontend clean system bench-revision
+.PHONY: demo lab docs gallery check format test test-unit stress test-frontend test-notebooks test-browser bench notebooks pictures screenshots frontend clean system bench-revision
 
 # the front end is copied into the environment: a new build has to be copied again
 $(INSTALLED): pyproject.toml constraints.txt src/prepbench/labextension/package.json
@@ -35,6 +36,14 @@ demo: system $(INSTALLED)
 
 lab: system $(INSTALLED)
 	$(BIN)/jupyter lab notebooks
+
+# from the committed notebooks, without network or kernels; warnings and links that lead nowhere are errors
+docs: $(INSTALLED)
+	$(BIN)/python -m docs.tools.build
+
+# the documents that the site's gallery draws
+gallery: $(INSTALLED)
+	$(BIN)/python -m docs.tools.gallery
 
 format: $(INSTALLED) extension/node_modules/.installed
 	$(BIN)/ruff format .

@@ -1,0 +1,1 @@
+"""What makes the site: pages from docstrings, notebooks and tables in code, the gallery, and the check of links."""
