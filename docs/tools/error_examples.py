@@ -190,10 +190,9 @@ raise LatencyTimeoutError("candidate 'int8': its timing process gave no answer f
     ),
     "DamagedJournalError": (
         """
-import pathlib
+from prepbench.results.journal_file import DamagedJournalError
 
-pathlib.Path("results.sqlite").write_text("no journal " * 200)
-pb.load_results("results.sqlite")""",
+raise DamagedJournalError("results.sqlite is damaged or changed: it holds other tables than a journal does.")""",
         "Move the file away and measure again; the message says what is wrong with it.",
     ),
     "OtherVersionError": (
