@@ -71,11 +71,14 @@ def fitted_scales(rows: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, 
         return torch.cat([fitted_scales(few, numbers, known, products) for few, numbers, known in parts])
     count, size = scale.shape[1], rows.shape[1] // scale.shape[1]
     wanted = (steps * (rows @ products)).unflatten(1, (count, size)).sum(2)
-    between = torch.zeros(*scale.shape, count)  # the upper half
+    columns = steps.t().contiguous()  # rows lie side by side, so that sums over a block are sums of vectors
+    between = torch.zeros(count, count, len(rows))  # the upper half
     for block in range(count):
         here = slice(block * size, (block + 1) * size)
-        right = steps[:, here] @ products[here, block * size :]
-        between[:, block, block:] = right.mul_(steps[:, block * size :]).unflatten(1, (count - block, size)).sum(2)
+        # as rows, which are read at once
+        left = (products[here, block * size :].t() @ columns[here]).mul_(columns[block * size :])
+        torch.sum(left.unflatten(0, (count - block, size)), 1, out=between[block, block:])
+    between = between.permute(2, 0, 1).contiguous()
     pull = _DAMPING * between.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp_min(EPSILON)
     between.diagonal(dim1=1, dim2=2).add_(pull)
     upper, failed = torch.linalg.cholesky_ex(between, upper=True)
@@ -128,8 +131,10 @@ def damped(products: torch.Tensor, share: float = 1.0) -> torch.Tensor:
 
 def _inverse_factor(damped: torch.Tensor) -> torch.Tensor | None:
     """The upper Cholesky factor of the inverse; None where the numbers do not allow one."""
-    lower, failed = torch.linalg.cholesky_ex(damped)
+    # the factor of the inverse is the inverse of the factor, where both are found from the last input to the first
+    lower, failed = torch.linalg.cholesky_ex(damped.flip(0, 1))
     if bool(failed):
         return None
-    factor, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
-    return None if bool(failed) or not bool(factor.isfinite().all()) else factor
+    inverse = torch.linalg.solve_triangular(lower, torch.eye(len(lower)), upper=False)
+    factor = inverse.flip(0, 1)
+    return factor if bool(factor.isfinite().all()) else None
