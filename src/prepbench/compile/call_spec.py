@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,10 @@ from prepbench.inputs import Sample, forward_of, named_leaves
 from prepbench.running.check_inputs import about_batches
 from prepbench.running.counted_numbers import CountedNumber, part_at, path_text
 from prepbench.running.empty_caches import is_nothing
-from prepbench.running.object_nodes import fixed_numbers, is_mark, register_nodes
+from prepbench.running.object_nodes import fixed_numbers, is_mark, plain_form, register_nodes
+
+# forms of calls that are remembered
+_FORMS = 16
 
 
 @dataclass(frozen=True)
@@ -115,14 +118,17 @@ class CallSpec:
         if plain and all(isinstance(value, torch.Tensor) for value in args):
             return list(args)
         arranged = self._arrange(args, kwargs)
+        if (known := self._as_before(arranged)) is not None:
+            return known
         register_nodes(arranged)  # a loaded model may be the first to see a class
         leaves, spec = pytree.tree_flatten(arranged)
+        is_nested_alike = tree_of(spec) == self._nesting
         filled = None
-        if tree_of(spec) != self._nesting or any(map(_is_flat_nothing, leaves)):
+        if not is_nested_alike or any(map(_is_flat_nothing, leaves)):
             filled = self._with_empty_caches(arranged)
         if filled is not None:
             leaves = filled
-        elif tree_of(spec) != self._nesting:
+        elif not is_nested_alike:
             raise InputError(
                 "The arguments are nested differently from the tracing inputs: expected leaves "
                 f"{', '.join(self.paths)}, got {len(leaves)} leaves "
@@ -139,7 +145,31 @@ class CallSpec:
                 if filled is None or (type(found.get(path)) is type(expected) and not is_flag):
                     _check_constant(path, expected, found.get(path))
         self._check_counted(arranged)
+        if filled is None and (form := plain_form(spec)) is not None and len(self._known_forms) < _FORMS:
+            self._known_forms.add(form)
         return leaves
+
+    def _as_before(self, arranged: Any) -> list[Any] | None:
+        """The leaves of a call of a form that was accepted before; None for any other.
+
+        A cache of many layers takes longer to look through than a small model to make a token.
+        """
+        if not self._known_forms:
+            return None
+        leaves, spec = pytree.tree_flatten(arranged)
+        if plain_form(spec) not in self._known_forms or any(map(_is_flat_nothing, leaves)):
+            return None
+        if not all(isinstance(leaf, torch.Tensor) or i in self.input_constants for i, leaf in enumerate(leaves)):
+            return None
+        for index, expected in self.input_constants.items():
+            _check_constant(self.paths[index], expected, leaves[index])
+        self._check_counted(arranged)
+        return leaves
+
+    @functools.cached_property
+    def _known_forms(self) -> set[Hashable]:
+        """Forms of calls that were accepted: nesting, and what objects hold beside tensors."""
+        return set()
 
     @functools.cached_property
     def _nesting(self) -> Tree:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -190,6 +190,41 @@ def fixed_numbers(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str
         for path, leaf in pytree.tree_flatten_with_path(opened(value))[0]
         if type(leaf) in _NUMBERS and leaf == leaf and any(isinstance(step, pytree.GetAttrKey) for step in path)
     }
+
+
+_IMMUTABLE = (type(None), bool, int, float, str, torch.dtype, torch.device, type)
+
+
+def plain_form(spec: pytree.TreeSpec) -> Hashable | None:
+    """The nesting with what its objects hold beside tensors, to be compared later, when they may have changed.
+
+    None where they hold anything else than plain values, and dicts and lists of these.
+    """
+    if spec.is_leaf():
+        return "leaf"
+    context = spec.context
+    if isinstance(context, Layout):
+        held = _frozen([list(context.names), context.fixed])
+    elif spec.type in (tuple, list, dict):
+        held = _frozen(context)
+    else:
+        return None
+    children = tuple(map(plain_form, spec.children()))
+    if held is None or None in children:
+        return None
+    return spec.type, held, children
+
+
+def _frozen(value: Any) -> Hashable | None:
+    """A plain value with its type; None for others."""
+    if isinstance(value, _IMMUTABLE):
+        return type(value), value
+    if type(value) is dict:
+        return _frozen([[key, part] for key, part in value.items()])
+    if type(value) not in (list, tuple):
+        return None
+    parts = tuple(map(_frozen, value))
+    return None if None in parts else (type(value), parts)
 
 
 def closed(value: Any) -> Any:
