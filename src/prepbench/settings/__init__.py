@@ -10,6 +10,10 @@ from prepbench.settings.deployment import OpenVinoDeployment as OpenVinoDeployme
 from prepbench.settings.deployment import TensorRtDeployment as TensorRtDeployment
 from prepbench.settings.explain import ExplainedLayer as ExplainedLayer
 from prepbench.settings.explain import explain_settings as explain_settings
+from prepbench.settings.pruned_layers import PrunableLayer as PrunableLayer
+from prepbench.settings.pruned_layers import prunable_layers as prunable_layers
+from prepbench.settings.pruning import LayerPruningSettings as LayerPruningSettings
+from prepbench.settings.pruning import PruningSettings as PruningSettings
 from prepbench.settings.quantizable import quantizable_layers as quantizable_layers
 from prepbench.settings.quantization import LayerQuantizationSettings as LayerQuantizationSettings
 from prepbench.settings.quantization import QuantizationSettings as QuantizationSettings
@@ -23,13 +27,17 @@ __all__ = [
     "ExecuTorchDeployment",
     "ExplainedLayer",
     "InductorDeployment",
+    "LayerPruningSettings",
     "LayerQuantizationSettings",
     "LayerRules",
     "OnnxRuntimeDeployment",
     "OpenVinoDeployment",
+    "PrunableLayer",
+    "PruningSettings",
     "QuantizationSettings",
     "TensorRtDeployment",
     "explain_settings",
     "is_within",
+    "prunable_layers",
     "quantizable_layers",
 ]

@@ -12,6 +12,8 @@ from torch import nn
 from prepbench._display import view
 from prepbench.checks import check_type, described
 from prepbench.errors import InputError, SettingsError
+from prepbench.settings.pruned_layers import PruningRules, prunable_layers
+from prepbench.settings.pruning import PruningSettings
 from prepbench.settings.quantizable import is_table, quantizable_layers
 from prepbench.settings.quantization import LayerQuantizationSettings, QuantizationSettings
 from prepbench.settings.rules import LayerNames, LayerRules, check_layer_rules, check_rule
@@ -33,6 +35,7 @@ class ExplainedLayer:
         until: FQNs of the layers that are quantized again, where this layer skips those behind it until them.
         downstream: whether all layers that its output reaches are skipped with it.
         note: what was chosen for this kind of layer where nothing says otherwise.
+        pruning: what is pruned, in words; empty where nothing is.
     """
 
     fqn: str
@@ -43,10 +46,15 @@ class ExplainedLayer:
     until: tuple[str, ...] = ()
     downstream: bool = False
     note: str = ""
+    pruning: str = ""
 
     @property
     def summary(self) -> str:
         """What applies, in a few words."""
+        return f"{self._precision}, {self.pruning}" if self.pruning else self._precision
+
+    @property
+    def _precision(self) -> str:
         if self.settings is None:
             return "float"
         bits = self.settings.weights_num_bits
@@ -80,7 +88,12 @@ class Explanation(list[ExplainedLayer]):
 
 
 def explain_settings(
-    model: nn.Module, settings: QuantizationSettings, layer_quantization_settings: LayerRules | None = None
+    model: nn.Module,
+    settings: QuantizationSettings,
+    layer_quantization_settings: LayerRules | None = None,
+    *,
+    pruning_settings: PruningSettings | None = None,
+    layer_pruning_settings: PruningRules | None = None,
 ) -> Explanation:
     """Say for each quantizable layer which rule decides and what applies.
 
@@ -97,6 +110,8 @@ def explain_settings(
         model: the model that the keys name modules of.
         settings: the global settings.
         layer_quantization_settings: overrides by key; None for none.
+        pruning_settings: what to prune, which is said beside; None for nothing.
+        layer_pruning_settings: overrides by the same kinds of keys.
 
     Raises:
         InputError: ``model`` is no module.
@@ -114,7 +129,12 @@ def explain_settings(
     check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().")
     check_layer_rules(layer_quantization_settings)
     layers = quantizable_layers(model, tables=True)
-    return explain_layers(LayerNames(model), layers, settings, layer_quantization_settings or {})
+    rows = explain_layers(LayerNames(model), layers, settings, layer_quantization_settings or {})
+    if pruning_settings is None:
+        return rows
+    pruned = prunable_layers(model, pruning_settings, layer_pruning_settings)
+    words = {row.fqn: f"{row.settings.summary} by rule {row.rule!r}" for row in pruned if row.settings is not None}
+    return Explanation(replace(row, pruning=words.get(row.fqn, "")) for row in rows)
 
 
 def explain_layers(

@@ -1,4 +1,4 @@
-"""The keys of ``layer_quantization_settings``: which layers they match, and which of them decides."""
+"""The keys of settings for layers: which layers they match, and which of them decides."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -17,26 +18,34 @@ from prepbench.settings.quantization import LayerQuantizationSettings
 LayerRules = Mapping[str, LayerQuantizationSettings]
 """Settings by key: an FQN, a glob, a regular expression with the prefix ``re:``, or a class name."""
 
+QUANTIZATION = "layer_quantization_settings"
+
 
 def check_layer_rules(rules: object) -> None:
     """Raise ``SettingsError`` unless the value is None or a dict of settings by key."""
     example = '{"encoder.*": pb.LayerQuantizationSettings(skip_quantization=True)}'
-    check_table("layer_quantization_settings", rules, example, optional=True)
+    check_table(QUANTIZATION, rules, example, optional=True)
 
 
-def check_rule(key: str, rule: object, names: LayerNames) -> None:
-    """Raise ``SettingsError`` unless the key matches a module and the rule fits the model."""
-    if not isinstance(rule, LayerQuantizationSettings):
+def check_rule(key: str, rule: object, names: LayerNames, kind: type = LayerQuantizationSettings) -> None:
+    """Raise ``SettingsError`` unless the key matches a module and the rule is of a class and fits the model."""
+    if not isinstance(rule, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise SettingsError(
-            f"layer_quantization_settings[{key!r}] must be a LayerQuantizationSettings, got {type(rule).__name__}. "
-            "Write LayerQuantizationSettings(...) with the settings to override."
+            f"{names.argument}[{key!r}] must be {article} {kind.__name__}, got {type(rule).__name__}. "
+            f"Write {kind.__name__}(...) with the settings to override."
         )
     _check_matches(key, names)
-    _check_until(key, rule, names.modules)
+    if isinstance(rule, LayerQuantizationSettings):
+        _check_until(key, rule, names.modules)
 
 
 class LayerNames:
     """The names of a model's modules, made ready to resolve many rules for many layers.
+
+    Args:
+        model: the model.
+        argument: what the rules are called in messages.
 
     Example:
         >>> names = LayerNames(nn.Sequential(nn.Linear(2, 2)))
@@ -44,7 +53,8 @@ class LayerNames:
         ['*']
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, argument: str = QUANTIZATION) -> None:
+        self.argument = argument
         # a shared layer answers to each of its names
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self._aliases: dict[int, list[str]] = {}
@@ -58,18 +68,18 @@ class LayerNames:
         """All names of a module."""
         return self._aliases[id(self.modules[fqn])]
 
-    def patterns(self, rules: LayerRules) -> list[str]:
+    def patterns(self, rules: Mapping[str, Any]) -> list[str]:
         """The keys that are globs or regular expressions, the last one first."""
         return [key for key in reversed(list(rules)) if _is_pattern(key) and key not in self.modules]
 
-    def matching(self, fqn: str, rules: LayerRules, patterns: Sequence[str] | None = None) -> list[str]:
+    def matching(self, fqn: str, rules: Mapping[str, Any], patterns: Sequence[str] | None = None) -> list[str]:
         """The keys that match a layer; the first one decides. ``patterns`` saves looking for them for each layer."""
         above, types = self._distances(fqn)
         by_name = {name: distance for name, distance in above.items() if name in rules}
         by_type = {kind: types[kind] for kind in types if kind in rules and kind not in self.modules}
         patterns = self.patterns(rules) if patterns is None else patterns
         matching = [key for key in patterns if not self.matched_by(key).isdisjoint(above)]
-        return [*_nearest_first(fqn, by_name, rules), *matching, *_nearest_first(fqn, by_type, rules)]
+        return [*self._nearest_first(fqn, by_name, rules), *matching, *self._nearest_first(fqn, by_type, rules)]
 
     def matched_by(self, pattern: str) -> frozenset[str]:
         """The names of modules that a glob or a regular expression matches."""
@@ -90,21 +100,20 @@ class LayerNames:
             self._around[fqn] = above, types
         return self._around[fqn]
 
+    def _nearest_first(self, fqn: str, distances: Mapping[str, int], rules: Mapping[str, Any]) -> list[str]:
+        """The keys in order; the nearest ones must not contradict each other, as only those of a shared layer can.
 
-def _nearest_first(fqn: str, distances: Mapping[str, int], rules: LayerRules) -> list[str]:
-    """The keys in order; the nearest ones must not contradict each other, as only those of a shared layer can.
-
-    Raises:
-        SettingsError: they do.
-    """
-    keys = sorted(distances, key=distances.__getitem__)
-    for other in keys[1:]:
-        if distances[other] == distances[keys[0]] and rules[other] != rules[keys[0]]:
-            raise SettingsError(
-                f"layer_quantization_settings[{keys[0]!r}] and [{other!r}] contradict each other: both are for the "
-                f"layer {fqn!r}, which is shared, and neither is nearer. Keep one of the two."
-            )
-    return keys
+        Raises:
+            SettingsError: they do.
+        """
+        keys = sorted(distances, key=distances.__getitem__)
+        for other in keys[1:]:
+            if distances[other] == distances[keys[0]] and rules[other] != rules[keys[0]]:
+                raise SettingsError(
+                    f"{self.argument}[{keys[0]!r}] and [{other!r}] contradict each other: both are for the "
+                    f"layer {fqn!r}, which is shared, and neither is nearer. Keep one of the two."
+                )
+        return keys
 
 
 def is_within(fqn: str, ancestor: str) -> bool:
@@ -134,7 +143,7 @@ def _check_matches(key: str, names: LayerNames) -> None:
             re.compile(key[3:])
         except re.error as error:
             raise SettingsError(
-                f"layer_quantization_settings[{key!r}] is no valid regular expression: {error}. "
+                f"{names.argument}[{key!r}] is no valid regular expression: {error}. "
                 "Correct it; for a glob, leave out 're:'."
             ) from error
     if key in modules or key in names.types or (_is_pattern(key) and names.matched_by(key)):
@@ -144,7 +153,7 @@ def _check_matches(key: str, names: LayerNames) -> None:
     layers = [fqn for fqn, module in modules.items() if is_quantizable(module)]
     hint = f"Nearest: {', '.join(map(repr, near))}." if near else f"Layers: {', '.join(layers[:8])}."
     raise SettingsError(
-        f"layer_quantization_settings[{key!r}] matches no module. {hint} "
+        f"{names.argument}[{key!r}] matches no module. {hint} "
         "A key is a module name, a glob such as 'blocks.*', 're:' and a regular expression, or a class name."
     )
 
