@@ -100,6 +100,9 @@ def _compensated(
     outputs, inputs = rows.shape
     left, places = rows[:, order].contiguous(), order.tolist()
     low, high = limits
+    masked = (
+        (left == 0).t() if bool((rows == 0).any()) else None
+    )  # what was pruned stays zero, and others make up for it
     scale, zero_point = (value.t()[groups] for value in (scale, zero_point))  # as rows, which are read at once
     found = torch.empty(inputs, outputs, dtype=torch.int8)
     for first in range(0, inputs, _COLUMNS):
@@ -108,6 +111,8 @@ def _compensated(
         for place in range(first, last):
             column, step, zero = block[place - first], scale[place], zero_point[place]
             number = (column / step).round_().add_(zero).clamp_(low, high)
+            if masked is not None:
+                number = torch.where(masked[place], zero, number)
             found[places[place]] = number.to(torch.int8)
             error = (column - (number - zero) * step) / factor[place, place]
             block[place - first :].addr_(factor[place, place:last], error, alpha=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -11,7 +12,7 @@ from prepbench.quantize.gptq import error_compensated
 from prepbench.quantize.hqq import half_quadratic
 from prepbench.quantize.nearest import nearest, weighted
 from prepbench.quantize.rows import InputMoments, QuantizedRows
-from prepbench.quantize.weights import WeightScheme
+from prepbench.quantize.weights import WeightScheme, rows_of
 
 
 @torch.no_grad()
@@ -28,6 +29,10 @@ def quantized_rows(
             nearest.
     """
     weight = weight.detach()
+    return _with_zeros(_rounded(weight, axis, scheme, moments), weight, axis, scheme)
+
+
+def _rounded(weight: torch.Tensor, axis: int, scheme: WeightScheme, moments: InputMoments | None) -> QuantizedRows:
     if scheme.algorithm == "adaround":
         rows = weight.movedim(axis, 0) if weight.ndim > 1 else weight
         fits = moments is not None and scheme.per_channel and _inputs(rows, moments) == rows[:1].numel()
@@ -37,6 +42,16 @@ def quantized_rows(
     if moments is not None and fits and len(moments.products) == weight.shape[1 - axis % 2]:
         return _WITH_MOMENTS.get(scheme.algorithm, weighted)(weight, axis, scheme, moments)
     return half_quadratic(weight, axis, scheme) if scheme.algorithm == "hqq" else nearest(weight, axis, scheme)
+
+
+def _with_zeros(found: QuantizedRows, weight: torch.Tensor, axis: int, scheme: WeightScheme) -> QuantizedRows:
+    """The integers with those of zero where the weight is zero: a mask stays, whatever made up for errors."""
+    is_zero = weight == 0
+    if not bool(is_zero.any()):
+        return found
+    places = rows_of(is_zero, axis, scheme).reshape(found.integers.shape)
+    zeros = found.zero_point.to(found.integers.dtype)[:, None]
+    return replace(found, integers=torch.where(places, zeros, found.integers))
 
 
 def _inputs(rows: torch.Tensor, moments: InputMoments) -> int:
