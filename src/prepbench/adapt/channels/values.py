@@ -1,0 +1,209 @@
+"""The channels that the elements of a tensor belong to.
+
+A value has layers of labels: each gives every element the number of one channel, and the element goes when one of its
+channels goes. A weight has a layer for its rows and one for its columns; what a layer of the model computes has one.
+Layers have the shape of the value, and stride 0 along dims in which they do not vary, where they take no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from prepbench.adapt.channels.classes import ChannelClasses
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the graph, at the sizes of the sample that was traced.
+
+    Attributes:
+        shape: its sizes.
+        layers: labels of its elements.
+        is_weight: whether only parameters and constants decide it.
+        why: why it has no channels that could be removed, where it had some.
+    """
+
+    shape: tuple[int, ...]
+    layers: tuple[torch.Tensor, ...] = ()
+    is_weight: bool = False
+    why: str = ""
+
+
+def weight_value(classes: ChannelClasses, shape: Sequence[int]) -> Value:
+    """A parameter: the indices of each dim are channels of their own."""
+    sizes = tuple(shape)
+    layers = [along(classes.new(size), dim, sizes) for dim, size in enumerate(sizes) if size > 1]
+    return Value(sizes, tuple(layers), True)
+
+
+def along(labels: torch.Tensor, dim: int, shape: Sequence[int]) -> torch.Tensor:
+    """A layer that has these labels along one dim."""
+    sizes = [1] * len(shape)
+    sizes[dim] = len(labels)
+    return labels.reshape(sizes).expand(tuple(shape))
+
+
+def varying(layer: torch.Tensor) -> tuple[int, ...]:
+    """The dims along which a layer has different labels."""
+    return tuple(d for d, (size, step) in enumerate(zip(layer.shape, layer.stride(), strict=True)) if step and size > 1)
+
+
+def compact(layer: torch.Tensor) -> torch.Tensor:
+    """The same layer with stride 0 along each dim in which it does not vary."""
+    small = layer[tuple(slice(0, 1) if step == 0 else slice(None) for step in layer.stride())]
+    for dim, size in enumerate(small.shape):
+        if size > 1 and bool((small == small.narrow(dim, 0, 1)).all()):
+            small = small.narrow(dim, 0, 1)
+    # a dim of size 1 may have any stride, and expand gives it 0 only where it grows
+    return small.expand(layer.shape)
+
+
+def only(layer: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """The labels along some dims, at index 0 of all others, which have size 1."""
+    return layer[tuple(slice(None) if dim in dims else slice(0, 1) for dim in range(layer.ndim))]
+
+
+def aligned(value: Value, shape: Sequence[int]) -> Value:
+    """The value with dims of size 1 in front, as broadcasting to ``shape`` gives it."""
+    more = len(shape) - len(value.shape)
+    sizes = (1,) * more + value.shape
+    return Value(
+        sizes, tuple(layer[(None,) * more] if more else layer for layer in value.layers), value.is_weight, value.why
+    )
+
+
+class Joiner:
+    """What operators do to the channels of their operands.
+
+    Args:
+        classes: of all channels.
+        where: the operator, its module and why it ties channels, for messages.
+    """
+
+    def __init__(self, classes: ChannelClasses, where: str) -> None:
+        self.classes, self.where = classes, where
+
+    def tie(self, layer: torch.Tensor, dim: int, why: str, reason: str = "") -> torch.Tensor:
+        """Make the channels along a dim one class; returns the layer, which does not vary along it."""
+        if dim in varying(layer):
+            small = only(layer, varying(layer))
+            self.classes.join(small.narrow(dim, 0, 1).expand_as(small), small, reason or f"{self.where} {why}")
+        return self.settled(layer)
+
+    def settled(self, layer: torch.Tensor) -> torch.Tensor:
+        """The layer by classes. One without a dim along which it varies would remove the whole value: it is kept."""
+        found = compact(self.classes.of(layer))
+        if not varying(found) and found.numel():
+            self.classes.keep(found.reshape(-1)[:1], f"{self.where} would be left with nothing")
+        return found
+
+    def joined(self, operands: Sequence[Value], shape: Sequence[int], why: str) -> Value:
+        """Operands that are broadcast to one shape and combined element by element."""
+        values = [aligned(value, shape) for value in operands]
+        for value in values:
+            for layer in value.layers:
+                for other in values:
+                    if other is not value:
+                        self._meet(layer, other, tuple(shape), why)
+        layers = [layer.expand(tuple(shape)) for value in values for layer in value.layers]
+        return Value(tuple(shape), self.distinct(layers), all(value.is_weight for value in operands))
+
+    def _meet(self, layer: torch.Tensor, other: Value, shape: tuple[int, ...], why: str) -> None:
+        dims = [dim for dim in varying(layer) if other.shape[dim] == shape[dim]]
+        met = [each for each in other.layers if not set(varying(each)).isdisjoint(dims)]
+        covered = {dim for each in met for dim in varying(each)}
+        for dim in dims:
+            if dim not in covered:
+                self.tie(layer.expand(shape), dim, f"{why} with something that has none to remove there", other.why)
+        for each in met:
+            both = set(varying(layer)) | set(varying(each))
+            left, right = (only(labels.expand(shape), sorted(both)) for labels in (layer, each))
+            self.classes.join(left, right)
+
+    def distinct(self, layers: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The layers by classes, each once, without those that do not vary."""
+        found: list[torch.Tensor] = []
+        for layer in map(self.settled, layers):
+            if varying(layer) and not any(same(layer, each) for each in found):
+                found.append(layer)
+        return tuple(found)
+
+    def keep(self, value: Value, why: str) -> None:
+        """Remove no channel of a value."""
+        for layer in value.layers:
+            self.classes.keep(only(layer, varying(layer)), f"{self.where} {why}")
+
+    def contracted(
+        self, operands: Sequence[tuple[str, Value]], result: str, shape: Sequence[int], why: str = "sums over channels"
+    ) -> Value:
+        """A sum of products, as ``torch.einsum`` writes it.
+
+        The columns of a weight go with the channels that they multiply: without them the sum is that of the model in
+        which these columns are zero. A sum over channels that no weight multiplies has no such form.
+
+        Args:
+            operands: the letters of the dims of each operand, and its value.
+            result: the letters of the result.
+            shape: its sizes.
+            why: what to say where channels are tied.
+        """
+        left = []
+        for letters, value in operands:
+            others = [(names, other) for names, other in operands if other is not value or names != letters]
+            kept = [self._summed(layer, letters, value, others, result, why) for layer in value.layers]
+            left.append(self._in_result(letters, value, [each for each in kept if each is not None], result, shape))
+        return self.joined(left, shape, why)
+
+    def _summed(
+        self,
+        layer: torch.Tensor,
+        letters: str,
+        value: Value,
+        others: Sequence[tuple[str, Value]],
+        result: str,
+        why: str,
+    ) -> torch.Tensor | None:
+        """Handle the dims that are summed over; returns the layer without them, or None where nothing is left."""
+        for letter in [letters[dim] for dim in varying(layer) if letters[dim] not in result]:
+            dim = letters.index(letter)
+            if dim not in varying(layer):
+                continue
+            met = [
+                (other, names.index(letter), each)
+                for names, other in others
+                if letter in names
+                for each in other.layers
+                if varying(each) == (names.index(letter),)
+            ]
+            has_weight = value.is_weight or any(other.is_weight for other, _, _ in met)
+            if met and has_weight and varying(layer) == (dim,):
+                for _, place, each in met:
+                    self.classes.join(only(layer, (dim,)).reshape(-1), only(each, (place,)).reshape(-1))
+                return None
+            layer = self.tie(layer, dim, why)
+        return layer if varying(layer) else None
+
+    @staticmethod
+    def _in_result(
+        letters: str, value: Value, layers: Sequence[torch.Tensor], result: str, shape: Sequence[int]
+    ) -> Value:
+        """A value with its dims where the result has them, and size 1 where it has others."""
+        dims = [letters.find(letter) for letter in result]
+        sizes = tuple(1 if dim < 0 else value.shape[dim] for dim in dims)
+        moved = []
+        for layer in layers:
+            small = only(layer, [dim for dim in range(layer.ndim) if letters[dim] in result])
+            order = [dim for dim in dims if dim >= 0] + [d for d in range(layer.ndim) if letters[d] not in result]
+            moved.append(small.permute(order).reshape([1 if d < 0 else small.shape[d] for d in dims]).expand(sizes))
+        return Value(sizes, tuple(compact(layer) for layer in moved), value.is_weight)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two layers of one shape say the same."""
+    if varying(one) != varying(other):
+        return False
+    dims = varying(one)
+    return torch.equal(only(one, dims), only(other, dims))

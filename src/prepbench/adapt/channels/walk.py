@@ -1,0 +1,264 @@
+"""Which channels of a program can be removed together: found by following each one through the operators."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench._torch_compat.operators import OpOverload, schema_of
+from prepbench.adapt.channels import element_rules, layer_rules, moving_rules
+from prepbench.adapt.channels.call import Call, UnknownSizeError, dim_of, place_of, sizes_of
+from prepbench.adapt.channels.classes import ChannelClasses
+from prepbench.adapt.channels.values import Joiner, Value, compact, only, varying, weight_value
+
+Rule = Callable[[Call], "Value | list[Value] | None"]
+
+_RULES: dict[str, Rule] = {
+    "linear": layer_rules.linear,
+    "mm": layer_rules.product("self", "mat2"),
+    "bmm": layer_rules.product("self", "mat2"),
+    "matmul": layer_rules.product("self", "other"),
+    "addmm": layer_rules.product("mat1", "mat2", "self"),
+    "baddbmm": layer_rules.product("batch1", "batch2", "self"),
+    "einsum": layer_rules.einsum,
+    **{f"conv{n}d": layer_rules.convolution(False) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": layer_rules.convolution(True) for n in (1, 2, 3)},
+    "scaled_dot_product_attention": layer_rules.attention,
+    "batch_norm": layer_rules.channel_norm,
+    "instance_norm": layer_rules.channel_norm,
+    "group_norm": layer_rules.group_norm,
+    "layer_norm": layer_rules.last_dims_norm,
+    "rms_norm": layer_rules.last_dims_norm,
+    "embedding": layer_rules.lookup,
+    "type_as": element_rules.first_only,
+    "to": element_rules.first_only,
+    "prelu": element_rules.prelu,
+    "glu": element_rules.gated,
+    "pad": element_rules.padding,
+    "constant_pad_nd": element_rules.padding,
+    "cat": moving_rules.joining(False),
+    "concat": moving_rules.joining(False),
+    "stack": moving_rules.joining(True),
+    **dict.fromkeys(element_rules.POINTWISE, element_rules.pointwise),
+    **dict.fromkeys(element_rules.REDUCING, element_rules.reducing),
+    **dict.fromkeys(element_rules.SLIDING, element_rules.sliding),
+    **dict.fromkeys(moving_rules.RESHAPING, moving_rules.reshaping),
+    **dict.fromkeys(moving_rules.MOVING, moving_rules.moving),
+}
+_CREATES = frozenset(
+    ["arange", "full", "zeros", "ones", "empty", "eye", "linspace", "scalar_tensor", "tril_indices", "triu_indices"]
+)
+
+_OTHERWISE = ("aten.view.dtype", "aten.repeat_interleave.Tensor", "aten.repeat_interleave.self_Tensor")
+
+
+@dataclass
+class ChannelMap:
+    """The channels of a program.
+
+    Attributes:
+        program: the program.
+        classes: what is removed together, and what is kept and why.
+        values: the labels of what each live node computes: a value, a list of values, or None for what is no tensor.
+        parameters: the names of tensors in the program by placeholder.
+        weights: the labels of parameters as they were given, also where they became one class.
+    """
+
+    program: torch.export.ExportedProgram
+    classes: ChannelClasses
+    values: dict[fx.Node, Any]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    weights: dict[fx.Node, Value] = field(default_factory=dict)
+
+
+def channels_of(program: torch.export.ExportedProgram) -> ChannelMap:
+    """Follow all channels of a program. What an operator does that is not understood ties them: they are kept.
+
+    Dependencies between layers are found as in Fang et al., "DepGraph: Towards Any Structural Pruning", 2023, but
+    between single channels, and from the operators of the graph and not from classes of layers.
+    """
+    signature = program.graph_signature
+    constants = {**signature.inputs_to_lifted_tensor_constants, **signature.inputs_to_buffers}
+    parameters = {**constants, **signature.inputs_to_parameters}
+    found = ChannelMap(program, ChannelClasses(), {}, parameters)
+    live = live_nodes(program.graph)
+    for node in program.graph.nodes:
+        if node in live:
+            found.values[node] = _value(node, found)
+    for node, value in found.values.items():
+        if node.op == "placeholder" and node.name in parameters and isinstance(value, Value):
+            found.weights[node] = value
+    _make_slabs(found)
+    return found
+
+
+def live_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that decide the results; others, such as weights of attention that nobody reads, are not looked at."""
+    (output,) = graph.find_nodes(op="output")
+    left, seen = [output], {output}
+    while left:
+        for node in left.pop().all_input_nodes:
+            if node not in seen:
+                seen.add(node)
+                left.append(node)
+    return seen
+
+
+def _value(node: fx.Node, found: ChannelMap) -> Any:
+    joiner = Joiner(found.classes, place_of(node) if node.op == "call_function" else "the model's output")
+    if node.op == "output":
+        for value in _operands(node, found.values):
+            joiner.keep(value, "has them")
+        return None
+    made = node.meta.get("val")
+    if node.op == "placeholder":
+        if not isinstance(made, torch.Tensor):
+            return None
+        shape = _sizes(made)
+        if shape is None:
+            return None
+        if node.name not in found.parameters:
+            return Value(shape)
+        learned = node.name in found.program.graph_signature.inputs_to_parameters
+        # tables such as those of positions would tie what they multiply, head by head
+        return weight_value(found.classes, shape) if learned or _is_statistic(node) else Value(shape, is_weight=True)
+    if node.target is operator.getitem:
+        whole = found.values.get(node.args[0])  # type: ignore[arg-type]
+        return whole[int(node.args[1])] if isinstance(whole, list) else None  # type: ignore[arg-type]
+    if node.op == "call_function" and isinstance(made, int | float | bool | torch.SymInt | torch.SymFloat | None):
+        if node.target is torch.ops.aten.sym_size.int:
+            _tie_read_size(node, found, joiner)
+            return None
+        if made is not None or not _operands(node, found.values):
+            _keep_all(node, found, joiner, "reads them as a number")
+            return None
+    return _called(node, found, joiner)
+
+
+def _is_statistic(node: fx.Node) -> bool:
+    """Whether a norm reads this buffer."""
+    return any("_norm" in str(user.target) for user in node.users)
+
+
+def _tie_read_size(node: fx.Node, found: ChannelMap, joiner: Joiner) -> None:
+    """A size that is computed with must not change."""
+    for value in _operands(node, found.values):
+        for layer in value.layers:
+            dim = dim_of(int(node.args[1]), len(value.shape))  # type: ignore[arg-type]
+            if dim in varying(layer):
+                joiner.tie(layer, dim, "computes with the number of channels")
+
+
+def _called(node: fx.Node, found: ChannelMap, joiner: Joiner) -> Any:
+    """What a call computes; where it is not understood, nothing of what it reads is removed."""
+    tensors = [each for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor | list | tuple)]
+    known = all(found.values.get(each) is not None for each in tensors)
+    if isinstance(node.target, OpOverload) and known:
+        rule = _rule(node)
+        try:
+            result = rule(Call(node, found.values, found.classes)) if rule is not None else None
+        except (UnknownSizeError, RuntimeError):  # labels that the operator does not take
+            result = None
+        if result is not None:
+            return _with_reason(result, node, found) if isinstance(result, Value) else result
+    _keep_all(node, found, joiner, "is an operator whose channels are not followed")
+    made = node.meta.get("val")
+    shapes = [_sizes(each) for each in (made if isinstance(made, list | tuple) else [made])]
+    if None in shapes:
+        return None
+    values = [Value(shape) for shape in shapes if shape is not None]
+    return values if isinstance(made, list | tuple) else values[0]
+
+
+def _with_reason(result: Value, node: fx.Node, found: ChannelMap) -> Value:
+    """A result whose channels cannot be removed, with the reason that those of an operand cannot."""
+    if result.layers:
+        return result
+    for value in _operands(node, found.values):
+        labels = (int(layer.reshape(-1)[0]) for layer in value.layers if layer.numel())
+        why = value.why or next(filter(None, map(found.classes.why_kept, labels)), "")
+        if why:
+            return replace(result, why=why)
+    return result
+
+
+def _rule(node: fx.Node) -> Rule | None:
+    name = schema_of(node.target).name.partition("::")[2]
+    if not schema_of(node.target).name.startswith("aten::") or str(node.target) in _OTHERWISE:
+        return None
+    if name in _RULES:
+        return _RULES[name]
+    if torch.Tag.pointwise in node.target.tags:  # type: ignore[union-attr]
+        return element_rules.pointwise
+    return (lambda call: Value(call.shape)) if name in _CREATES else None
+
+
+def _keep_all(node: fx.Node, found: ChannelMap, joiner: Joiner, why: str) -> None:
+    for value in _operands(node, found.values):
+        joiner.keep(value, why)
+
+
+def _operands(node: fx.Node, values: Mapping[fx.Node, Any]) -> list[Value]:
+    found = (values.get(each) for each in node.all_input_nodes)
+    return [value for each in found for value in (each if isinstance(each, list) else [each]) if value is not None]
+
+
+def _sizes(made: Any) -> tuple[int, ...] | None:
+    try:
+        return sizes_of(made)
+    except UnknownSizeError:
+        return None
+
+
+def _make_slabs(found: ChannelMap) -> None:
+    """Tie channels until what can be removed from each tensor are whole indices of its dims, and never all of them."""
+    before = -1
+    while before != found.classes.joins:
+        before = found.classes.joins
+        for node, value in found.values.items():
+            joiner = Joiner(found.classes, place_of(node) if node.op == "call_function" else node.name)
+            if isinstance(value, list):
+                found.values[node] = [_in_slabs(each, joiner) for each in value]
+            elif value is not None:
+                found.values[node] = _in_slabs(value, joiner)
+
+
+def _in_slabs(value: Value, joiner: Joiner) -> Value:
+    layers = []
+    for layer in value.layers:
+        layer = joiner.settled(layer)
+        if len(varying(layer)) > 1:
+            best = _dim_of_most_units(layer, joiner.classes)
+            for dim in varying(layer):
+                if dim != best:
+                    layer = joiner.tie(layer, dim, "splits a dim, and only whole parts can be removed")
+        if varying(layer):
+            layers.append(compact(layer))
+    return Value(value.shape, tuple(layers), value.is_weight)
+
+
+def _dim_of_most_units(layer: torch.Tensor, classes: ChannelClasses) -> int:
+    """The dim along which most indices can be removed one by one."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    dims = varying(layer)
+    small = only(layer, dims)
+    numbers, places = torch.unique(small, return_inverse=True)
+    kept = torch.tensor([bool(classes.why_kept(int(number))) for number in numbers])
+
+    def units(dim: int) -> int:
+        rows = torch.arange(small.shape[dim]).reshape([-1 if d == dim else 1 for d in range(small.ndim)])
+        row, label = rows.expand(small.shape).reshape(-1), places.reshape(-1) + small.shape[dim]
+        size = small.shape[dim] + len(numbers)
+        graph = coo_matrix((torch.ones(len(row)).numpy(), (row.numpy(), label.numpy())), shape=(size, size))
+        _, found = connected_components(graph, directed=False)
+        fixed = set(found[small.shape[dim] :][kept.numpy()].tolist())
+        return len(set(found.tolist()) - fixed)
+
+    return max(dims, key=lambda dim: (units(dim), -dim))

@@ -1,0 +1,106 @@
+"""A pruned program as a module of the user's own classes, where their code takes fewer channels."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import fx, nn
+
+from prepbench.adapt.layer_uses import uses_of
+
+Groups = Mapping[str, int]
+
+
+def in_own_classes(model: nn.Module, program: torch.export.ExportedProgram) -> nn.Module:
+    """A copy of a model with the tensors of a pruned program, and the numbers that torch's own layers have of them.
+
+    A forward that computes with other numbers, such as a number of heads, may fail on it: run it before it is used.
+
+    Args:
+        model: what was captured.
+        program: with the names of its parameters and buffers.
+    """
+    made = copy.deepcopy(model)
+    modules = dict(made.named_modules(remove_duplicate=False))
+    shared: dict[int, nn.Parameter] = {}
+    for name, tensor in program.state_dict.items():
+        owner, _, last = name.rpartition(".")
+        module = modules.get(owner)
+        if module is None:
+            continue
+        if last in module._parameters and module._parameters[last] is not None:
+            before = module._parameters[last]
+            assert before is not None
+            if id(tensor) not in shared:
+                shared[id(tensor)] = nn.Parameter(tensor.detach().clone().to(before.dtype), before.requires_grad)
+            _replace_everywhere(made, before, shared[id(tensor)])
+        elif last in module._buffers:
+            module._buffers[last] = tensor.detach().clone()
+    groups = _groups(program)
+    for fqn, module in made.named_modules():
+        _renumber(module, groups.get(f"{fqn}.weight" if fqn else "weight"))
+    return made
+
+
+def _replace_everywhere(model: nn.Module, before: nn.Parameter, after: nn.Parameter) -> None:
+    """Tied weights stay tied."""
+    for module in model.modules():
+        for name, value in module._parameters.items():
+            if value is before:
+                module._parameters[name] = after
+
+
+def _groups(program: torch.export.ExportedProgram) -> Groups:
+    """The number of groups by the name of the weight, of convolutions and of norms."""
+    parameters = program.graph_signature.inputs_to_parameters
+    found = {parameters[use.weight.name]: use.groups for use in uses_of(program)}
+    for node in program.graph.nodes:
+        weight = node.args[2] if node.target is torch.ops.aten.group_norm.default and len(node.args) > 2 else None
+        if isinstance(weight, fx.Node) and weight.name in parameters:
+            found[parameters[weight.name]] = int(node.args[1])  # type: ignore[arg-type]
+    return found
+
+
+def _renumber(module: nn.Module, groups: int | None) -> None:
+    for kind, change in _NUMBERS.items():
+        if isinstance(module, kind):
+            change(module, groups)
+
+
+def _linear(module: nn.Module, _: int | None) -> None:
+    module.out_features, module.in_features = module.weight.shape  # type: ignore[assignment, misc]
+
+
+def _convolution(module: nn.Module, groups: int | None) -> None:
+    assert isinstance(module, nn.modules.conv._ConvNd)
+    module.groups = module.groups if groups is None else groups
+    first, second = module.weight.shape[0], module.weight.shape[1] * module.groups
+    module.in_channels, module.out_channels = (first, second) if module.transposed else (second, first)
+
+
+def _features(module: nn.Module, _: int | None) -> None:
+    sized = module._parameters.get("weight")
+    sized = sized if sized is not None else module._buffers.get("running_mean")  # type: ignore[assignment]
+    if sized is not None:
+        module.num_features = len(sized)  # type: ignore[assignment]
+
+
+def _group_norm(module: nn.Module, groups: int | None) -> None:
+    assert isinstance(module, nn.GroupNorm)
+    if groups is not None:
+        module.num_groups, module.num_channels = groups, len(module.weight)
+
+
+def _table(module: nn.Module, _: int | None) -> None:
+    module.num_embeddings, module.embedding_dim = module.weight.shape  # type: ignore[assignment, misc]
+
+
+_NUMBERS: Mapping[type[nn.Module], Callable[[nn.Module, int | None], None]] = {
+    nn.Linear: _linear,
+    nn.modules.conv._ConvNd: _convolution,
+    nn.modules.batchnorm._NormBase: _features,
+    nn.GroupNorm: _group_norm,
+    nn.Embedding: _table,
+}

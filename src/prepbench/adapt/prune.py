@@ -1,0 +1,183 @@
+"""Pruning a program: whole channels first, then single weights of what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from prepbench._torch_compat.programs import with_contents
+from prepbench.adapt.channel_sets import ChannelSet, chosen_sets
+from prepbench.adapt.channels.removal import Removal
+from prepbench.adapt.channels.walk import channels_of
+from prepbench.adapt.layer_uses import uses_of
+from prepbench.adapt.masks import MaskedLayer, masked_layers
+from prepbench.adapt.report import PrunedLayer
+from prepbench.errors import PreparationError, SettingsError
+from prepbench.inputs import Sample
+from prepbench.running.equality import ROUNDED, difference
+from prepbench.running.twin import Twin
+from prepbench.settings.pruned_layers import PrunableLayer
+from prepbench.settings.pruning import CHANNELS
+
+Program = torch.export.ExportedProgram
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A pruned program.
+
+    Attributes:
+        program: the program.
+        layers: what was done to each layer.
+    """
+
+    program: Program
+    layers: tuple[PrunedLayer, ...]
+
+
+def prune(
+    program: Program,
+    layers: Sequence[PrunableLayer],
+    calibration: Sequence[Sample],
+    checked: Sequence[Sample],
+) -> Pruned:
+    """Prune a flat program. Its own weights are left as they are.
+
+    Args:
+        program: takes leaves and returns leaves.
+        layers: what is decided for each layer.
+        calibration: calls of the program, for scores and thresholds that need them.
+        checked: calls on which the program without channels must equal the one in which these are zero.
+
+    Raises:
+        SettingsError: nothing would be pruned; says why.
+        PreparationError: the smaller program does not compute the same.
+    """
+    smaller, sets = program, list[ChannelSet]()
+    if any(row.settings is not None and row.settings.mask_type == CHANNELS for row in layers):
+        channels = channels_of(program)
+        sets, removed = chosen_sets(channels, layers, calibration)
+        if removed.any():
+            removal = Removal(channels, removed)
+            smaller = removal.program()
+            check_removed(removal.zeroed(), smaller, checked)
+    masked = masked_layers(smaller, layers, calibration)
+    weights = {name: weight for row in masked for name, weight in row.weights.items()}
+    result = _with_weights(smaller, weights) if weights else smaller
+    rows = tuple(_report(row, program, result, weights, sets, masked) for row in layers)
+    if result is program:
+        told = [f"{row.fqn}: {row.reason or 'skipped'}" for row in rows]
+        raise SettingsError(
+            f"pruning_settings would prune nothing. {'; '.join(told[:6]) or 'No layer has a weight matrix'}. Give "
+            'another mask_type ("1:1" fits every layer), a larger threshold, or leave pruning_settings out.'
+        )
+    return Pruned(result, rows)
+
+
+@torch.no_grad()
+def check_removed(zeroed: Program, smaller: Program, samples: Sequence[Sample]) -> None:
+    """Run both on samples.
+
+    Raises:
+        PreparationError: they differ.
+    """
+    right, made = (each.module(check_guards=False) for each in (zeroed, smaller))
+    for sample in samples:
+        expected, got = (list(run(*_clones(sample.args))) for run in (right, made))
+        found = difference(expected, got, ROUNDED)
+        if not found.equal:
+            raise PreparationError(
+                f"The model without channels does not compute what it computes with zeros in their place: "
+                f"{found.text}. Leave layers out with LayerPruningSettings(skip_pruning=True) in "
+                "layer_pruning_settings, and report the model."
+            )
+
+
+def _clones(args: Sequence[object]) -> list[object]:
+    return [each.clone() if isinstance(each, torch.Tensor) else each for each in args]
+
+
+def _with_weights(program: Program, weights: Mapping[str, torch.Tensor]) -> Program:
+    """The program with other weights; names of one tensor stay names of one tensor."""
+    made: dict[int, torch.Tensor] = {}
+    for name, weight in weights.items():
+        made[id(program.state_dict[name])] = nn.Parameter(weight.to(program.state_dict[name].dtype), False)
+    state = {name: made.get(id(value), value) for name, value in program.state_dict.items()}
+    return with_contents(program, program.graph_module, state, program.constants)
+
+
+def resized(model: nn.Module, program: Program) -> nn.Module:
+    """A twin of a model that holds the tensors of a pruned program: for counting, not for running."""
+    twin: nn.Module = Twin(model).model
+    modules = dict(twin.named_modules(remove_duplicate=False))
+    for name, tensor in program.state_dict.items():
+        owner, _, last = name.rpartition(".")
+        module = modules.get(owner)
+        if module is not None and last in module._parameters:
+            module._parameters[last] = nn.Parameter(tensor.detach(), requires_grad=False)
+    return twin
+
+
+def _report(
+    row: PrunableLayer,
+    before: Program,
+    after: Program,
+    weights: Mapping[str, torch.Tensor],
+    sets: Sequence[ChannelSet],
+    masked: Sequence[MaskedLayer],
+) -> PrunedLayer:
+    own, left = (_own(program, row.fqn) for program in (before, after))
+    zeros = sum(_zeros(weights[name], row) for name in left if name in weights)
+    whole, stay = (_outputs(program, row.fqn) for program in (before, after))
+    kinds = [row.settings.mask_type] if row.settings is not None else []
+    is_pruned = zeros > 0 or whole != stay
+    return PrunedLayer(
+        row.fqn,
+        row.type,
+        kinds[0] if kinds and is_pruned else "",
+        row.rule,
+        sum(tensor.numel() for tensor in own.values()),
+        sum(tensor.numel() for tensor in left.values()),
+        zeros,
+        whole,
+        whole - stay,
+        _reason(row, whole != stay, sets, masked),
+    )
+
+
+def _zeros(weight: torch.Tensor, row: PrunableLayer) -> int:
+    if weight.is_meta:  # only planned
+        return round(weight.numel() * row.settings.share) if row.settings is not None else 0
+    return int((weight == 0).sum())
+
+
+def _reason(row: PrunableLayer, lost: bool, sets: Sequence[ChannelSet], masked: Sequence[MaskedLayer]) -> str:
+    if row.settings is None:
+        return f"skipped by rule {row.rule!r}"
+    if row.settings.mask_type != CHANNELS:
+        return next((each.why for each in masked if each.fqn == row.fqn and each.why), "")
+    mine = [each for each in sets if row.fqn in each.layers]
+    reasons = [each.why for each in mine if each.why]
+    if not mine and not lost:
+        return "not called on the tracing inputs, or its channels are not followed"
+    return reasons[0] if reasons else "" if lost else "too few channels for this amount"
+
+
+def _own(program: Program, fqn: str) -> dict[str, torch.Tensor]:
+    """The parameters of one layer."""
+    prefix = f"{fqn}." if fqn else ""
+    names = (name for name in program.graph_signature.parameters if name.startswith(prefix))
+    return {name: program.state_dict[name] for name in names if "." not in name[len(prefix) :]}
+
+
+def _outputs(program: Program, fqn: str) -> int:
+    """How many channels the output of a layer has."""
+    names = program.graph_signature.inputs_to_parameters
+    for use in uses_of(program):
+        if names[use.weight.name] in _own(program, fqn):
+            weight = program.state_dict[names[use.weight.name]]
+            return int(weight.shape[1 - use.inputs]) * (use.groups if use.inputs == 0 else 1)
+    return max((len(tensor) for tensor in _own(program, fqn).values() if tensor.ndim > 1), default=0)
