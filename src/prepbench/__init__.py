@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from prepbench.compile import check_traceability as check_traceability
     from prepbench.compile import compile_model as compile_model
     from prepbench.compile import load_compiled as load_compiled
+    from prepbench.compile import prune as prune
     from prepbench.errors import PrepbenchError as PrepbenchError
     from prepbench.fixes import fix as fix
     from prepbench.inputs import Sample as Sample
@@ -60,9 +61,11 @@ if TYPE_CHECKING:
     from prepbench.settings import EagerDeployment as EagerDeployment
     from prepbench.settings import ExecuTorchDeployment as ExecuTorchDeployment
     from prepbench.settings import InductorDeployment as InductorDeployment
+    from prepbench.settings import LayerPruningSettings as LayerPruningSettings
     from prepbench.settings import LayerQuantizationSettings as LayerQuantizationSettings
     from prepbench.settings import OnnxRuntimeDeployment as OnnxRuntimeDeployment
     from prepbench.settings import OpenVinoDeployment as OpenVinoDeployment
+    from prepbench.settings import PruningSettings as PruningSettings
     from prepbench.settings import QuantizationSettings as QuantizationSettings
     from prepbench.settings import TensorRtDeployment as TensorRtDeployment
     from prepbench.settings import explain_settings as explain_settings
@@ -86,6 +89,7 @@ _HOME = {
     "InductorDeployment": "prepbench.settings",
     "Job": "prepbench.jobs",
     "KeptStages": "prepbench.compile",
+    "LayerPruningSettings": "prepbench.settings",
     "LayerQuantizationSettings": "prepbench.settings",
     "OnnxRuntimeDeployment": "prepbench.settings",
     "OpenVinoDeployment": "prepbench.settings",
@@ -93,6 +97,7 @@ _HOME = {
     "PrepbenchError": "prepbench.errors",
     "Profile": "prepbench.measure.profile_result",
     "Progress": "prepbench.jobs",
+    "PruningSettings": "prepbench.settings",
     "QuantizationSettings": "prepbench.settings",
     "Results": "prepbench.results.results",
     "RobustTracer": "prepbench.capture.modules.tracer",
@@ -114,6 +119,7 @@ _HOME = {
     "prepare_model": "prepbench.prepare",
     "profile": "prepbench.measure.profile",
     "record_inputs": "prepbench.running.record_inputs",
+    "prune": "prepbench.compile",
     "recursive_trace": "prepbench.capture.modules.collection",
     "search": "prepbench.search.search",
     "sensitivity": "prepbench.search.sensitivity",

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.compile import pipeline
+from prepbench.compile import stages
 from prepbench.errors import TargetError
 from prepbench.targets import target_for
 
@@ -62,7 +62,7 @@ def fails_once(monkeypatch: pytest.MonkeyPatch, place: str, number: int) -> Call
             raise pb.Cancelled("Stopped.")
 
     def failing(name: str) -> Callable[..., Any]:
-        real = getattr(pipeline, name)
+        real = getattr(stages, name)
 
         def called(*args: Any, **kwargs: Any) -> Any:
             made = real(*args, **kwargs)
@@ -73,7 +73,7 @@ def fails_once(monkeypatch: pytest.MonkeyPatch, place: str, number: int) -> Call
         return called
 
     for name in LATE[1:]:
-        monkeypatch.setattr(pipeline, name, failing(name))
+        monkeypatch.setattr(stages, name, failing(name))
     return listen
 
 

@@ -40,20 +40,21 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     unsupported = [f"{leaf.part}: {leaf.kind}" for leaf in captured.leaves]
     with timer("check operators"), tracing(timer.progress):
         unsupported += operator_places(task.target.unsupported_nodes(task.program))
-    total, computed = state_bytes(captured.model), _bytes(task.program, in_float32=task.layer_settings is not None)
+    present, computed = state_bytes(captured.model), _bytes(task.program, in_float32=task.layer_settings is not None)
     return CompileReport(
         task.target.name,
         dict(timer.seconds),
         layers,
-        total,
+        task.float_bytes,
         None,
         names_of(captured.leaves),
         name=task.name,
         dry_run=True,
-        estimated_bytes=total + computed - as_captured - sum(map(_saved, layers)),
+        estimated_bytes=present + computed - as_captured - sum(map(_saved, layers)),
         unsupported=tuple(unsupported),
         problem=problem,
         remarks=(f"compiling takes at least {needed / 1e6:.2f} MB of memory beyond the model",),
+        pruned=task.pruned,
     )
 
 

@@ -49,6 +49,10 @@ def check_report(data: Any) -> None:
         raise ValueError("report.layers must be a list")
     for place, row in enumerate(data["layers"]):
         _check_fields(row, f"report.layers[{place}]", _LAYER)
+    if not isinstance(data.get("pruned", []), list):
+        raise ValueError("report.pruned must be a list")
+    for place, row in enumerate(data.get("pruned", [])):
+        _check_fields(row, f"report.pruned[{place}]", _PRUNED)
     _check_fields({name: data[name] for name in _REPORT if name in data}, "report", _REPORT)
 
 
@@ -193,6 +197,10 @@ _LAYER: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("input_range", "scale_range"), _or_none(_is_range)),
     "sqnr": _or_none(_is_number),
     "bits_to_measure": _are_counts,
+}
+_PRUNED: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("fqn", "type", "mask_type", "rule", "reason"), _is_text),
+    **dict.fromkeys(("parameters", "left", "zeros", "channels", "removed_channels"), _is_count),
 }
 _REPORT: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("target", "name", "problem"), _is_text),

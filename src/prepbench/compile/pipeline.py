@@ -10,11 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
-from prepbench.capture.aten.documents import document_of_program
-from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import (
     check_function,
@@ -25,23 +21,17 @@ from prepbench.checks import (
     check_text,
     check_type,
 )
-from prepbench.compile.arguments import check_arguments, check_weights, with_extra_options
+from prepbench.compile.arguments import check_arguments, check_pruning, check_weights, with_extra_options
 from prepbench.compile.capture_stage import Wanted, captured_or_reused
-from prepbench.compile.check_lowered import check_lowered
 from prepbench.compile.compile_log import CompileLog
-from prepbench.compile.compiled import CompiledModel, Origin, measured_size
 from prepbench.compile.configuration import configuration_of
 from prepbench.compile.dry_run import planned
-from prepbench.compile.kept_stages import KeptCapture, KeptStages
-from prepbench.compile.leaves.model_leaves import ModelLeaves
-from prepbench.compile.lowering import lower, lowering_of
-from prepbench.compile.memory import check_memory
-from prepbench.compile.quantize_program import Quantized, quantize
-from prepbench.compile.report import CompileReport, names_of
-from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
+from prepbench.compile.kept_stages import KeptStages
+from prepbench.compile.prune_stage import pruned_task
+from prepbench.compile.samples import read_samples, with_static_sizes_of_first
 from prepbench.compile.stage_timer import StageTimer
+from prepbench.compile.stages import compile_task, settings_of_layers, uncompiled
 from prepbench.compile.task import CompileTask
-from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -50,22 +40,19 @@ from prepbench.quantize import check_calibration
 from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.running.check_inputs import check_traced
 from prepbench.running.fingerprint import fingerprint
-from prepbench.running.module_state import state_bytes
-from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
-    ExplainedLayer,
+    LayerPruningSettings,
     LayerQuantizationSettings,
     OnnxRuntimeDeployment,
+    PruningSettings,
     QuantizationSettings,
-    explain_settings,
+    prunable_layers,
 )
-from prepbench.storage import nothing_left
-from prepbench.targets import Target, target_for
-from prepbench.targets.capabilities import check_settings
+from prepbench.targets import target_for
 
 
 @shows_progress("compile")
@@ -79,6 +66,8 @@ def compile_model(
     forward_fn: Callable[..., Any] | None = None,
     quantization_settings: QuantizationSettings | None = None,
     layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None = None,
+    pruning_settings: PruningSettings | None = None,
+    layer_pruning_settings: Mapping[str, LayerPruningSettings] | None = None,
     logs_dir: str | Path | None = None,
     compile_options: CompileOptions | None = None,
     dynamic_axes: DynamicAxes | None = None,
@@ -112,6 +101,9 @@ def compile_model(
             :meth:`CompiledModel.initialize_algorithms` can quantize later.
         layer_quantization_settings: overrides by FQN, glob, ``re:`` pattern or class name (see
             :func:`prepbench.explain_settings`).
+        pruning_settings: what to remove: channels and heads, which makes the model smaller and faster on every target,
+            or single weights, which makes it smaller once it is compressed. None prunes nothing.
+        layer_pruning_settings: overrides, by the same keys.
         logs_dir: a folder for ``compile.log`` (for people) and ``events.jsonl`` (for programs); None writes nothing.
         compile_options: the algorithms of quantization, and the SQNR below which a layer stays in float.
         dynamic_axes: which dims are dynamic; inferred from the tracing inputs when omitted.
@@ -187,6 +179,7 @@ def compile_model(
         layer_quantization_settings,
         compile_options,
     )
+    check_pruning(pruning_settings, layer_pruning_settings, calibration_inputs)
     settings = deployment_settings if deployment_settings is not None else OnnxRuntimeDeployment()
     target = target_for(settings)
     settings, options = with_extra_options(
@@ -203,7 +196,8 @@ def compile_model(
     state = None if reuse is None else fingerprint(module_or_func, forward_fn)
     twin = Twin(called)  # for other threads the model stays in its mode
     function, model = twin.model, as_module(twin.model)
-    layers = _layer_settings(model, target, settings, quantization_settings, layer_quantization_settings)
+    layers = settings_of_layers(model, target, settings, quantization_settings, layer_quantization_settings)
+    pruned = () if pruning_settings is None else prunable_layers(model, pruning_settings, layer_pruning_settings)
     name = graph_name if graph_name is not None else type(as_module(module_or_func)).__name__
     log = CompileLog(logs_dir, name)
     log.start(target.name, settings, quantization_settings, options)
@@ -233,7 +227,7 @@ def compile_model(
             stage = captured_or_reused(wanted, None if reuse is None else reuse.table, first_task)
             timer.reuse(*(["capture"] if stage.is_reused else []))
         if isinstance(stage.task, Failure):
-            result: Any = _uncompiled(model, samples[0], settings, layers, stage.task, timer, name)
+            result: Any = uncompiled(model, samples[0], settings, layers, stage.task, timer, name)
         else:
             task = replace(
                 stage.task,
@@ -249,147 +243,11 @@ def compile_model(
                 configuration=configuration_of(as_module(module_or_func)),
             )
             with stage.checked([*wanted.samples, *calibration]):
-                result = planned(task, timer) if is_dry_run else _compile(task, timer, stage.kept)
+                task = pruned_task(task, pruned, timer, is_plan=is_dry_run) if pruned else task
+                kept = None if pruned else stage.kept  # what is learned belongs to the model as it was captured
+                result = planned(task, timer) if is_dry_run else compile_task(task, timer, kept)
     log.done(result if is_dry_run else result.report)
     return result
-
-
-def _uncompiled(
-    model: nn.Module,
-    sample: Sample,
-    settings: DeploymentSettings,
-    layers: tuple[ExplainedLayer, ...] | None,
-    why: Failure,
-    timer: StageTimer,
-    name: str,
-) -> CompiledModel:
-    """The model in Python, because all of it is one leaf module."""
-    remark = f"nothing is compiled: the whole model is one leaf module and runs in Python, {failure_line(why)}"
-    if layers is not None:
-        text = (
-            f"Nothing would be quantized, and {remark}. {why.remedy} Or compile in float: quantization_settings=None."
-        )
-        raise NothingCompiledError(text, why)
-    seconds, target = dict(timer.seconds), target_for(settings).name
-    report = CompileReport(target, seconds, (), state_bytes(model), None, ("",), name=name, remarks=(remark,))
-    return UncompiledModel(model, sample, settings, report)
-
-
-def _layer_settings(
-    model: nn.Module,
-    target: Target,
-    settings: DeploymentSettings,
-    quantization: QuantizationSettings | None,
-    layers: Mapping[str, LayerQuantizationSettings] | None,
-) -> tuple[ExplainedLayer, ...] | None:
-    """The settings of each layer; None for a compile in float.
-
-    Raises:
-        SettingsError: the target does not support them.
-    """
-    explained = None if quantization is None else tuple(explain_settings(model, quantization, layers))
-    check_settings(target, settings, explained or ())
-    return explained
-
-
-@nothing_left()
-@numbers_kept()
-def _compile(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> CompiledModel:
-    """Quantize if there are settings for it, lower, check, report."""
-    target, captured, call_spec = task.target, task.captured, task.call_spec
-    if task.fullgraph:
-        target.check_leaves(captured.leaves)
-    leaves = _leaves(task)  # with the model's state before anything runs it
-    check_memory(task)
-    task = task.in_types_of_target()
-    quantized = None if task.layer_settings is None else quantize(task, timer, kept)
-    program = task.program if quantized is None else quantized.program
-    with timer("lower"), tracing(timer.progress):
-        lowering = lowering_of(program, captured, call_spec, timer.progress, None if kept is None else kept.programs)
-        before = 0 if kept is None else kept.programs.taken
-        runtime, fallbacks = lower(task, lowering)
-        timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
-        exact = None if quantized is None else task.program
-        check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec), exact)
-    report = CompileReport(
-        target.name,
-        dict(timer.seconds),
-        quantized.layers if quantized else (),
-        state_bytes(captured.model),
-        measured_size(runtime, leaves),
-        names_of(captured.leaves),
-        name=task.name,
-        model_sqnr=quantized.score.sqnr if quantized and quantized.score else None,
-        model_divergence=quantized.score.divergence if quantized and quantized.score else None,
-        fallbacks=fallbacks,
-        remarks=(*_remarks(target, quantized), *(leaves.remarks if leaves is not None else ())),
-        reused=tuple(timer.reused),
-    )
-    document = document_of_program(
-        program,
-        captured.model,
-        captured.leaves,
-        task.name,
-        size_names=lowering.dimension_names,
-        axes=captured.axes.dynamic,
-    )
-    quantize_later = functools.partial(_quantize_later, task) if quantized is None else None
-    origin = Origin(lowering, quantize_later)
-    out_spec = captured.program.call_spec.out_spec
-    return CompiledModel(
-        runtime, call_spec, task.settings, report, out_spec, document, origin, leaves, task.configuration
-    )
-
-
-def _leaves(task: CompileTask) -> ModelLeaves | None:
-    """What stays in Python."""
-    if not task.captured.leaves:
-        return None
-    texts = [value for value in task.call_spec.input_constants.values() if isinstance(value, str)]
-    return ModelLeaves.of(task.captured, task.program, texts)
-
-
-def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
-    reason = target.placement.spare_bit
-    full = [row for row in quantized.layers if row.weights_bits == row.activations_bits == 8] if quantized else []
-    return (f"8-bit weights use 7 bits, because {reason}",) if reason and full else ()
-
-
-def _quantize_later(
-    task: CompileTask,
-    calibration_inputs: Iterable[Any],
-    deployment_settings: DeploymentSettings | None,
-    quantization_settings: QuantizationSettings,
-    layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None,
-    compile_options: CompileOptions | None,
-    progress: ProgressCallback,
-) -> CompiledModel:
-    """Quantize what was compiled in float, without capturing it again."""
-    check_progress(progress)
-    check_arguments(
-        None,
-        calibration_inputs,
-        deployment_settings or task.settings,
-        quantization_settings,
-        layer_quantization_settings,
-        compile_options,
-    )
-    settings = deployment_settings or task.settings
-    target = target_for(settings)
-    target.check_available()
-    model = task.captured.model
-    layers = _layer_settings(model, target, settings, quantization_settings, layer_quantization_settings)
-    _, calibration = read_samples(model, None, calibration_inputs, task.data_transform_fn)
-    check_calibration(model, calibration)
-    later = replace(
-        task,
-        target=target,
-        settings=settings,
-        options=compile_options or task.options,
-        layer_settings=layers,
-        calibration=tuple(calibration),
-    )
-    return _compile(later, StageTimer(progress, CompileLog(None, task.name)))
 
 
 def _axes(function: Callable[..., Any], samples: list[Sample], axes: DynamicAxes | None, dynamic: bool) -> DynamicAxes:

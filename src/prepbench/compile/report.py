@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prepbench._display import view
+from prepbench.adapt.report import PrunedLayer
 from prepbench.document.model import Failure
 from prepbench.quantize import LayerReport
 
@@ -38,6 +39,7 @@ class CompileReport:
         problem: for a plan, why nothing can be quantized with these settings.
         remarks: what holds for all quantized layers, such as a bit that is left unused because of the CPU.
         reused: what was taken from an earlier compile, stage by stage; see :class:`prepbench.KeptStages`.
+        pruned: what pruning did to each layer; empty where nothing was pruned.
     """
 
     target: str
@@ -56,6 +58,14 @@ class CompileReport:
     problem: str = ""
     remarks: tuple[str, ...] = ()
     reused: tuple[str, ...] = ()
+    pruned: tuple[PrunedLayer, ...] = ()
+
+    @property
+    def sparsity(self) -> dict[str, float]:
+        """The share of the parameters of each layer that is gone or zero, for an overlay: ``diagram.overlay(
+        compiled.report.sparsity, name="sparsity")``; empty where nothing was pruned.
+        """
+        return {row.fqn: row.sparsity for row in self.pruned}
 
     def table(self) -> Any:
         """A pandas ``DataFrame`` with a row for each layer."""
@@ -72,7 +82,8 @@ class CompileReport:
         lists = {
             name: tuple(data.get(name, ())) for name in ("leaves", "fallbacks", "unsupported", "remarks", "reused")
         }
-        return cls(**{**data, **lists, "layers": layers})
+        pruned = tuple(PrunedLayer(**row) for row in data.get("pruned", ()))
+        return cls(**{**data, **lists, "layers": layers, "pruned": pruned})
 
     def _repr_html_(self) -> str:
         return view("views.tables", "report_html", self)  # type: ignore[no-any-return]
@@ -82,16 +93,26 @@ class CompileReport:
         lines += grouped_lines([(row.fqn, row.summary) for row in self.layers if not row.quantized])
         lines += grouped_lines([(row.fqn, row.summary) for row in self.layers if row.bits_to_measure])
         lines += grouped_lines([(row.fqn, row.note) for row in self.layers if row.quantized and row.note])
+        lines += grouped_lines([(row.fqn, row.summary) for row in self.pruned])
         return "\n".join(lines)
 
     @property
     def headline(self) -> str:
         """What holds for the whole model, in a few lines."""
-        lines = [self._headline()]
+        lines = [self._headline(), *self._pruned()]
         lines += [f"  {remark}" for remark in self.remarks]
         lines += [f"  leaf: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
         return "\n".join(lines)
+
+    def _pruned(self) -> list[str]:
+        if not self.pruned:
+            return []
+        all_of, gone = sum(row.parameters for row in self.pruned), sum(row.parameters - row.left for row in self.pruned)
+        zeros, channels = (sum(getattr(row, name) for row in self.pruned) for name in ("zeros", "removed_channels"))
+        return [
+            f"  pruned: {channels} channels and {gone / all_of:.0%} of the weights removed, {zeros / all_of:.0%} zero"
+        ]
 
     def _headline(self) -> str:
         quantized = sum(row.quantized for row in self.layers)

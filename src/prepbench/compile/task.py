@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.programs import flat_program, with_outputs, with_own_weights
+from prepbench.adapt.report import PrunedLayer
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_float32
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.configuration import Configuration
 from prepbench.inputs import Sample
 from prepbench.quantize import weights_to_cast
+from prepbench.running.module_state import state_bytes
 from prepbench.settings import CompileOptions, DeploymentSettings, ExplainedLayer
 from prepbench.targets import Target
 
@@ -37,6 +39,8 @@ class CompileTask:
         fullgraph: whether the target must take the whole graph.
         data_transform_fn: applied to samples that are given later.
         configuration: the model's own files that go with its weights.
+        pruned: what was pruned, layer by layer; ``captured.model`` then has the weights that are left, for counting.
+        dense_bytes: bytes of parameters and buffers before pruning; None where nothing was pruned.
     """
 
     target: Target
@@ -52,6 +56,8 @@ class CompileTask:
     fullgraph: bool = True
     data_transform_fn: Callable[[Any], Any] | None = None
     configuration: Configuration = field(default_factory=dict)
+    pruned: tuple[PrunedLayer, ...] = ()
+    dense_bytes: int | None = None
 
     @classmethod
     def of(
@@ -73,6 +79,11 @@ class CompileTask:
         program = flatten(captured, call_spec)
         program = with_own_weights(program) if own_weights else program
         return cls(target, settings, options, captured, call_spec, program, name)
+
+    @property
+    def float_bytes(self) -> int:
+        """Bytes of parameters and buffers of the user's model."""
+        return state_bytes(self.captured.model) if self.dense_bytes is None else self.dense_bytes
 
     def in_types_of_target(self) -> CompileTask:
         """The same task with a program of types that the target computes in.

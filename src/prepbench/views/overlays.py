@@ -42,7 +42,7 @@ def make_overlay(
         name: shown in the legend; the column's name if left out.
         unit: e.g. ``"ms"``.
         combine: how the values inside a closed module become one: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``. By
-            default the sum; for values in dB the smallest, because the worst layer counts.
+            default the sum; for values in dB the smallest, because the worst layer counts; for sparsity the mean.
         diverging: put zero in the middle of the scale; by default if there are values on both sides of it, and they are
             no decibels, of which 0 means nothing special.
 
@@ -77,7 +77,7 @@ def _number_overlay(
         title,
         "number",
         unit or ("dB" if decibels else ""),
-        cast(Combine, combine or ("min" if decibels else "sum")),
+        cast(Combine, combine or ("min" if decibels else "mean" if "sparsity" in title.lower() else "sum")),
         both and not decibels if diverging is None else diverging,
         tuple(OverlayValue(fqn, value) for fqn, value in figures.items()),
     )

@@ -96,14 +96,22 @@ def texts_html(names: list[str], rows: list[list[str]]) -> str:
 
 
 def layers_table(report: Any) -> pandas.DataFrame:
-    """One row for each layer of a compile report: what was done to it, or why not."""
+    """One row for each layer of a compile report: what was done to it, or why not, and what was pruned."""
     import pandas
 
     from prepbench.quantize import LayerReport
 
     columns = [field.name for field in fields(LayerReport)]
     rows = [[*(getattr(row, name) for name in columns), row.summary] for row in report.layers]
-    return pandas.DataFrame(rows, columns=[*columns, "summary"])
+    table = pandas.DataFrame(rows, columns=[*columns, "summary"])
+    if not report.pruned:
+        return table
+    pruned = {row.fqn: (row.sparsity, row.removed_channels, row.summary) for row in report.pruned}
+    if not report.layers:
+        table = pandas.DataFrame({"fqn": list(pruned), "type": [row.type for row in report.pruned]})
+    for place, name in enumerate(("sparsity", "removed_channels", "pruning")):
+        table[name] = [pruned[fqn][place] if fqn in pruned else None for fqn in table["fqn"]]
+    return table
 
 
 def report_html(report: Any) -> str:

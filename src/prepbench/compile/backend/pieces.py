@@ -48,6 +48,11 @@ def compile_piece(call: GraphCall) -> GraphRunner:
             "dynamic_axes names arguments of the model, but dynamo makes several graphs of it, which have other "
             f"inputs. Leave it out, so that dynamic sizes are inferred from tracing_inputs. {REMEDY}"
         )
+    if keywords.get("pruning_settings") is not None:
+        raise SettingsError(
+            "pruning_settings need the whole model as one graph, because channels go with all that reads them, and "
+            f"dynamo makes several graphs of it. {REMEDY}"
+        )
     keywords.setdefault("graph_name", type(call.root).__name__)
     state = {id(tensor) for tensor in state_tensors(call.root)}
     roles = call.roles({id(call.values[place]) for place in graph.tensor_inputs} - state)

@@ -1,0 +1,79 @@
+"""The stage of a compile that prunes, between capture and quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from prepbench.adapt.prune import prune, resized
+from prepbench.capture.sizes.resizing import varied
+from prepbench.compile.samples import flat_samples
+from prepbench.compile.stage_timer import StageTimer
+from prepbench.compile.task import CompileTask
+from prepbench.errors import SettingsError
+from prepbench.inputs import Sample
+from prepbench.quantize import LayerReport
+from prepbench.running.outcomes import run
+from prepbench.running.tracing import tracing
+from prepbench.settings import PrunableLayer
+
+
+def pruned_task(task: CompileTask, layers: Sequence[PrunableLayer], timer: StageTimer, *, is_plan: bool) -> CompileTask:
+    """The task with a pruned program.
+
+    Args:
+        task: what was captured.
+        layers: what is decided for each layer.
+        timer: of the stages.
+        is_plan: whether nothing will run, so that nothing needs to be proven.
+
+    Raises:
+        SettingsError: nothing would be pruned, or a part of the model is no graph.
+        PreparationError: the smaller program does not compute what it should.
+    """
+    captured = task.captured
+    if captured.leaves:
+        names = ", ".join(leaf.part for leaf in captured.leaves[:3])
+        raise SettingsError(
+            f"pruning_settings need the whole model as one graph, because what runs in Python ({names}) keeps its own "
+            "weights. Rewrite these lines (pb.fix), or leave pruning_settings out."
+        )
+    with timer("prune"), tracing(timer.progress):
+        checked = [] if is_plan else _checked(task)
+        pruned = prune(task.program, layers, flat_samples(task.calibration, task.call_spec), checked)
+        model = resized(captured.model, pruned.program)
+    return replace(
+        task,
+        program=pruned.program,
+        captured=replace(captured, model=model),
+        pruned=pruned.layers,
+        dense_bytes=task.float_bytes,
+    )
+
+
+def _checked(task: CompileTask) -> list[Sample]:
+    """Samples, and calls of sizes that no sample had, as far as the model takes them."""
+    captured = task.captured
+    found = list(captured.samples[:2])
+    for sample in varied(captured.model, captured.samples, captured.axes):
+        try:
+            run(captured.model, sample, captured.model)
+        except Exception:  # of the user's model: a size that it does not take proves nothing
+            continue
+        found.append(sample)
+    return flat_samples(found, task.call_spec)
+
+
+def size_remarks(task: CompileTask, rows: Sequence[LayerReport]) -> tuple[str, ...]:
+    """What masks are good for: the size once zeros are left out."""
+    masked = [row for row in task.pruned if row.zeros]
+    if not masked:
+        return ()
+    bits = {row.fqn: row.weights_bits for row in rows}
+    stored = sum(row.left * bits.get(row.fqn, 32) / 8 for row in masked)
+    # a bit for each weight says whether it is there
+    packed = sum((row.left - row.zeros) * bits.get(row.fqn, 32) / 8 + row.left / 8 for row in masked)
+    return (
+        f"masks gain size only, because {task.target.display_name} multiplies by zeros like by other weights: the "
+        f"masked layers take {stored / 1e6:.2f} MB, and {packed / 1e6:.2f} MB once zeros are left out",
+    )

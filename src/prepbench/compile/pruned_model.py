@@ -1,0 +1,147 @@
+"""``pb.prune``: a smaller model in PyTorch, to look at, train on or compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from prepbench._torch_compat import pytree
+from prepbench.adapt.module_form import in_own_classes
+from prepbench.adapt.report import PrunedLayer
+from prepbench.capture.aten.capture import capture
+from prepbench.checks import check_progress, check_type
+from prepbench.compile.arguments import check_pruning, check_weights
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.compile_log import CompileLog
+from prepbench.compile.prune_stage import pruned_task
+from prepbench.compile.samples import read_samples
+from prepbench.compile.stage_timer import StageTimer
+from prepbench.compile.task import CompileTask
+from prepbench.errors import sentence
+from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.progress_bar import shows_progress
+from prepbench.running.equality import ROUNDED, difference
+from prepbench.running.outcomes import run
+from prepbench.running.tracing import tracing
+from prepbench.running.twin import Twin
+from prepbench.settings import (
+    CompileOptions,
+    EagerDeployment,
+    LayerPruningSettings,
+    PruningSettings,
+    prunable_layers,
+)
+from prepbench.targets import target_for
+
+
+@dataclass(frozen=True)
+class PrunedModel:
+    """A pruned model in PyTorch.
+
+    Attributes:
+        model: of the user's own class with smaller weights, or, where its code does not take fewer channels, a module
+            that runs the pruned graph.
+        layers: what was done to each layer.
+        why_graph: why the model is not of its own class; empty where it is.
+    """
+
+    model: nn.Module
+    layers: tuple[PrunedLayer, ...]
+    why_graph: str = ""
+
+    @property
+    def sparsity(self) -> dict[str, float]:
+        """The share of the parameters of each layer that is gone or zero."""
+        return {row.fqn: row.sparsity for row in self.layers}
+
+    def __repr__(self) -> str:
+        form = f"a graph, because {self.why_graph}" if self.why_graph else f"a {type(self.model).__name__}"
+        return "\n".join([f"PrunedModel: {form}", *(f"  {row.fqn}: {row.summary}" for row in self.layers)])
+
+
+class PrunedGraph(nn.Module):
+    """Runs a pruned program, called like the model that it was captured from; with the names of its parameters."""
+
+    def __init__(
+        self, program: torch.export.ExportedProgram, call_spec: CallSpec, out_spec: pytree.TreeSpec | None
+    ) -> None:
+        super().__init__()
+        self.graph = program.module(check_guards=False)
+        self._call_spec, self._out_spec = call_spec, out_spec
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the graph."""
+        return self._call_spec.result(self.graph(*self._call_spec.flatten(args, kwargs)), self._out_spec)
+
+
+@shows_progress("prune")
+def prune(
+    model: nn.Module,
+    inputs: Iterable[Any],
+    pruning_settings: PruningSettings,
+    layer_pruning_settings: Mapping[str, LayerPruningSettings] | None = None,
+    *,
+    calibration_inputs: Iterable[Any] | None = None,
+    progress: ProgressCallback = report_nothing,
+) -> PrunedModel:
+    """Prune a model and stay in PyTorch. The model itself is never changed.
+
+    Args:
+        model: the model; it is pruned in evaluation mode.
+        inputs: samples whose sizes differ in the dims to make dynamic.
+        pruning_settings: what to remove.
+        layer_pruning_settings: overrides by FQN, glob, ``re:`` pattern or class name.
+        calibration_inputs: representative samples, for scores and thresholds that look at activations.
+        progress: receives a :class:`prepbench.Progress` for each step; may raise to stop.
+
+    Raises:
+        InputError: the samples do not fit the model or each other, or its weights have no data.
+        SettingsError: as for ``compile_model``; or nothing would be pruned.
+        CaptureError: the model cannot be captured as one graph.
+        PreparationError: the smaller model does not compute what the one with zeros computes.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> found = prune(net, [torch.randn(2, 4), torch.randn(5, 4)], PruningSettings(mask_type="channels"))
+        >>> found.model[0], found.layers[0].removed_channels
+        (Linear(in_features=4, out_features=4, bias=True), 4)
+    """
+    check_type("model", model, nn.Module, "Give the module to prune.")
+    check_type("pruning_settings", pruning_settings, PruningSettings, "Write pb.PruningSettings().")
+    check_pruning(pruning_settings, layer_pruning_settings, calibration_inputs)
+    check_progress(progress)
+    check_weights(model)
+    twin = Twin(model)
+    twin.model.eval()
+    rows = prunable_layers(model, pruning_settings, layer_pruning_settings)
+    samples, calibration = read_samples(twin.model, inputs, calibration_inputs, None)
+    with tracing(progress):
+        captured = capture(twin.model, samples)
+    twin.give_back(captured.program)
+    options, settings = CompileOptions(), EagerDeployment()
+    task = CompileTask.of(
+        target_for(settings), settings, options, type(model).__name__, twin.model, captured, own_weights=False
+    )
+    task = replace(task, calibration=tuple(calibration))
+    task = pruned_task(task, rows, StageTimer(progress, CompileLog(None, task.name)), is_plan=False)
+    graph = PrunedGraph(task.program, task.call_spec, captured.program.call_spec.out_spec)
+    own, why = _own_form(twin.model, task, graph)
+    return PrunedModel(graph if own is None else own, task.pruned, why)
+
+
+def _own_form(model: nn.Module, task: CompileTask, graph: PrunedGraph) -> tuple[nn.Module | None, str]:
+    """The model in its own class, if that computes what the pruned graph computes; else why not."""
+    try:
+        made = in_own_classes(model, task.program)
+        for sample in task.captured.samples[:2]:
+            expected, got = (run(each, sample, each) for each in (graph, made))
+            found = difference(expected, got, ROUNDED)
+            if not found.equal:
+                return None, f"its code computes something else with fewer channels: {found.text}"
+    except Exception as error:  # of the user's code
+        return None, f"its code does not take fewer channels: {sentence(error)}"
+    return made, ""

@@ -1,0 +1,190 @@
+"""From a captured model to a compiled one: quantize, lower, check, report."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from prepbench.capture.aten.documents import document_of_program
+from prepbench.capture.failures.describe import failure_line
+from prepbench.checks import check_progress
+from prepbench.compile.arguments import check_arguments
+from prepbench.compile.check_lowered import check_lowered
+from prepbench.compile.compile_log import CompileLog
+from prepbench.compile.compiled import CompiledModel, Origin, measured_size
+from prepbench.compile.kept_stages import KeptCapture
+from prepbench.compile.leaves.model_leaves import ModelLeaves
+from prepbench.compile.lowering import lower, lowering_of
+from prepbench.compile.memory import check_memory
+from prepbench.compile.prune_stage import size_remarks
+from prepbench.compile.quantize_program import Quantized, quantize
+from prepbench.compile.report import CompileReport, names_of
+from prepbench.compile.samples import flat_samples, read_samples
+from prepbench.compile.stage_timer import StageTimer
+from prepbench.compile.task import CompileTask
+from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
+from prepbench.document.model import Failure
+from prepbench.inputs import Sample
+from prepbench.jobs import ProgressCallback
+from prepbench.quantize import check_calibration
+from prepbench.running.module_state import state_bytes
+from prepbench.running.random_numbers import numbers_kept
+from prepbench.running.tracing import tracing
+from prepbench.settings import (
+    CompileOptions,
+    DeploymentSettings,
+    ExplainedLayer,
+    LayerQuantizationSettings,
+    QuantizationSettings,
+    explain_settings,
+)
+from prepbench.storage import nothing_left
+from prepbench.targets import Target, target_for
+from prepbench.targets.capabilities import check_settings
+
+
+def uncompiled(
+    model: nn.Module,
+    sample: Sample,
+    settings: DeploymentSettings,
+    layers: tuple[ExplainedLayer, ...] | None,
+    why: Failure,
+    timer: StageTimer,
+    name: str,
+) -> CompiledModel:
+    """The model in Python, because all of it is one leaf module."""
+    remark = f"nothing is compiled: the whole model is one leaf module and runs in Python, {failure_line(why)}"
+    if layers is not None:
+        text = (
+            f"Nothing would be quantized, and {remark}. {why.remedy} Or compile in float: quantization_settings=None."
+        )
+        raise NothingCompiledError(text, why)
+    seconds, target = dict(timer.seconds), target_for(settings).name
+    report = CompileReport(target, seconds, (), state_bytes(model), None, ("",), name=name, remarks=(remark,))
+    return UncompiledModel(model, sample, settings, report)
+
+
+def settings_of_layers(
+    model: nn.Module,
+    target: Target,
+    settings: DeploymentSettings,
+    quantization: QuantizationSettings | None,
+    layers: Mapping[str, LayerQuantizationSettings] | None,
+) -> tuple[ExplainedLayer, ...] | None:
+    """The settings of each layer; None for a compile in float.
+
+    Raises:
+        SettingsError: the target does not support them.
+    """
+    explained = None if quantization is None else tuple(explain_settings(model, quantization, layers))
+    check_settings(target, settings, explained or ())
+    return explained
+
+
+@nothing_left()
+@numbers_kept()
+def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> CompiledModel:
+    """Quantize if there are settings for it, lower, check, report."""
+    target, captured, call_spec = task.target, task.captured, task.call_spec
+    if task.fullgraph:
+        target.check_leaves(captured.leaves)
+    leaves = _leaves(task)  # with the model's state before anything runs it
+    check_memory(task)
+    task = task.in_types_of_target()
+    quantized = None if task.layer_settings is None else quantize(task, timer, kept)
+    program = task.program if quantized is None else quantized.program
+    with timer("lower"), tracing(timer.progress):
+        lowering = lowering_of(program, captured, call_spec, timer.progress, None if kept is None else kept.programs)
+        before = 0 if kept is None else kept.programs.taken
+        runtime, fallbacks = lower(task, lowering)
+        timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
+        exact = None if quantized is None else task.program
+        check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec), exact)
+    report = CompileReport(
+        target.name,
+        dict(timer.seconds),
+        quantized.layers if quantized else (),
+        task.float_bytes,
+        measured_size(runtime, leaves),
+        names_of(captured.leaves),
+        name=task.name,
+        model_sqnr=quantized.score.sqnr if quantized and quantized.score else None,
+        model_divergence=quantized.score.divergence if quantized and quantized.score else None,
+        fallbacks=fallbacks,
+        remarks=(
+            *_remarks(target, quantized),
+            *size_remarks(task, quantized.layers if quantized else ()),
+            *(leaves.remarks if leaves is not None else ()),
+        ),
+        pruned=task.pruned,
+        reused=tuple(timer.reused),
+    )
+    document = document_of_program(
+        program,
+        captured.model,
+        captured.leaves,
+        task.name,
+        size_names=lowering.dimension_names,
+        axes=captured.axes.dynamic,
+    )
+    quantize_later = functools.partial(_quantize_later, task) if quantized is None else None
+    origin = Origin(lowering, quantize_later)
+    out_spec = captured.program.call_spec.out_spec
+    return CompiledModel(
+        runtime, call_spec, task.settings, report, out_spec, document, origin, leaves, task.configuration
+    )
+
+
+def _leaves(task: CompileTask) -> ModelLeaves | None:
+    """What stays in Python."""
+    if not task.captured.leaves:
+        return None
+    texts = [value for value in task.call_spec.input_constants.values() if isinstance(value, str)]
+    return ModelLeaves.of(task.captured, task.program, texts)
+
+
+def _remarks(target: Target, quantized: Quantized | None) -> tuple[str, ...]:
+    reason = target.placement.spare_bit
+    full = [row for row in quantized.layers if row.weights_bits == row.activations_bits == 8] if quantized else []
+    return (f"8-bit weights use 7 bits, because {reason}",) if reason and full else ()
+
+
+def _quantize_later(
+    task: CompileTask,
+    calibration_inputs: Iterable[Any],
+    deployment_settings: DeploymentSettings | None,
+    quantization_settings: QuantizationSettings,
+    layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None,
+    compile_options: CompileOptions | None,
+    progress: ProgressCallback,
+) -> CompiledModel:
+    """Quantize what was compiled in float, without capturing it again."""
+    check_progress(progress)
+    check_arguments(
+        None,
+        calibration_inputs,
+        deployment_settings or task.settings,
+        quantization_settings,
+        layer_quantization_settings,
+        compile_options,
+    )
+    settings = deployment_settings or task.settings
+    target = target_for(settings)
+    target.check_available()
+    model = task.captured.model
+    layers = settings_of_layers(model, target, settings, quantization_settings, layer_quantization_settings)
+    _, calibration = read_samples(model, None, calibration_inputs, task.data_transform_fn)
+    check_calibration(model, calibration)
+    later = replace(
+        task,
+        target=target,
+        settings=settings,
+        options=compile_options or task.options,
+        layer_settings=layers,
+        calibration=tuple(calibration),
+    )
+    return compile_task(later, StageTimer(progress, CompileLog(None, task.name)))
