@@ -11,6 +11,11 @@ from torch import fx, nn
 from prepbench.adapt.layer_uses import uses_of
 
 Groups = Mapping[str, int]
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_NORMS = (
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
+)  # fmt: skip
 
 
 def in_own_classes(model: nn.Module, program: torch.export.ExportedProgram) -> nn.Module:
@@ -74,10 +79,11 @@ def _linear(module: nn.Module, _: int | None) -> None:
 
 
 def _convolution(module: nn.Module, groups: int | None) -> None:
-    assert isinstance(module, nn.modules.conv._ConvNd)
+    assert isinstance(module, (*_CONVOLUTIONS, *_TRANSPOSED))
     module.groups = module.groups if groups is None else groups
     first, second = module.weight.shape[0], module.weight.shape[1] * module.groups
-    module.in_channels, module.out_channels = (first, second) if module.transposed else (second, first)
+    is_transposed = isinstance(module, _TRANSPOSED)
+    module.in_channels, module.out_channels = (first, second) if is_transposed else (second, first)
 
 
 def _features(module: nn.Module, _: int | None) -> None:
@@ -97,10 +103,10 @@ def _table(module: nn.Module, _: int | None) -> None:
     module.num_embeddings, module.embedding_dim = module.weight.shape  # type: ignore[assignment, misc]
 
 
-_NUMBERS: Mapping[type[nn.Module], Callable[[nn.Module, int | None], None]] = {
+_NUMBERS: Mapping[type[nn.Module] | tuple[type[nn.Module], ...], Callable[[nn.Module, int | None], None]] = {
     nn.Linear: _linear,
-    nn.modules.conv._ConvNd: _convolution,
-    nn.modules.batchnorm._NormBase: _features,
+    (*_CONVOLUTIONS, *_TRANSPOSED): _convolution,
+    _NORMS: _features,
     nn.GroupNorm: _group_norm,
     nn.Embedding: _table,
 }

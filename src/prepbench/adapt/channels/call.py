@@ -10,6 +10,7 @@ from torch import fx
 
 from prepbench._torch_compat.operators import schema_of
 from prepbench.adapt.channels.classes import ChannelClasses
+from prepbench.adapt.channels.places import place_of
 from prepbench.adapt.channels.values import Joiner, Value
 
 
@@ -49,6 +50,12 @@ class Call(Joiner):
         """The value of a node; None for what is no tensor."""
         found = self._values.get(argument) if isinstance(argument, fx.Node) else None
         return found if isinstance(found, Value) else None
+
+    def needed(self, name: str) -> Value:
+        """The value of a tensor argument that is always given."""
+        value = self.value(name)
+        assert value is not None, name
+        return value
 
     def listed(self, name: str) -> list[Value]:
         """The values of an argument that is a list of tensors."""
@@ -93,19 +100,6 @@ def number_of(size: Any) -> int:
             raise UnknownSizeError
         return int(hint)
     return int(size)
-
-
-def module_of(node: fx.Node) -> str:
-    """The FQN of the module that calls an operator; empty for the model itself."""
-    stack = [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-    return stack[-1] if stack and not stack[-1].startswith("_empty_nn") else ""
-
-
-def place_of(node: fx.Node) -> str:
-    """An operator as messages name it: ``add in layer1.0``."""
-    operator = str(node.target).removesuffix(".default")
-    name = operator.rpartition("aten.")[2].partition(".")[0] or operator
-    return f"{name} in {module_of(node) or 'the model'}"
 
 
 def dim_of(dim: int, rank: int) -> int:

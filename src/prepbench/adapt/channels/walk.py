@@ -3,58 +3,20 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 
-from prepbench._torch_compat.operators import OpOverload, schema_of
-from prepbench.adapt.channels import element_rules, layer_rules, moving_rules
-from prepbench.adapt.channels.call import Call, UnknownSizeError, dim_of, place_of, sizes_of
+from prepbench._torch_compat.operators import OpOverload
+from prepbench.adapt.channels.call import Call, UnknownSizeError, dim_of, sizes_of
 from prepbench.adapt.channels.classes import ChannelClasses
-from prepbench.adapt.channels.values import Joiner, Value, compact, only, varying, weight_value
-
-Rule = Callable[[Call], "Value | list[Value] | None"]
-
-_RULES: dict[str, Rule] = {
-    "linear": layer_rules.linear,
-    "mm": layer_rules.product("self", "mat2"),
-    "bmm": layer_rules.product("self", "mat2"),
-    "matmul": layer_rules.product("self", "other"),
-    "addmm": layer_rules.product("mat1", "mat2", "self"),
-    "baddbmm": layer_rules.product("batch1", "batch2", "self"),
-    "einsum": layer_rules.einsum,
-    **{f"conv{n}d": layer_rules.convolution(False) for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": layer_rules.convolution(True) for n in (1, 2, 3)},
-    "scaled_dot_product_attention": layer_rules.attention,
-    "batch_norm": layer_rules.channel_norm,
-    "instance_norm": layer_rules.channel_norm,
-    "group_norm": layer_rules.group_norm,
-    "layer_norm": layer_rules.last_dims_norm,
-    "rms_norm": layer_rules.last_dims_norm,
-    "embedding": layer_rules.lookup,
-    "type_as": element_rules.first_only,
-    "to": element_rules.first_only,
-    "prelu": element_rules.prelu,
-    "glu": element_rules.gated,
-    "pad": element_rules.padding,
-    "constant_pad_nd": element_rules.padding,
-    "cat": moving_rules.joining(False),
-    "concat": moving_rules.joining(False),
-    "stack": moving_rules.joining(True),
-    **dict.fromkeys(element_rules.POINTWISE, element_rules.pointwise),
-    **dict.fromkeys(element_rules.REDUCING, element_rules.reducing),
-    **dict.fromkeys(element_rules.SLIDING, element_rules.sliding),
-    **dict.fromkeys(moving_rules.RESHAPING, moving_rules.reshaping),
-    **dict.fromkeys(moving_rules.MOVING, moving_rules.moving),
-}
-_CREATES = frozenset(
-    ["arange", "full", "zeros", "ones", "empty", "eye", "linspace", "scalar_tensor", "tril_indices", "triu_indices"]
-)
-
-_OTHERWISE = ("aten.view.dtype", "aten.repeat_interleave.Tensor", "aten.repeat_interleave.self_Tensor")
+from prepbench.adapt.channels.places import place_of
+from prepbench.adapt.channels.rules import rule_of
+from prepbench.adapt.channels.slabs import make_slabs
+from prepbench.adapt.channels.values import Joiner, Value, varying, weight_value
 
 
 @dataclass
@@ -93,7 +55,7 @@ def channels_of(program: torch.export.ExportedProgram) -> ChannelMap:
     for node, value in found.values.items():
         if node.op == "placeholder" and node.name in parameters and isinstance(value, Value):
             found.weights[node] = value
-    _make_slabs(found)
+    make_slabs(found.classes, found.values)
     return found
 
 
@@ -159,7 +121,7 @@ def _called(node: fx.Node, found: ChannelMap, joiner: Joiner) -> Any:
     tensors = [each for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor | list | tuple)]
     known = all(found.values.get(each) is not None for each in tensors)
     if isinstance(node.target, OpOverload) and known:
-        rule = _rule(node)
+        rule = rule_of(node)
         try:
             result = rule(Call(node, found.values, found.classes)) if rule is not None else None
         except (UnknownSizeError, RuntimeError):  # labels that the operator does not take
@@ -187,17 +149,6 @@ def _with_reason(result: Value, node: fx.Node, found: ChannelMap) -> Value:
     return result
 
 
-def _rule(node: fx.Node) -> Rule | None:
-    name = schema_of(node.target).name.partition("::")[2]
-    if not schema_of(node.target).name.startswith("aten::") or str(node.target) in _OTHERWISE:
-        return None
-    if name in _RULES:
-        return _RULES[name]
-    if torch.Tag.pointwise in node.target.tags:  # type: ignore[union-attr]
-        return element_rules.pointwise
-    return (lambda call: Value(call.shape)) if name in _CREATES else None
-
-
 def _keep_all(node: fx.Node, found: ChannelMap, joiner: Joiner, why: str) -> None:
     for value in _operands(node, found.values):
         joiner.keep(value, why)
@@ -213,52 +164,3 @@ def _sizes(made: Any) -> tuple[int, ...] | None:
         return sizes_of(made)
     except UnknownSizeError:
         return None
-
-
-def _make_slabs(found: ChannelMap) -> None:
-    """Tie channels until what can be removed from each tensor are whole indices of its dims, and never all of them."""
-    before = -1
-    while before != found.classes.joins:
-        before = found.classes.joins
-        for node, value in found.values.items():
-            joiner = Joiner(found.classes, place_of(node) if node.op == "call_function" else node.name)
-            if isinstance(value, list):
-                found.values[node] = [_in_slabs(each, joiner) for each in value]
-            elif value is not None:
-                found.values[node] = _in_slabs(value, joiner)
-
-
-def _in_slabs(value: Value, joiner: Joiner) -> Value:
-    layers = []
-    for layer in value.layers:
-        layer = joiner.settled(layer)
-        if len(varying(layer)) > 1:
-            best = _dim_of_most_units(layer, joiner.classes)
-            for dim in varying(layer):
-                if dim != best:
-                    layer = joiner.tie(layer, dim, "splits a dim, and only whole parts can be removed")
-        if varying(layer):
-            layers.append(compact(layer))
-    return Value(value.shape, tuple(layers), value.is_weight)
-
-
-def _dim_of_most_units(layer: torch.Tensor, classes: ChannelClasses) -> int:
-    """The dim along which most indices can be removed one by one."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    dims = varying(layer)
-    small = only(layer, dims)
-    numbers, places = torch.unique(small, return_inverse=True)
-    kept = torch.tensor([bool(classes.why_kept(int(number))) for number in numbers])
-
-    def units(dim: int) -> int:
-        rows = torch.arange(small.shape[dim]).reshape([-1 if d == dim else 1 for d in range(small.ndim)])
-        row, label = rows.expand(small.shape).reshape(-1), places.reshape(-1) + small.shape[dim]
-        size = small.shape[dim] + len(numbers)
-        graph = coo_matrix((torch.ones(len(row)).numpy(), (row.numpy(), label.numpy())), shape=(size, size))
-        _, found = connected_components(graph, directed=False)
-        fixed = set(found[small.shape[dim] :][kept.numpy()].tolist())
-        return len(set(found.tolist()) - fixed)
-
-    return max(dims, key=lambda dim: (units(dim), -dim))

@@ -1,0 +1,27 @@
+"""A value with a number for each of its channels: biases, and what norms scale by."""
+
+from __future__ import annotations
+
+import torch
+
+from prepbench.adapt.channels.call import Call
+from prepbench.adapt.channels.values import Value
+
+
+def with_bias(call: Call, result: Value, name: str, dim: int = -1) -> Value:
+    bias = call.value(name)
+    return result if bias is None else with_vector(call, result, bias, dim, "adds a bias")
+
+
+def with_vector(call: Call, value: Value, vector: Value, dim: int, why: str) -> Value:
+    """A value combined with something that has one number for each index of a dim, or broadcasts as usual."""
+    if len(vector.shape) == 1 and dim != -1:
+        behind = (1,) * (len(value.shape) - dim - 1)
+        shape = (*vector.shape, *behind)
+        vector = Value(shape, tuple(layer.reshape(shape) for layer in map(_plain, vector.layers)), vector.is_weight)
+    joined = call.joined([value, vector], value.shape, why)
+    return Value(joined.shape, joined.layers, value.is_weight and vector.is_weight)
+
+
+def _plain(layer: torch.Tensor) -> torch.Tensor:
+    return layer.contiguous()
