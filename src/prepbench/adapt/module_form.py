@@ -64,7 +64,7 @@ def _groups(program: torch.export.ExportedProgram) -> Groups:
     for node in program.graph.nodes:
         weight = node.args[2] if node.target is torch.ops.aten.group_norm.default and len(node.args) > 2 else None
         if isinstance(weight, fx.Node) and weight.name in parameters:
-            found[parameters[weight.name]] = int(node.args[1])  # type: ignore[arg-type]
+            found[parameters[weight.name]] = int(node.args[1])
     return found
 
 
