@@ -102,6 +102,8 @@ def objects() -> dict[str, Any]:
         "SweepResult": pb.SweepResult(()),
         "Sensitivity": pb.sensitivity(model, SAMPLES, candidates=[pb.QuantizationSettings()], exact=1),
         "LayerQuantizationSettings": pb.LayerQuantizationSettings(),
+        "LayerPruningSettings": pb.LayerPruningSettings(),
+        "PruningSettings": pb.PruningSettings(),
         "QuantizationSettings": pb.QuantizationSettings(),
         "OnnxRuntimeDeployment": pb.OnnxRuntimeDeployment(),
         "CompileOptions": pb.CompileOptions(),
@@ -124,6 +126,7 @@ GOOD: dict[str, Any] = {
     "leaves": lambda: {"ids": SAMPLES[0]}, "sizes": lambda: (1, 2), "output": lambda: torch.ones(2, 3),
     "prompts": lambda: torch.ones(1, 3).long(), "budget": lambda: pb.Budget(min_metric=20),
     "sweep.axes": lambda: {"model": {"net": Model()}}, "rounds": lambda: 0,
+    "pruning_settings": pb.PruningSettings, "LayerPruningSettings.applied_to.base": pb.PruningSettings,
     "SweepResult.find.model": lambda: "net", "SweepResult.find.settings": lambda: "int8",
 }  # fmt: skip
 """What to give for arguments without a default, by name."""
@@ -180,7 +183,7 @@ def _is_a(value: Any, kind: str) -> bool:
         return type(value) is int
     if kind in ("Callable", "ProgressCallback", "Metric", "Target"):
         return callable(value) and not isinstance(value, type)
-    if kind in ("Mapping", "dict", "LayerRules"):
+    if kind in ("Mapping", "dict", "LayerRules", "PruningRules"):
         return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     if kind in ("Iterable", "Sequence", "tuple"):
         return isinstance(value, str | list | tuple | Mapping | torch.Tensor)
