@@ -103,7 +103,6 @@ def objects() -> dict[str, Any]:
         "Sensitivity": pb.sensitivity(model, SAMPLES, candidates=[pb.QuantizationSettings()], exact=1),
         "LayerQuantizationSettings": pb.LayerQuantizationSettings(),
         "LayerPruningSettings": pb.LayerPruningSettings(),
-        "PruningSettings": pb.PruningSettings(),
         "QuantizationSettings": pb.QuantizationSettings(),
         "OnnxRuntimeDeployment": pb.OnnxRuntimeDeployment(),
         "CompileOptions": pb.CompileOptions(),
@@ -125,16 +124,14 @@ GOOD: dict[str, Any] = {
     "patterns": lambda: ["linear"], "field": lambda: "weights_num_bits", "rules": dict, "value": lambda: 8,
     "leaves": lambda: {"ids": SAMPLES[0]}, "sizes": lambda: (1, 2), "output": lambda: torch.ones(2, 3),
     "prompts": lambda: torch.ones(1, 3).long(), "budget": lambda: pb.Budget(min_metric=20),
-    "sweep.axes": lambda: {"model": {"net": Model()}}, "rounds": lambda: 0,
-    "pruning_settings": pb.PruningSettings, "LayerPruningSettings.applied_to.base": pb.PruningSettings,
+    "sweep.axes": lambda: {"model": {"net": Model()}}, "rounds": lambda: 0, "pruning_settings": pb.PruningSettings,
+    "LayerPruningSettings.applied_to.base": pb.PruningSettings,
     "SweepResult.find.model": lambda: "net", "SweepResult.find.settings": lambda: "int8",
 }  # fmt: skip
 """What to give for arguments without a default, by name."""
 
-ALSO = {
-    "sweep": ("calibration_inputs", "rounds"),
-    **dict.fromkeys(("Bench", "compile_model"), ("calibration_inputs",)),
-}  # with defaults
+ALSO = {"sweep": ("calibration_inputs", "rounds"), **dict.fromkeys(("Bench", "compile_model"), ("calibration_inputs",))}
+"""Arguments with defaults that are tried, too."""
 
 LEFT_OUT = {
     # data that we make, and that nobody makes by hand
