@@ -17,10 +17,9 @@ from prepbench.settings import (
     LayerPruningSettings,
     LayerQuantizationSettings,
     OnnxRuntimeDeployment,
-    PruningSettings,
     QuantizationSettings,
 )
-from prepbench.settings.pruned_layers import check_pruning_rules
+from prepbench.settings.pruned_layers import check_pruning_settings
 from prepbench.settings.rules import check_layer_rules
 
 _EXAMPLES: dict[type, type] = {DeploymentSettings: OnnxRuntimeDeployment}
@@ -66,15 +65,7 @@ def check_arguments(
 
 def check_pruning(pruning: Any, layers: Any, calibration: Any) -> None:
     """Raise ``SettingsError`` for settings of pruning of the wrong type, or without something that they need."""
-    check_type(
-        "pruning_settings", pruning, PruningSettings, "Write pruning_settings=pb.PruningSettings().", optional=True
-    )
-    check_pruning_rules(layers)
-    if pruning is None and layers:
-        raise SettingsError(
-            f"layer_pruning_settings were given for {', '.join(map(repr, layers))} without pruning_settings, so "
-            "nothing is pruned. Add pruning_settings=PruningSettings()."
-        )
+    check_pruning_settings(pruning, layers)
     rules = [rule for rule in (layers or {}).values() if isinstance(rule, LayerPruningSettings)]
     if calibration is None and pruning is not None and any(each.needs_samples for each in (pruning, *rules)):
         raise SettingsError(

@@ -12,7 +12,7 @@ from torch import nn
 from prepbench._display import view
 from prepbench.checks import check_type, described
 from prepbench.errors import InputError, SettingsError
-from prepbench.settings.pruned_layers import PruningRules, prunable_layers
+from prepbench.settings.pruned_layers import PruningRules, check_pruning_settings, prunable_layers
 from prepbench.settings.pruning import PruningSettings
 from prepbench.settings.quantizable import is_table, quantizable_layers
 from prepbench.settings.quantization import LayerQuantizationSettings, QuantizationSettings
@@ -128,6 +128,7 @@ def explain_settings(
         raise InputError(f"model must be a torch.nn.Module, got {described(model)}. Give the module to quantize.")
     check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().")
     check_layer_rules(layer_quantization_settings)
+    check_pruning_settings(pruning_settings, layer_pruning_settings)
     layers = quantizable_layers(model, tables=True)
     rows = explain_layers(LayerNames(model), layers, settings, layer_quantization_settings or {})
     if pruning_settings is None:

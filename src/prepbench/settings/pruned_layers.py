@@ -43,6 +43,19 @@ def check_pruning_rules(rules: object) -> None:
     check_table(ARGUMENT, rules, '{"head": pb.LayerPruningSettings(skip_pruning=True)}', optional=True)
 
 
+def check_pruning_settings(pruning: object, layers: PruningRules | None) -> None:
+    """Raise ``SettingsError`` unless both are of the right types, or None, and rules have something to override."""
+    check_type(
+        "pruning_settings", pruning, PruningSettings, "Write pruning_settings=pb.PruningSettings().", optional=True
+    )
+    check_pruning_rules(layers)
+    if pruning is None and layers:
+        raise SettingsError(
+            f"layer_pruning_settings were given for {', '.join(map(repr, layers))} without pruning_settings, so "
+            "nothing is pruned. Add pruning_settings=PruningSettings()."
+        )
+
+
 def prunable_layers(model: nn.Module, settings: PruningSettings, rules: PruningRules | None) -> list[PrunableLayer]:
     """The decision for each layer with a weight of two dims or more, by the rules of precedence of
     :func:`prepbench.explain_settings`; embeddings are not among them.
