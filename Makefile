@@ -17,7 +17,7 @@ AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy ne
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab docs gallery check format test test-unit stress test-frontend test-notebooks test-browser bench notebooks pictures screenshots frontend clean system bench-revision
+.PHONY: demo lab docs gallery check format test test-unit stress test-frontend test-notebooks test-browser bench figures notebooks pictures screenshots frontend clean system bench-revision
 
 # the front end is copied into the environment: a new build has to be copied again
 $(INSTALLED): pyproject.toml constraints.txt src/prepbench/labextension/package.json
@@ -131,6 +131,10 @@ RUNTIMES := torch==2.13.0 numpy==2.4.6 onnx==1.23.2 onnxruntime==1.31.1 openvino
 
 bench: system $(BENCH)/.installed .bench-onnx-venv/.installed .bench-openvino-venv/.installed .bench-genai-venv/.installed
 	$(BENCH)/bin/python -m tests.benchmarks
+
+# docs/figures.md shows what benchmarks printed, from tests/benchmarks/results
+figures: $(INSTALLED)
+	$(BIN)/python -m tests.benchmarks.results --write
 
 # what the working tree costs beside an earlier revision: make bench-revision REVISION=main
 bench-revision: $(INSTALLED)
