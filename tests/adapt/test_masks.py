@@ -10,6 +10,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import SettingsError
+from prepbench.views.overlays import make_overlay
 
 SAMPLES = [torch.randn(4, 16, generator=torch.Generator().manual_seed(1)), torch.randn(6, 16)]
 
@@ -87,6 +88,7 @@ def test_report_says_what_masks_gain(tmp_path: Path) -> None:
     made = compiled(pb.PruningSettings(), quantization_settings=pb.QuantizationSettings())
     assert "masks gain size only" in repr(made.report)
     assert "47% of the weights are zero (1:1)" in repr(made.report)
+    assert make_overlay(made.report.sparsity, [made.document()], name="sparsity").combine == "mean"
     made.save(tmp_path / "model")
     loaded = pb.load_compiled(tmp_path / "model")
     assert loaded.report.pruned == made.report.pruned
