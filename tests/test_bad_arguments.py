@@ -108,6 +108,7 @@ def objects() -> dict[str, Any]:
         "CompileOptions": pb.CompileOptions(),
         "RobustTracer": pb.RobustTracer(),
         "Sample": pb.Sample((SAMPLES[0],)),
+        "TrainableModel": pb.trainable(model, calibration_inputs=SAMPLES, **INT8),
     }
 
 
@@ -125,18 +126,17 @@ GOOD: dict[str, Any] = {
     "leaves": lambda: {"ids": SAMPLES[0]}, "sizes": lambda: (1, 2), "output": lambda: torch.ones(2, 3),
     "prompts": lambda: torch.ones(1, 3).long(), "budget": lambda: pb.Budget(min_metric=20),
     "sweep.axes": lambda: {"model": {"net": Model()}}, "rounds": lambda: 0, "pruning_settings": pb.PruningSettings,
-    "LayerPruningSettings.applied_to.base": pb.PruningSettings,
-    "SweepResult.find.model": lambda: "net", "SweepResult.find.settings": lambda: "int8",
+    "LayerPruningSettings.applied_to.base": pb.PruningSettings, "prepared": lambda: objects()["TrainableModel"],
+    "SweepResult.find.model": lambda: "net", "SweepResult.find.settings": lambda: "int8", "mode": bool,
 }  # fmt: skip
-"""What to give for arguments without a default, by name."""
+"""What to give for arguments without a default, by name; :data:`ALSO` has some with one."""
 
 ALSO = {"sweep": ("calibration_inputs", "rounds"), **dict.fromkeys(("Bench", "compile_model"), ("calibration_inputs",))}
-"""Arguments with defaults that are tried, too."""
 
 LEFT_OUT = {
     # data that we make, and that nobody makes by hand
     "Captured", "Comparison", "CompiledModel", "PreparationReport", "Profile", "Progress", "Results", "SearchResult",
-    "Sample", "Sensitivity", "SweepResult",
+    "Recovery", "Sample", "Sensitivity", "SweepResult", "TrainableModel",
     # questions about any object, which are answered with no
     "is_failed", "is_unvisited", "failure_msg", "is_registered_leaf", "is_leaf_module", "record_call_module", "allows",
     # what prepbench calls itself

@@ -112,6 +112,12 @@ with needed_for("an example"):
         'pb.compare({"float32": model}, [(samples[0], samples[0])], metric=lambda output, target: "good", rounds=0)',
         "A metric takes ``(output, target)`` of one batch and returns one number: :doc:`reference/metrics`.",
     ),
+    "TrainingError": (
+        """
+prepared = pb.trainable(model, tracing_inputs=samples)
+pb.recover(prepared, [(x, x) for x in samples], lambda output, target: output.sum() / 0)""",
+        "Look at the sample that the message names, or take a smaller learning rate; the model holds the best weights.",
+    ),
     "DocumentError": (
         """
 from prepbench.document.codec import from_json

@@ -20,7 +20,8 @@ GROUPS = {
     "Compile": "compile_model CompiledModel load_compiled KeptStages",
     "Settings": "QuantizationSettings LayerQuantizationSettings CompileOptions DeploymentSettings EagerDeployment "
     "ExecuTorchDeployment InductorDeployment OnnxRuntimeDeployment OpenVinoDeployment TensorRtDeployment "
-    "explain_settings",
+    "LoraSettings explain_settings",
+    "Train back": "trainable TrainableModel recover Recovery",
     "Compare and measure": "compare Comparison metrics Generation profile Profile sensitivity Sensitivity",
     "Search": "search SearchResult Budget sweep SweepResult Results load_results",
     "Look": "diagram Bench",

@@ -16,6 +16,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from prepbench.adapt.recover import recover as recover
+    from prepbench.adapt.recovery import Recovery as Recovery
+    from prepbench.adapt.trainable_model import TrainableModel as TrainableModel
     from prepbench.bench import Bench as Bench
     from prepbench.capture.aten.capture import capture as capture
     from prepbench.capture.aten.captured import Captured as Captured
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from prepbench.compile import compile_model as compile_model
     from prepbench.compile import load_compiled as load_compiled
     from prepbench.compile import prune as prune
+    from prepbench.compile import trainable as trainable
     from prepbench.errors import PrepbenchError as PrepbenchError
     from prepbench.fixes import fix as fix
     from prepbench.inputs import Sample as Sample
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
     from prepbench.settings import InductorDeployment as InductorDeployment
     from prepbench.settings import LayerPruningSettings as LayerPruningSettings
     from prepbench.settings import LayerQuantizationSettings as LayerQuantizationSettings
+    from prepbench.settings import LoraSettings as LoraSettings
     from prepbench.settings import OnnxRuntimeDeployment as OnnxRuntimeDeployment
     from prepbench.settings import OpenVinoDeployment as OpenVinoDeployment
     from prepbench.settings import PruningSettings as PruningSettings
@@ -91,6 +96,7 @@ _HOME = {
     "KeptStages": "prepbench.compile",
     "LayerPruningSettings": "prepbench.settings",
     "LayerQuantizationSettings": "prepbench.settings",
+    "LoraSettings": "prepbench.settings",
     "OnnxRuntimeDeployment": "prepbench.settings",
     "OpenVinoDeployment": "prepbench.settings",
     "PreparationReport": "prepbench.prepare",
@@ -99,6 +105,7 @@ _HOME = {
     "Progress": "prepbench.jobs",
     "PruningSettings": "prepbench.settings",
     "QuantizationSettings": "prepbench.settings",
+    "Recovery": "prepbench.adapt.recovery",
     "Results": "prepbench.results.results",
     "RobustTracer": "prepbench.capture.modules.tracer",
     "Sample": "prepbench.inputs",
@@ -106,6 +113,7 @@ _HOME = {
     "Sensitivity": "prepbench.search.sensitivity_result",
     "SweepResult": "prepbench.search.sweep_result",
     "TensorRtDeployment": "prepbench.settings",
+    "TrainableModel": "prepbench.adapt.trainable_model",
     "capture": "prepbench.capture.aten.capture",
     "check_traceability": "prepbench.compile",
     "compare": "prepbench.measure.run",
@@ -120,11 +128,13 @@ _HOME = {
     "profile": "prepbench.measure.profile",
     "record_inputs": "prepbench.running.record_inputs",
     "prune": "prepbench.compile",
+    "recover": "prepbench.adapt.recover",
     "recursive_trace": "prepbench.capture.modules.collection",
     "search": "prepbench.search.search",
     "sensitivity": "prepbench.search.sensitivity",
     "show_progress": "prepbench.progress_bar",
     "sweep": "prepbench.search.sweep",
+    "trainable": "prepbench.compile",
     "validate_model": "prepbench.prepare",
 }
 

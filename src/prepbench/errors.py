@@ -72,6 +72,10 @@ class SettingsError(PrepbenchError, ValueError):
     """A setting is invalid, contradicts another one, or matches no layer."""
 
 
+class TrainingError(PrepbenchError, RuntimeError):
+    """Training cannot go on; says at which step, on which sample, and what the model holds now."""
+
+
 class UnknownNameError(PrepbenchError, KeyError):
     """Something was looked up under a name that is not there; the message gives the names that are."""
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from prepbench.adapt.trainable_model import TrainableModel
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import (
@@ -30,8 +31,9 @@ from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.prune_stage import pruned_task
 from prepbench.compile.samples import read_samples, with_static_sizes_of_first
 from prepbench.compile.stage_timer import StageTimer
-from prepbench.compile.stages import compile_task, settings_of_layers, uncompiled
+from prepbench.compile.stages import compile_task, compile_trained, settings_of_layers, uncompiled
 from prepbench.compile.task import CompileTask
+from prepbench.compile.trained import task_of_trained
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -87,7 +89,8 @@ def compile_model(
     """Capture, quantize and lower a model. The model itself is never changed, nor are the Python objects that it keeps.
 
     Args:
-        module_or_func: a module, a function, or a bound method of a module.
+        module_or_func: a module, a function, or a bound method of a module. A model of :func:`prepbench.trainable` is
+            compiled as it was trained, so arguments that were settled there are refused.
         tracing_inputs: samples whose sizes differ in the dims to make dynamic; the calibration inputs when omitted.
         calibration_inputs: representative samples, from which the ranges of activations are learned; needed with
             ``quantization_settings``.
@@ -171,6 +174,22 @@ def compile_model(
     check_axes(dynamic_axes)
     check_progress(progress)
     check_type("reuse", reuse, KeptStages, "Write reuse=pb.KeptStages().", optional=True)
+    if isinstance(module_or_func, TrainableModel):
+        settled = {
+            "tracing_inputs": tracing_inputs,
+            "calibration_inputs": calibration_inputs,
+            "data_transform_fn": data_transform_fn,
+            "forward_fn": forward_fn,
+            "quantization_settings": quantization_settings,
+            "layer_quantization_settings": layer_quantization_settings,
+            "pruning_settings": pruning_settings,
+            "layer_pruning_settings": layer_pruning_settings,
+            "compile_options": compile_options,
+            "dynamic_axes": dynamic_axes,
+            "reuse": reuse,
+        }
+        task = task_of_trained(module_or_func, deployment_settings, settled, extra_options)
+        return compile_trained(task, logs_dir, graph_name, progress, is_dry_run=is_dry_run)
     check_arguments(
         tracing_inputs,
         calibration_inputs,

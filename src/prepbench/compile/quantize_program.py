@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from prepbench.adapt.adapters import short_name
+from prepbench.adapt.trainable_model import TrainableModel, teach
 from prepbench.capture.aten.export_again import dynamic_sizes, export_again
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.samples import flat_samples
@@ -24,6 +26,10 @@ from prepbench.quantize import (
     convert,
     insert_observers,
 )
+from prepbench.quantize.biases import fit_biases
+from prepbench.quantize.calibration import read_weights
+from prepbench.quantize.decide import Decisions
+from prepbench.quantize.layer_reports import decided_report
 from prepbench.running.tracing import tracing
 from prepbench.targets.kept_programs import tensors_of
 from prepbench.targets.programs import is_repeatable
@@ -85,13 +91,25 @@ def _measured(
             samples=samples,
             progress=progress,
         )
+    if task.trained is not None:
+        return taught(observed, task.trained)
     with timer("calibrate", reports_progress=True):
         observed = calibrate(observed, samples, progress, statistics)
-    if task.is_pretrained:
+    if task.is_pretrained and task.trained is None:
         with timer("measure", reports_progress=True):
             observed = choose_weight_schemes(observed, samples, progress, statistics)
     timer.reuse(*observed.reused)
     return observed
+
+
+def taught(observed: Observed, trained: TrainableModel) -> Observed:
+    """Observers that know what the quantizers of a trained model have learned."""
+    read_weights(observed.graph)
+    teach(trained, observed.graph)
+    fit_biases(observed.graph)
+    decisions = Decisions(schemes=dict(trained.parts.schemes))
+    layers = (decided_report(row, observed, decisions) for row in observed.layers)
+    return replace(observed, layers=tuple(replace(row, fqn=short_name(row.fqn)) for row in layers))
 
 
 def _converted(

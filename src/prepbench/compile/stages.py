@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -16,6 +17,7 @@ from prepbench.compile.arguments import check_arguments
 from prepbench.compile.check_lowered import check_lowered
 from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.compiled import CompiledModel, Origin, measured_size
+from prepbench.compile.dry_run import planned
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.leaves.model_leaves import ModelLeaves
 from prepbench.compile.lowering import lower, lowering_of
@@ -83,6 +85,25 @@ def settings_of_layers(
     explained = None if quantization is None else tuple(explain_settings(model, quantization, layers))
     check_settings(target, settings, explained or ())
     return explained
+
+
+def compile_trained(
+    task: CompileTask, logs_dir: str | Path | None, name: str | None, progress: ProgressCallback, *, is_dry_run: bool
+) -> Any:
+    """Compile a model that was trained with quantizers."""
+    task = task if name is None else replace(task, name=name)
+    log = CompileLog(logs_dir, task.name)
+    log.start(task.target.name, task.settings, None, task.options)
+    with log.failures():
+        timer = StageTimer(log.logged(progress), log)
+        if is_dry_run:
+            report = planned(task, timer)
+            log.done(report)
+            return report
+        task.target.check_available()
+        result = compile_task(task, timer)
+    log.done(result.report)
+    return result
 
 
 @nothing_left()

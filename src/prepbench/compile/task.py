@@ -10,6 +10,7 @@ import torch
 
 from prepbench._torch_compat.programs import flat_program, with_outputs, with_own_weights
 from prepbench.adapt.report import PrunedLayer
+from prepbench.adapt.trainable_model import TrainableModel
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_float32
 from prepbench.compile.call_spec import CallSpec
@@ -41,6 +42,7 @@ class CompileTask:
         configuration: the model's own files that go with its weights.
         pruned: what was pruned, layer by layer; ``captured.model`` then has the weights that are left, for counting.
         dense_bytes: bytes of parameters and buffers before pruning; None where nothing was pruned.
+        trained: the model that learned what its quantizers are in training; None where observers are to learn it.
     """
 
     target: Target
@@ -58,6 +60,7 @@ class CompileTask:
     configuration: Configuration = field(default_factory=dict)
     pruned: tuple[PrunedLayer, ...] = ()
     dense_bytes: int | None = None
+    trained: TrainableModel | None = None
 
     @classmethod
     def of(

@@ -53,6 +53,12 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
         self.forget()
         self.low, self.high, self._kept = learned[0], learned[1], list(learned[2])
 
+    def fix(self, low: float, high: float) -> None:
+        """Take a range that was learned elsewhere as it is, whatever the method."""
+        self.forget()
+        self.low, self.high = low, high
+        self._qparams = self._of_range(low, high)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         check_cancelled()
         if self.mode == "simulate":

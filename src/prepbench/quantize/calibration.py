@@ -64,7 +64,7 @@ def calibrate(
         progress(Progress("calibrate", len(samples), len(samples)))
         if is_known:  # where weights alone are quantized, there is nothing to learn
             observed = replace(observed, reused=(*observed.reused, "calibrate"))
-    _read_weights(graph)
+    read_weights(graph)
     round_by_inputs(graph, observed.plan, samples, progress)
     fit_biases(graph)
     return observed
@@ -97,7 +97,7 @@ def learn(
         report(Progress("calibrate", done, len(samples)))
 
 
-def _read_weights(graph: fx.GraphModule) -> None:
+def read_weights(graph: fx.GraphModule) -> None:
     """Let the observers of weights read them, which they do by themselves only where a sample passes."""
     found: dict[str, Any] = {}
     for node in graph.graph.nodes:

@@ -34,3 +34,10 @@ class FoundRows:
             found = quantized_rows(self.weight, axis, scheme, self.moments)
             self._rows[axis, scheme] = PackedRows.of(found, scheme.bits)
         return self._rows[axis, scheme].unpacked()
+
+    def fixed(self, axis: int, scheme: WeightScheme, rows: QuantizedRows) -> FoundRows:
+        """The same weight with integers that were found elsewhere."""
+        other = FoundRows()
+        other.weight = self.weight
+        other._rows[axis, scheme] = PackedRows.of(rows, scheme.bits)
+        return other

@@ -95,21 +95,38 @@ def weight_qparams(
         scheme: bits, blocks, and whether the range of least error is taken; with an importance, it is.
         importance: how much the squared error of each weight counts, in the shape of the weight; alike when left out.
     """
-    rows = rows_of(weight.detach().float(), axis, scheme)
+    clips = weight_clips(weight, axis, scheme, importance)
+    return clipped_qparams(rows_of(weight.detach().float(), axis, scheme), scheme, clips)
+
+
+@torch.no_grad()
+def weight_clips(
+    weight: torch.Tensor, axis: int, scheme: WeightScheme, importance: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """How much of its range each row keeps for the least error, from 0 to 1; None for all of it. Arguments as above."""
     counts = None if importance is None else rows_of(importance, axis, scheme)
-    low, high = torch.aminmax(rows, dim=1)
-    scale, zero_point = _from_range(low, high, scheme)
     if not scheme.least_error and counts is None:
-        return scale, zero_point
-    best = _row_error(rows, scale, zero_point, scheme, counts)
+        return None
+    rows = rows_of(weight.detach().float(), axis, scheme)
+    low, high = torch.aminmax(rows, dim=1)
+    best = _row_error(rows, *_from_range(low, high, scheme), scheme, counts)
+    clips = torch.ones_like(low)
     for step in range(1, _CLIPS):
         clip = 1 - 0.6 * step / _CLIPS
-        tried = _from_range(low * clip, high * clip, scheme)
-        error = _row_error(rows, *tried, scheme, counts)
+        error = _row_error(rows, *_from_range(low * clip, high * clip, scheme), scheme, counts)
         better = error < best
         best = torch.where(better, error, best)
-        scale, zero_point = torch.where(better, tried[0], scale), torch.where(better, tried[1], zero_point)
-    return scale, zero_point
+        clips = torch.where(better, torch.full_like(clips, clip), clips)
+    return clips
+
+
+@torch.no_grad()
+def clipped_qparams(
+    rows: torch.Tensor, scheme: WeightScheme, clips: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and zero point of each row whose range is clipped as :func:`weight_clips` says."""
+    low, high = torch.aminmax(rows, dim=1)
+    return _from_range(low, high, scheme) if clips is None else _from_range(low * clips, high * clips, scheme)
 
 
 def integers(rows: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme: WeightScheme) -> torch.Tensor:

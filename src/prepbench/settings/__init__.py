@@ -10,6 +10,7 @@ from prepbench.settings.deployment import OpenVinoDeployment as OpenVinoDeployme
 from prepbench.settings.deployment import TensorRtDeployment as TensorRtDeployment
 from prepbench.settings.explain import ExplainedLayer as ExplainedLayer
 from prepbench.settings.explain import explain_settings as explain_settings
+from prepbench.settings.lora import LoraSettings as LoraSettings
 from prepbench.settings.pruned_layers import PrunableLayer as PrunableLayer
 from prepbench.settings.pruned_layers import prunable_layers as prunable_layers
 from prepbench.settings.pruning import LayerPruningSettings as LayerPruningSettings
@@ -30,6 +31,7 @@ __all__ = [
     "LayerPruningSettings",
     "LayerQuantizationSettings",
     "LayerRules",
+    "LoraSettings",
     "OnnxRuntimeDeployment",
     "OpenVinoDeployment",
     "PrunableLayer",

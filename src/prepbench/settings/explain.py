@@ -12,6 +12,8 @@ from torch import nn
 from prepbench._display import view
 from prepbench.checks import check_type, described
 from prepbench.errors import InputError, SettingsError
+from prepbench.settings.lora import LoraSettings
+from prepbench.settings.lora_layers import layers_with_adapters
 from prepbench.settings.pruned_layers import PruningRules, check_pruning_settings, prunable_layers
 from prepbench.settings.pruning import PruningSettings
 from prepbench.settings.quantizable import is_table, quantizable_layers
@@ -36,6 +38,7 @@ class ExplainedLayer:
         downstream: whether all layers that its output reaches are skipped with it.
         note: what was chosen for this kind of layer where nothing says otherwise.
         pruning: what is pruned, in words; empty where nothing is.
+        adapter: the low-rank adapter beside it, in words; empty for none.
     """
 
     fqn: str
@@ -47,11 +50,12 @@ class ExplainedLayer:
     downstream: bool = False
     note: str = ""
     pruning: str = ""
+    adapter: str = ""
 
     @property
     def summary(self) -> str:
         """What applies, in a few words."""
-        return f"{self._precision}, {self.pruning}" if self.pruning else self._precision
+        return ", ".join(filter(None, (self._precision, self.pruning, self.adapter)))
 
     @property
     def _precision(self) -> str:
@@ -94,6 +98,7 @@ def explain_settings(
     *,
     pruning_settings: PruningSettings | None = None,
     layer_pruning_settings: PruningRules | None = None,
+    lora_settings: LoraSettings | None = None,
 ) -> Explanation:
     """Say for each quantizable layer which rule decides and what applies.
 
@@ -112,6 +117,7 @@ def explain_settings(
         layer_quantization_settings: overrides by key; None for none.
         pruning_settings: what to prune, which is said beside; None for nothing.
         layer_pruning_settings: overrides by the same kinds of keys.
+        lora_settings: adapters; shown beside the layers that get one.
 
     Raises:
         InputError: ``model`` is no module.
@@ -131,6 +137,10 @@ def explain_settings(
     check_pruning_settings(pruning_settings, layer_pruning_settings)
     layers = quantizable_layers(model, tables=True)
     rows = explain_layers(LayerNames(model), layers, settings, layer_quantization_settings or {})
+    check_type("lora_settings", lora_settings, LoraSettings, "Write lora_settings=pb.LoraSettings().", optional=True)
+    if lora_settings is not None:
+        adapted, adapter = set(layers_with_adapters(model, lora_settings)), f"adapter of rank {lora_settings.rank}"
+        rows = Explanation(replace(row, adapter=adapter) if row.fqn in adapted else row for row in rows)
     if pruning_settings is None:
         return rows
     pruned = prunable_layers(model, pruning_settings, layer_pruning_settings)

@@ -14,7 +14,7 @@ from prepbench.quantize.layer_nodes import BIASES, CONVOLUTIONS, TRANSPOSED, WEI
 aten = torch.ops.aten
 
 # operator -> index of its epsilon
-_NORMS = {aten.batch_norm.default: 7, aten._native_batch_norm_legit_no_training.default: 6}
+NORMS = {aten.batch_norm.default: 7, aten._native_batch_norm_legit_no_training.default: 6}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def fold_batch_norms(graph: fx.GraphModule) -> None:
 
 def _norm(graph: fx.GraphModule, node: fx.Node, readers: Readers) -> _Norm | None:
     """The batch norm that ``node`` is, if the layer before it could compute it, too."""
-    if node.op != "call_function" or node.target not in _NORMS:
+    if node.op != "call_function" or node.target not in NORMS:
         return None
     layer = node.args[0]
     if not isinstance(layer, fx.Node) or layer.target not in WEIGHTED or layer.target not in BIASES:
@@ -90,7 +90,7 @@ def _norm(graph: fx.GraphModule, node: fx.Node, readers: Readers) -> _Norm | Non
         bias_of(readers, layer)
     except ValueError:
         return None
-    epsilon = node.args[_NORMS[node.target]]
+    epsilon = node.args[NORMS[node.target]]
     assert isinstance(epsilon, float)
     return _Norm(node, layer, weight, constants, epsilon)  # type: ignore[arg-type]
 
@@ -109,7 +109,7 @@ def _fold(readers: Readers, calls: Sequence[_Norm]) -> None:
     assert variance is not None
     factor = (variance + first.epsilon).rsqrt() * (1 if scale is None else scale)
     weight = value_of(graph, first.weight)
-    folded = _scaled(weight, factor, first.layer)
+    folded = scaled_weight(weight.double(), factor, WEIGHTED[first.layer.target][2]).to(weight.dtype)
     for target in {str(call.weight.target) for call in calls}:
         assign_constant(graph, target, folded)
     for call in calls:
@@ -119,14 +119,19 @@ def _fold(readers: Readers, calls: Sequence[_Norm]) -> None:
         _skip(call.node, call.layer)
 
 
-def _scaled(weight: torch.Tensor, factor: torch.Tensor, layer: fx.Node) -> torch.Tensor:
-    """The weight times a factor for each output channel, which may count on through groups along another axis."""
-    axis = WEIGHTED[layer.target][2]
+def scaled_weight(weight: torch.Tensor, factor: torch.Tensor, axis: int) -> torch.Tensor:
+    """The weight times a factor for each output channel, which may count on through groups along another axis.
+
+    Args:
+        weight: of a layer.
+        factor: a vector.
+        axis: the axis of output channels.
+    """
     groups = len(factor) // weight.shape[axis] if axis else 1
-    rows = weight.double().unflatten(0, (groups, -1)) if axis else weight.double().unsqueeze(0)
+    rows = weight.unflatten(0, (groups, -1)) if axis else weight.unsqueeze(0)
     shape = [groups, *(1 for _ in weight.shape)]
     shape[axis + 1] = -1
-    return (rows * factor.view(shape)).flatten(0, 1).to(weight.dtype).reshape(weight.shape)
+    return (rows * factor.view(shape)).flatten(0, 1).reshape(weight.shape)
 
 
 def _set_bias(graph: fx.GraphModule, call: _Norm, value: torch.Tensor) -> None:

@@ -1,0 +1,381 @@
+"""``recover``: a short training that brings back what quantization or pruning cost."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from prepbench._torch_compat import pytree
+from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
+from prepbench.adapt.recovery import Recovery
+from prepbench.adapt.trainable_model import TrainableModel
+from prepbench.checks import check_count, check_function, check_progress, check_switch, check_type, described
+from prepbench.errors import InputError, MetricError, SettingsError, TrainingError
+from prepbench.inputs import Sample, normalize_samples
+from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
+from prepbench.progress_bar import shows_progress
+from prepbench.running.object_nodes import register_nodes
+from prepbench.running.twin import Twin
+
+Loss = Callable[[Any, Any], torch.Tensor]
+
+_VALIDATION = 16
+_CHECKS = 12
+# checks without a better score, after which it ends
+_PATIENCE = 8
+_LEARNING = (ActivationQuantizer, WeightQuantizer)
+
+
+@shows_progress("recover")
+def recover(
+    prepared: TrainableModel,
+    data: Iterable[Any],
+    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    *,
+    steps: int = 300,
+    teacher: nn.Module | None = None,
+    metric: Callable[[Any, Any], Any] | None = None,
+    higher_is_better: bool = True,
+    validation: Iterable[Any] | None = None,
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    learning_rate: float = 1e-3,
+    progress: ProgressCallback = report_nothing,
+) -> Recovery:
+    """Train a prepared model for some steps, in place, and leave it with the best weights that were found.
+
+    Without a ``loss`` it learns to give what the float model gives (distillation), for which no targets are needed.
+    Ctrl-C ends it as if the steps were over.
+
+    Args:
+        prepared: from :func:`prepbench.trainable`; in evaluation mode afterwards.
+        data: batches: ``(input, target)`` pairs where a loss or a metric is given, else inputs. What can be read again
+            (a list, a ``DataLoader``) is read as often as the steps need, a generator once.
+        loss: ``loss(output, target)`` gives a number to make small. With a ``teacher`` the distance to its outputs is
+            added.
+        steps: how many batches, at most.
+        teacher: a float model whose outputs are to be learned. The model that ``prepared`` was made of when left out
+            and there is no ``loss``.
+        metric: ``metric(output, target)``, e.g. ``pb.metrics.accuracy``, averaged over the validation batches; decides
+            which weights are best. Without one, the loss in evaluation mode does.
+        higher_is_better: False for a metric that is to be small.
+        validation: batches like those of ``data`` that the score is taken on; the first 16 of ``data`` when left out.
+        optimizer: makes an optimizer of the parameters; AdamW when left out.
+        learning_rate: of AdamW at its highest; it rises over the first steps and falls to 0 along a cosine.
+        progress: receives each step; may raise :class:`prepbench.Cancelled` to stop, after which the model holds the
+            best weights so far.
+
+    Raises:
+        InputError: data is empty or of the wrong form; ``prepared`` is no such model.
+        SettingsError: no steps, no trained parameters, or neither a loss nor a teacher.
+        TrainingError: the loss is NaN or infinite; the model holds the best weights so far.
+        MetricError: the metric gave no finite number.
+
+    Example:
+        >>> net = nn.Linear(4, 2)
+        >>> samples = [torch.randn(2, 4), torch.randn(5, 4)]
+        >>> prepared = prepbench.trainable(
+        ...     net,
+        ...     calibration_inputs=samples,
+        ...     deployment_settings=prepbench.OnnxRuntimeDeployment(),
+        ...     quantization_settings=prepbench.QuantizationSettings(),
+        ... )
+        >>> len(recover(prepared, samples, steps=3).losses)
+        3
+    """
+    _check(
+        prepared, data, validation, loss, steps, teacher, metric, higher_is_better, optimizer, learning_rate, progress
+    )
+    goal = _Goal.of(prepared, loss, teacher, metric, higher_is_better)
+    batches = _Batches(prepared, data, goal.takes_targets)
+    if validation is None:
+        checked = batches.first(_VALIDATION)
+    else:
+        checked = list(_read(prepared, validation, goal.takes_targets, "validation"))
+    if not checked:
+        raise InputError("validation is empty: give at least one batch, or leave it out.")
+    return _Training(prepared, goal, steps, progress).run(batches, checked, optimizer, learning_rate)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    sample: Sample
+    target: Any
+
+    def call(self, model: Callable[..., Any]) -> Any:
+        return self.sample.call(model)
+
+
+def _read(model: nn.Module, data: Iterable[Any], with_targets: bool, name: str) -> Iterator[_Batch]:
+    for index, element in enumerate(data):
+        given, target = element, None
+        if with_targets:
+            if not isinstance(element, tuple | list) or len(element) != 2:
+                raise InputError(
+                    f"{name}[{index}] must be a pair (input, target), because a loss or a metric is given, got "
+                    f"{described(element)}. Several inputs go into one tuple: ((a, b), target)."
+                )
+            given, target = element
+        [sample] = normalize_samples(model, [given], name=name)
+        yield _Batch(replace(sample, index=index), target)
+
+
+class _Batches:
+    """The batches of data, again and again where it can be read again."""
+
+    def __init__(self, model: nn.Module, data: Iterable[Any], with_targets: bool) -> None:
+        self._model, self._data, self._with_targets = model, data, with_targets
+        self._is_once = iter(data) is data
+        self._ahead: list[_Batch] = []
+        self._source = self._new()
+
+    def _new(self) -> Iterator[_Batch]:
+        return _read(self._model, self._data, self._with_targets, "data")
+
+    def first(self, count: int) -> list[_Batch]:
+        """The first batches, which come again."""
+        while len(self._ahead) < count and (batch := next(self._source, None)) is not None:
+            self._ahead.append(batch)
+        if not self._ahead:
+            raise InputError("data is empty: give at least one batch. A generator is read only once; make a new one.")
+        return list(self._ahead)
+
+    def __iter__(self) -> Iterator[_Batch]:
+        yield from self._ahead
+        yield from self._source
+        while not self._is_once:
+            yield from self._new()
+
+
+@dataclass(frozen=True)
+class _Goal:
+    """What is made small, and what decides."""
+
+    loss: Loss | None
+    teacher: nn.Module | None
+    metric: Callable[[Any, Any], Any] | None
+    higher_is_better: bool
+
+    @classmethod
+    def of(cls, prepared: TrainableModel, loss: Any, teacher: Any, metric: Any, higher_is_better: bool) -> _Goal:
+        if loss is None and teacher is None:
+            teacher = prepared.parts.original
+            if teacher is None or not prepared.parts.is_pretrained:
+                raise SettingsError(
+                    "There is nothing to learn from: the model is not pretrained, so its outputs are no goal. Give "
+                    "loss=..., such as torch.nn.functional.cross_entropy, and pairs of inputs and targets as data."
+                )
+        # a twin, because the mode of the user's model is left as it is
+        teacher = None if teacher is None else Twin(teacher).model.eval()
+        return cls(loss, teacher, metric, higher_is_better if metric is not None else False)
+
+    @property
+    def takes_targets(self) -> bool:
+        return self.loss is not None or self.metric is not None
+
+    @property
+    def name(self) -> str:
+        return (
+            "loss in evaluation"
+            if self.metric is None
+            else getattr(self.metric, "__name__", type(self.metric).__name__)
+        )
+
+    def value(self, batch: _Batch, output: Any) -> torch.Tensor:
+        """The loss of a batch."""
+        parts = [] if self.loss is None else [_number(self.loss(output, batch.target), batch)]
+        if self.teacher is not None:
+            with torch.no_grad():
+                wanted = batch.call(self.teacher)
+            parts.append(distance(output, wanted))
+        return torch.stack([part.reshape(()) for part in parts]).sum()
+
+    def score(self, batch: _Batch, output: Any) -> float:
+        found = self.value(batch, output) if self.metric is None else self.metric(output, batch.target)
+        try:
+            number = float(found)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise MetricError(f"{self.name} gave {described(found)} for a batch, and not a number.") from error
+        if self.metric is not None and not math.isfinite(number):
+            raise MetricError(f"{self.name} gave {number} for validation batch {batch.sample.index}.")
+        return number
+
+    def is_better(self, one: float, other: float) -> bool:
+        return one > other if self.higher_is_better else one < other or (math.isnan(other) and not math.isnan(one))
+
+
+def _number(loss: Any, batch: _Batch) -> torch.Tensor:
+    """A loss, which must be one number."""
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise InputError(
+            f"loss gave {described(loss)} for data[{batch.sample.index}]. It must be a tensor of one number, such as "
+            "torch.nn.functional.cross_entropy gives."
+        )
+    return loss
+
+
+def distance(output: Any, wanted: Any) -> torch.Tensor:
+    """How far outputs are from wanted ones: the noise in each floating-point tensor relative to its signal, added up.
+
+    Raises:
+        InputError: the teacher gives other tensors.
+    """
+    register_nodes((output, wanted))
+    ours, theirs = (
+        [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+        for value in (output, wanted)
+    )
+    if [leaf.shape for leaf in ours] != [leaf.shape for leaf in theirs] or not ours:
+        raise InputError(
+            f"The teacher gives tensors of shapes {[tuple(leaf.shape) for leaf in theirs]}, the prepared model of "
+            f"{[tuple(leaf.shape) for leaf in ours]}. Give a teacher with the same outputs, or a loss."
+        )
+    parts = [
+        (one.float() - other.float()).square().mean() / other.float().square().mean().clamp(min=1e-12)
+        for one, other in zip(ours, theirs, strict=True)
+    ]
+    return torch.stack(parts).sum()
+
+
+@dataclass
+class _Training:
+    """One training: what was found, and the weights that were best."""
+
+    model: TrainableModel
+    goal: _Goal
+    steps: int
+    progress: ProgressCallback
+    losses: list[float] = field(default_factory=list)
+    scores: dict[int, float] = field(default_factory=dict)
+    best_step: int = 0
+    stopped: str = "all steps done"
+    _best: Any = None
+    _worse: int = 0
+
+    def run(self, batches: _Batches, checked: list[_Batch], optimizer: Any, rate: float) -> Recovery:
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        if not trained:
+            raise SettingsError("No parameter is trained: all have requires_grad=False. Set it for those to train.")
+        begun = time.perf_counter()
+        try:
+            self._check(checked)
+            self._train(batches, checked, trained, optimizer, rate)
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+            self.stopped = "interrupted"
+        finally:
+            if self._best is not None:
+                _put_back(self.model, self._best)
+            self.model.eval()
+        return Recovery(
+            tuple(self.losses), dict(self.scores), self.goal.name, self.goal.higher_is_better, self.best_step,
+            self.stopped, time.perf_counter() - begun, sum(parameter.numel() for parameter in trained),
+        )  # fmt: skip
+
+    def _train(
+        self, batches: _Batches, checked: list[_Batch], trained: list[nn.Parameter], make: Any, rate: float
+    ) -> None:
+        optimizer = torch.optim.AdamW(trained, rate, weight_decay=0.0) if make is None else make(trained)
+        schedule = None if make is not None else torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)
+        every = max(1, self.steps // _CHECKS)
+        done = 0
+        for batch in batches:
+            check_cancelled("recover")
+            self._step(batch, optimizer, done + 1)
+            done += 1
+            if schedule is not None:
+                schedule.step()
+            if done % every == 0 or done == self.steps:
+                self._check(checked)
+            self.progress(Progress("recover", done, self.steps, f"loss {self.losses[-1]:.4g}"))
+            if done == self.steps or self._worse >= _PATIENCE:
+                break
+        if self._worse >= _PATIENCE and done < self.steps:
+            self.stopped = f"{self.goal.name} got no better for {_PATIENCE} checks"
+        elif done < self.steps:
+            self.stopped = f"data ended after {done} of {self.steps} steps; give a list or a DataLoader to go on"
+            self._check(checked)
+
+    def _step(self, batch: _Batch, optimizer: torch.optim.Optimizer, number: int) -> None:
+        self.model.train()
+        loss = self.goal.value(batch, batch.call(self.model))
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"The loss is {value} at step {number}, on data[{batch.sample.index}]. The model holds the best "
+                f"weights so far, those after {self.best_step} steps. Look at that sample, or take a smaller "
+                "learning_rate."
+            )
+        if not loss.requires_grad:
+            raise InputError(
+                "The loss does not depend on any parameter that is trained, so there is nothing to learn. Give a loss "
+                "that is computed from the output without detach()."
+            )
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        self.losses.append(value)
+
+    @torch.no_grad()
+    def _check(self, checked: list[_Batch]) -> None:
+        """Score what the model is now, and keep it if it is the best so far."""
+        self.model.eval()
+        scores = [self.goal.score(batch, batch.call(self.model)) for batch in checked]
+        score, step = math.fsum(scores) / len(scores), len(self.losses)
+        self.scores[step] = score
+        if self._best is None or self.goal.is_better(score, self.scores[self.best_step]):
+            self._best, self.best_step, self._worse = _kept(self.model), step, 0
+        else:
+            self._worse += 1
+
+    def _share(self, step: int) -> float:
+        """Of the learning rate at its highest."""
+        rising = max(1, min(20, self.steps // 10))
+        if step < rising:
+            return (step + 1) / rising
+        return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, self.steps - rising)))
+
+
+def _kept(model: TrainableModel) -> Any:
+    """Everything that training changes."""
+    tensors = {id(value): (value, value.detach().clone()) for value in (*model.parameters(), *model.buffers())}
+    learning = {name: one for name, one in model.parts.quantizers.items() if isinstance(one, _LEARNING)}
+    return tensors, {name: one.state() for name, one in learning.items()}
+
+
+@torch.no_grad()
+def _put_back(model: TrainableModel, kept: Any) -> None:
+    tensors, ranges = kept
+    for value, before in tensors.values():
+        value.copy_(before)
+    for name, state in ranges.items():
+        one: Any = model.parts.quantizers[name]
+        one.take(state)
+
+
+def _check(
+    prepared: Any, data: Any, validation: Any, loss: Any, steps: Any, teacher: Any, metric: Any, higher: Any,
+    optimizer: Any, rate: Any, progress: Any,
+) -> None:  # fmt: skip
+    if not isinstance(prepared, TrainableModel):
+        raise InputError(f"prepared must be a model of pb.trainable, got {described(prepared)}. Call that first.")
+    for name, batches in (("data", data), *((("validation", validation),) if validation is not None else ())):
+        if isinstance(batches, torch.Tensor | Mapping | str | bytes | type) or not isinstance(batches, Iterable):
+            raise InputError(
+                f"{name} must be an iterable of batches, got {described(batches)}. Give a list or a DataLoader."
+            )
+    check_function("loss", loss, "loss(output, target)", optional=True)
+    check_count("steps", steps, 1)
+    check_type("teacher", teacher, nn.Module, "Give the model in float.", optional=True)
+    check_function("metric", metric, "metric(output, target)", optional=True)
+    check_switch("higher_is_better", higher)
+    check_function("optimizer", optimizer, "optimizer(parameters)", optional=True)
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+        raise SettingsError(f"learning_rate must be a number above 0, got {described(rate)}.")
+    check_progress(progress)

@@ -1,0 +1,70 @@
+"""``Recovery``: what a short training brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from prepbench._display import view
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What :func:`prepbench.recover` did.
+
+    Attributes:
+        losses: the loss of each step.
+        scores: the score in evaluation mode after so many steps; of 0 steps, before any.
+        metric: what the score is.
+        higher_is_better: whether larger scores are better.
+        best_step: after how many steps the model had what it holds now.
+        stopped: why it ended.
+        seconds: how long it took.
+        trained: how many numbers were trained.
+    """
+
+    losses: tuple[float, ...]
+    scores: Mapping[int, float]
+    metric: str
+    higher_is_better: bool
+    best_step: int
+    stopped: str
+    seconds: float
+    trained: int
+
+    @property
+    def before(self) -> float:
+        """The score before training."""
+        return self.scores[0]
+
+    @property
+    def after(self) -> float:
+        """The score of what the model holds now."""
+        return self.scores[self.best_step]
+
+    @property
+    def summary(self) -> str:
+        """What was gained, in a sentence."""
+        return (
+            f"{self.metric} {self.before:.4g} before, {self.after:.4g} after {self.best_step} of {len(self.losses)} "
+            f"steps ({self.seconds:.1f} s, {self.trained:,} numbers trained; {self.stopped})"
+        )
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each step: its loss, and the score where it was taken."""
+        return view("views.recoveries", "recovery_table", self)  # type: ignore[no-any-return]
+
+    def figure(self) -> plotly.graph_objects.Figure:
+        """Loss and score over steps."""
+        return view("views.recoveries", "recovery_figure", self)
+
+    def __repr__(self) -> str:
+        return self.summary
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return view("views.recoveries", "bundle", self)  # type: ignore[no-any-return]

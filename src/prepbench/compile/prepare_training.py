@@ -1,0 +1,351 @@
+"""``trainable``: a model with the quantizers of a compile, to be trained and then compiled."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from prepbench.adapt.adapters import adapted_name, add_adapters, short_name
+from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
+from prepbench.adapt.trainable_model import ModeGraph, TrainableModel, TrainableParts
+from prepbench.adapt.trained_graph import FoldedNorms, counterparts, insert_quantizers, take_states, use_gradients
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
+from prepbench.checks import check_function, check_progress, check_switch, check_type, described
+from prepbench.compile.arguments import check_arguments, check_weights
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.capture_stage import Wanted, captured_or_reused
+from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
+from prepbench.compile.stages import settings_of_layers
+from prepbench.compile.task import CompileTask
+from prepbench.compile.tensor_specs import checked_tensors
+from prepbench.errors import CaptureError, InputError, SettingsError, sentence
+from prepbench.inputs import Sample
+from prepbench.jobs import Progress, ProgressCallback, report_nothing
+from prepbench.progress_bar import shows_progress
+from prepbench.quantize import (
+    LayerReport,
+    Observed,
+    WeightScheme,
+    calibrate,
+    check_calibration,
+    choose_weight_schemes,
+)
+from prepbench.quantize.fitting import fitting_schemes
+from prepbench.quantize.insert import float_graph, insert_observers
+from prepbench.quantize.observed_graph import observed_value, observer_of
+from prepbench.quantize.plan import Plan
+from prepbench.running.random_numbers import numbers_kept
+from prepbench.running.tracing import tracing
+from prepbench.running.twin import Twin
+from prepbench.settings import (
+    CompileOptions,
+    DeploymentSettings,
+    ExplainedLayer,
+    LayerQuantizationSettings,
+    LoraSettings,
+    OnnxRuntimeDeployment,
+    QuantizationSettings,
+)
+from prepbench.targets import target_for
+
+_OTHERS = ("cross_layer_equalization", "smooth_quant")
+
+
+@shows_progress("trainable")
+def trainable(
+    model: nn.Module,
+    *,
+    tracing_inputs: Iterable[Any] | None = None,
+    calibration_inputs: Iterable[Any] | None = None,
+    deployment_settings: DeploymentSettings | None = None,
+    data_transform_fn: Callable[[Any], Any] | None = None,
+    quantization_settings: QuantizationSettings | None = None,
+    layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None = None,
+    lora_settings: LoraSettings | None = None,
+    compile_options: CompileOptions | None = None,
+    dynamic_axes: DynamicAxes | None = None,
+    is_model_pretrained: bool = True,
+    progress: ProgressCallback = report_nothing,
+) -> TrainableModel:
+    """A copy of a model that is trained as it will be quantized. The model itself is not changed.
+
+    The same layers and values are rounded as by :func:`prepbench.compile_model` with the same arguments, and gradients
+    pass the rounding. Train the result as any ``torch.nn.Module`` (or by :func:`prepbench.recover`), then give it to
+    :func:`prepbench.compile_model`, which makes the integers of its evaluation mode. Give tracing inputs of two batch
+    sizes, as for a compile, so that batches of any size can be trained.
+
+    Weights are rounded to nearest whatever ``weights_algorithm`` says, because training finds what rounds well. No
+    layer goes back to float because of its noise, which training removes, unless a
+    ``quantization_sensitivity_threshold`` says so.
+
+    Args:
+        model: a module that can be captured as one graph.
+        tracing_inputs: as for ``compile_model``.
+        calibration_inputs: as for ``compile_model``.
+        deployment_settings: the target that it will be compiled for; ``OnnxRuntimeDeployment()`` when left out and
+            nothing is quantized.
+        data_transform_fn: as for ``compile_model``.
+        quantization_settings: as for ``compile_model``; None trains in float, for adapters alone.
+        layer_quantization_settings: as for ``compile_model``.
+        lora_settings: adds low-rank adapters, by PEFT. They are trained in the place of the weights, which stay as they
+            are, and are computed in float beside the quantized layers (as in QLoRA).
+        compile_options: folding of batch norms, and the percentile of that observer.
+        dynamic_axes: as for ``compile_model``.
+        is_model_pretrained: False learns the ranges of activations in training, from the first batch on. Nothing is
+            learned from the calibration inputs, which may be left out.
+        progress: as for ``compile_model``.
+
+    Raises:
+        SettingsError: as ``compile_model``; an option that changes weights before training; adapters on layers that
+            cannot take them.
+        InputError: the samples do not fit the model or each other; the model is no module.
+        CaptureError: the model cannot be captured as one graph.
+        MissingPackageError: ``peft`` is needed and not installed.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> samples = [torch.randn(2, 4), torch.randn(5, 4)]
+        >>> prepared = trainable(
+        ...     net,
+        ...     calibration_inputs=samples,
+        ...     deployment_settings=OnnxRuntimeDeployment(),
+        ...     quantization_settings=QuantizationSettings(),
+        ... )
+        >>> list(prepared.state_dict()) == list(net.state_dict())
+        True
+    """
+    _check(model, data_transform_fn, dynamic_axes, lora_settings, is_model_pretrained, progress)
+    if calibration_inputs is None and quantization_settings is not None and not is_model_pretrained:
+        calibration_inputs = tracing_inputs
+    check_arguments(
+        tracing_inputs,
+        calibration_inputs,
+        deployment_settings,
+        quantization_settings,
+        layer_quantization_settings,
+        compile_options,
+    )
+    options = _options(compile_options)
+    settings = deployment_settings if deployment_settings is not None else OnnxRuntimeDeployment()
+    check_weights(model)
+    rows = settings_of_layers(model, target_for(settings), settings, quantization_settings, layer_quantization_settings)
+    own = _own_copy(model)
+    adapters = None if lora_settings is None else add_adapters(own, lora_settings)
+    rows = None if rows is None else tuple(_for_training(row, own) for row in rows)
+    samples, calibration = read_samples(Twin(own).model, tracing_inputs, calibration_inputs, data_transform_fn)
+    if quantization_settings is not None:
+        check_calibration(own, calibration)
+    axes = DynamicAxes.infer(samples, own) if dynamic_axes is None else dynamic_axes
+    with numbers_kept():
+        captured = functools.partial(_captured, own, samples, axes, settings, options, progress)
+        task = captured(is_training=False)
+        task = replace(task, layer_settings=rows, calibration=tuple(calibration), is_pretrained=is_model_pretrained)
+        task = replace(task, name=type(model).__name__, fullgraph=True, data_transform_fn=data_transform_fn)
+        parts = _parts(task, own, captured, progress)
+    parts.adapters, parts.original, parts.is_pretrained = adapters, model, is_model_pretrained
+    return TrainableModel(parts)
+
+
+def _parts(
+    task: CompileTask, own: nn.Module, captured: Callable[..., CompileTask], progress: ProgressCallback
+) -> TrainableParts:
+    task = _with_choices(task, own, progress)
+    observed = None if task.layer_settings is None else _observed(task, own, progress)
+    plan = Plan() if observed is None else observed.plan
+    schemes = {fqn: fitting_schemes(plan, fqn)[0][0] for fqn in plan.nodes}
+    quantizers = {} if observed is None else _quantizers(observed, schemes)
+    evaluation = _mode_graph(task, own, observed, quantizers, None)
+    assert evaluation is not None
+    notes: tuple[str, ...] = ()
+    training: ModeGraph | None = None
+    try:
+        trained = replace(captured(is_training=True), layer_settings=task.layer_settings)
+        training = _mode_graph(trained, own, observed, quantizers, task)
+        why = "other layers compute in it"
+    except CaptureError as error:
+        why = str(error).partition("\n")[0]
+    if training is None:
+        training = _mode_graph(task, own, observed, quantizers, task)
+        assert training is not None
+        notes = (f"training mode computes what evaluation mode does, without dropout or statistics of batches: {why}",)
+    layers = () if observed is None else tuple(replace(row, fqn=short_name(row.fqn)) for row in observed.layers)
+    return TrainableParts(own, training, evaluation, quantizers, schemes, layers, notes, task=task)
+
+
+def _mode_graph(
+    task: CompileTask,
+    own: nn.Module,
+    observed: Observed | None,
+    quantizers: Mapping[str, nn.Module],
+    evaluated: CompileTask | None,
+) -> ModeGraph | None:
+    """The graph of one mode; None where training does not have what is quantized in evaluation."""
+    unfolded = replace(task.options, fold_batch_norm=False)
+    graph, _ = float_graph(task.in_types_of_target().program, unfolded)
+    if observed is not None:
+        reference = graph if evaluated is None else float_graph(evaluated.in_types_of_target().program, unfolded)[0]
+        same = counterparts(reference.graph, graph.graph)
+        norms = FoldedNorms(reference, observed.graph)
+        if insert_quantizers(graph, observed.graph, norms, quantizers, same.get):
+            return None
+    use_gradients(graph, observed.plan.dynamic if observed is not None and evaluated is None else ())
+    graph, states = take_states(graph, own)
+    spec, out_spec = task.call_spec, task.captured.program.call_spec.out_spec
+    return ModeGraph(graph, states, functools.partial(_arranged, spec), functools.partial(_result, spec, out_spec))
+
+
+def _arranged(spec: CallSpec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    return checked_tensors(spec.flatten(args, kwargs), spec.tensors, spec.paths)
+
+
+def _result(spec: CallSpec, out_spec: Any, outputs: Sequence[Any]) -> Any:
+    return spec.result(outputs, out_spec)
+
+
+def _captured(
+    own: nn.Module,
+    samples: list[Sample],
+    axes: DynamicAxes,
+    settings: DeploymentSettings,
+    options: CompileOptions,
+    progress: ProgressCallback,
+    *,
+    is_training: bool,
+) -> CompileTask:
+    """The graph of a mode, on the tensors of ``own``."""
+    progress(Progress("capture", int(is_training), 2))
+    twin = Twin(own)
+    twin.model.train(is_training)
+    with tracing(progress):
+        wanted = Wanted(
+            called=(own, None),
+            state=None,
+            twin=twin,
+            samples=with_static_sizes_of_first(samples, axes, twin.model),
+            axes=axes,
+            leaves=(),
+            fullgraph=True,
+            is_plan=False,
+            own_weights=False,
+            keeps_mode=True,
+        )
+        first = functools.partial(CompileTask.of, target_for(settings), settings, options, type(own).__name__)
+        task = captured_or_reused(wanted, None, first).task
+    assert isinstance(task, CompileTask)  # with fullgraph, what cannot be captured is an error
+    return task
+
+
+def _observed(task: CompileTask, own: nn.Module, progress: ProgressCallback) -> Observed:
+    """The float graph with observers, calibrated if ranges are to be learned from samples."""
+    assert task.layer_settings is not None
+    samples = flat_samples(task.calibration, task.call_spec)
+    program = task.in_types_of_target().program
+    with tracing(progress):
+        observed = insert_observers(
+            program, own, task.layer_settings, task.target.placement, task.captured.leaves, options=task.options
+        )
+    return calibrate(observed, samples, progress) if task.is_pretrained else observed
+
+
+def _with_choices(task: CompileTask, own: nn.Module, progress: ProgressCallback) -> CompileTask:
+    """The task with one number of bits and one size of blocks for each layer, where its settings name several."""
+    rows = task.layer_settings
+    if rows is None or not any(_is_open(row.settings) for row in rows):
+        return task
+    if not task.is_pretrained:
+        raise SettingsError(
+            "Bits, blocks and thresholds are chosen by measuring trained weights, which is_model_pretrained=False says "
+            "these are not. Name one number of bits and one size of blocks, and no threshold."
+        )
+    samples = flat_samples(task.calibration, task.call_spec)
+    chosen = {row.fqn: row for row in choose_weight_schemes(_observed(task, own, progress), samples, progress).layers}
+    return replace(task, layer_settings=tuple(_decided(row, chosen[row.fqn]) for row in rows))
+
+
+def _is_open(settings: QuantizationSettings | None) -> bool:
+    return settings is not None and (
+        settings.quantization_sensitivity_threshold is not None or len(list(settings.candidates())) > 1
+    )
+
+
+def _decided(row: ExplainedLayer, report: LayerReport) -> ExplainedLayer:
+    if row.settings is None or not _is_open(row.settings):
+        return row
+    if not report.quantized:
+        return replace(row, settings=None)
+    single = replace(
+        row.settings,
+        weights_num_bits=report.weights_bits,
+        weights_only_quantization_block_size=report.block_size,
+        quantization_sensitivity_threshold=None,
+    )
+    return replace(row, settings=single)
+
+
+def _quantizers(observed: Observed, schemes: Mapping[str, WeightScheme]) -> dict[str, nn.Module]:
+    """What stands for each observer, by its name."""
+    owners = {edge: layer.fqn for edge, layer in observed.plan.weights.items()}
+    found: dict[str, nn.Module] = {}
+    for node in observed.graph.graph.nodes:
+        observer = observer_of(observed.graph, node)
+        if observer is None or str(node.target) in found:
+            continue
+        if not hasattr(observer, "scheme"):
+            found[str(node.target)] = ActivationQuantizer(observer)
+            continue
+        source = observed_value(observed.graph, node).name
+        fqn = next(owners[user.name, source] for user in node.users if (user.name, source) in owners)
+        found[str(node.target)] = WeightQuantizer(schemes[fqn], observer.axis)
+    return found
+
+
+def _for_training(row: ExplainedLayer, own: nn.Module) -> ExplainedLayer:
+    """The settings of a layer, rounded to nearest, by its name where it has adapters."""
+    if row.settings is not None and row.settings.cross_layer_equalization:
+        raise _changes_weights("QuantizationSettings.cross_layer_equalization")
+    settings = None if row.settings is None else replace(row.settings, weights_algorithm="nearest")
+    until = tuple(adapted_name(name, own) for name in row.until)
+    return replace(row, fqn=adapted_name(row.fqn, own), settings=settings, until=until)
+
+
+def _changes_weights(name: str) -> SettingsError:
+    return SettingsError(
+        f"{name}=True changes weights before they are quantized, so they would not be those that are trained. Write "
+        "False; training finds what suits both."
+    )
+
+
+def _own_copy(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # whatever a class of the user's raises
+        raise InputError(
+            f"model cannot be copied, and training must not change it: {sentence(error)} Give a module that "
+            "copy.deepcopy takes, without results of a call in its attributes."
+        ) from error
+
+
+def _options(given: CompileOptions | None) -> CompileOptions:
+    options = given or CompileOptions()
+    for name in _OTHERS:
+        if getattr(options, name):
+            raise _changes_weights(f"CompileOptions.{name}")
+    return replace(options, keep_ruined_layers_in_float=False, bias_correction=False)
+
+
+def _check(model: object, transform: object, axes: object, lora: object, pretrained: object, progress: object) -> None:
+    if not isinstance(model, nn.Module) or isinstance(model, TrainableModel):
+        raise InputError(
+            f"model must be a torch.nn.Module whose weights are trained, got {described(model)}. Give the module, in "
+            "float."
+        )
+    check_function("data_transform_fn", transform, "data_transform_fn(element)", optional=True)
+    check_axes(axes)
+    check_type("lora_settings", lora, LoraSettings, "Write lora_settings=pb.LoraSettings().", optional=True)
+    check_switch("is_model_pretrained", pretrained)
+    check_progress(progress)

@@ -1,0 +1,95 @@
+"""The short training: what it gains, how it ends, and what it leaves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from tests.adapt.models import batches, digits, logits, loss, shaped, trained
+from tests.adapt.test_trainable import INT4, prepared_of
+
+FEW_BITS = pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True, per_channel=False)
+
+
+def accuracy(output: object, target: torch.Tensor) -> float:
+    return pb.metrics.accuracy(logits(output), target)
+
+
+def test_recovering_gains_accuracy_and_keeps_the_best() -> None:
+    model = trained("transformer")
+    prepared = prepared_of(model, settings=FEW_BITS)
+    found = pb.recover(prepared, batches(model), loss, steps=60, metric=accuracy)
+    assert found.after == max(found.scores.values()) >= found.before
+    assert len(found.losses) == 60 or "no better" in found.stopped
+    assert not prepared.training
+    x, y = digits()[2:]
+    with torch.no_grad():
+        assert accuracy(prepared(shaped(model, x)), y) > accuracy(model(shaped(model, x)), y) - 0.05
+
+
+def test_without_targets_it_learns_what_the_float_model_gives() -> None:
+    model = trained("transformer")
+    prepared = prepared_of(model, settings=FEW_BITS)
+    found = pb.recover(prepared, [x for x, _ in batches(model)], steps=40)
+    assert found.metric == "loss in evaluation"
+    assert found.after < found.before
+    assert list(found.table().columns) == ["step", "loss", "loss in evaluation"]
+    assert found.figure().data
+    assert "before" in repr(found)
+    assert found._repr_mimebundle_()["text/plain"] == repr(found)
+
+
+def test_a_loss_that_is_nan_names_step_and_sample_and_keeps_the_best() -> None:
+    model = trained("conv")
+    prepared = prepared_of(model, settings=INT4)
+    before = {name: value.clone() for name, value in prepared.state_dict().items()}
+    data = batches(model)[:3]
+    with pytest.raises(pb.PrepbenchError, match=r"nan at step 3, on data\[2\]"):
+        pb.recover(prepared, data, lambda o, t: loss(o, t) * (math.nan if t is data[2][1] else 1), steps=50)
+    assert all(torch.equal(value, before[name]) for name, value in prepared.state_dict().items())
+
+
+def test_data_that_ends_is_said_and_lists_are_cycled() -> None:
+    model = trained("conv")
+    data = batches(model)[:2]
+    ended = pb.recover(prepared_of(model), iter(data), loss, steps=5)
+    assert "ended after 2 of 5" in ended.stopped
+    assert len(pb.recover(prepared_of(model), data, loss, steps=5).losses) == 5
+
+
+def test_an_interrupt_keeps_the_best_so_far() -> None:
+    model = trained("conv")
+
+    def interrupted(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return loss(output, target)
+
+    calls: list[int] = []
+    found = pb.recover(prepared_of(model), batches(model)[:2], interrupted, steps=9)
+    assert (found.stopped, len(found.losses)) == ("interrupted", 3)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"steps": 0}, "steps"),
+        ({"learning_rate": -1}, "learning_rate"),
+        ({"data": []}, "data is empty"),
+        ({"data": [torch.zeros(2, 1, 8, 8)]}, "pair"),
+        ({"validation": []}, "validation is empty"),
+        ({"prepared": nn.Linear(2, 2)}, "pb.trainable"),
+        ({"metric": lambda o, t: math.nan}, "nan"),
+    ],
+)
+def test_bad_arguments_are_named(keywords: dict[str, object], message: str) -> None:
+    model = trained("conv")
+    given = {"prepared": prepared_of(model), "data": batches(model)[:2], "loss": loss, "steps": 2, **keywords}
+    with pytest.raises(pb.PrepbenchError, match=message):
+        pb.recover(**given)  # type: ignore[arg-type]
