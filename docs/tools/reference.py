@@ -16,9 +16,10 @@ from prepbench.settings.validation import Settings
 GROUPS = {
     "Capture": "recursive_trace RobustTracer GraphCollection capture Captured Axis DynamicAxes Sample record_inputs "
     "check_traceability",
-    "Fix and prepare": "fix prepare_model PreparationReport validate_model",
+    "Fix and prepare": "fix prepare_model PreparationReport validate_model prune",
     "Compile": "compile_model CompiledModel load_compiled KeptStages",
-    "Settings": "QuantizationSettings LayerQuantizationSettings CompileOptions DeploymentSettings EagerDeployment "
+    "Settings": "QuantizationSettings LayerQuantizationSettings PruningSettings LayerPruningSettings CompileOptions "
+    "DeploymentSettings EagerDeployment "
     "ExecuTorchDeployment InductorDeployment OnnxRuntimeDeployment OpenVinoDeployment TensorRtDeployment "
     "LoraSettings explain_settings",
     "Train back": "trainable TrainableModel recover Recovery",
