@@ -204,8 +204,8 @@ class NoGenerator(nn.Module):
 
 class Formats(nn.Module):
     def forward(self, x):
-        x = x * 2
-        return x * float(str(x.size(0)))
+        label = f"{x.shape[0]:d} rows"
+        return x * len(label)
 
 
 class Collects(nn.Module):

@@ -252,7 +252,7 @@ REASONS = (
     Reason(
         PYTHON_CALL,
         _INPUTS_HINT + "Otherwise wrap the function with torch.fx.wrap, or use the torch function of the same meaning.",
-        message=r"\bProxy\b|symbolically traced",
+        message=r"\bProxy\b|\b_SeenAsTensor\b|symbolically traced",
     ),
     Reason(
         UNSUPPORTED, _SCRIPTED_REMEDY, types=("NotImplementedError",), message="scripted module runs outside Python"
