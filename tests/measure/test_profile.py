@@ -110,10 +110,18 @@ def test_activations_of_the_model_fused_into_layers_in_float_hide_none(deploymen
     compiled = pb.compile_model(net(), tracing_inputs=samples(4, 5), deployment_settings=deployment)
     profile = pb.profile(compiled, samples(6), rounds=4)
     assert check(profile) >= LAYERS
+    assert profile["head"].type == "Linear"
+    assert profile["head"].weights_bytes == 680
     assert profile.placed > 0.8 * (1 - sum(row.share for row in profile.rows if row.name == "between kernels"))
 
 
 def test_kernels_of_inductor_lie_on_layers_too(tmp_path: Any) -> None:
+    in_float = pb.compile_model(net(), tracing_inputs=samples(4, 5), deployment_settings=pb.InductorDeployment())
+    profile = pb.profile(in_float, samples(6), rounds=4)
+    assert check(profile) >= LAYERS - {"norm"}
+    products = [row.name for row in profile.rows if any(op.startswith("aoti_torch_cpu") for op in row.operators)]
+    assert LAYERS - {"norm"} <= set(products)
+    assert not {"", "blocks.0", "blocks.1"} & set(products)
     compiled = quantized(pb.InductorDeployment())
     assert check(pb.profile(compiled, samples(6), rounds=4)) >= LAYERS - {"norm"}  # fused with what is around it
     compiled.save(tmp_path / "saved")
@@ -141,7 +149,10 @@ def test_two_profiles_side_by_side() -> None:
     )
     difference = first.against(second)
     table = difference.table()
-    assert list(table.columns) == ["layer", "PyTorch ms", "PyTorch eager ms", "saved ms"]
+    memory = ["weights MB, first", "weights MB, second"]
+    assert list(table.columns) == ["layer", "PyTorch ms", "PyTorch eager ms", "saved ms", *memory]
+    of_head = table.set_index("layer").loc["head", memory]
+    assert of_head.tolist() == [680 / 1e6, 170 / 1e6]
     assert set(table["layer"]) == {row.name for row in (*first.rows, *second.rows)}
     assert sum(difference.saved_ms.values()) == pytest.approx(first.total_ms - second.total_ms)
     assert table["PyTorch eager ms"].isna()[list(table["layer"]).index("blocks.0.bn")]
@@ -149,6 +160,7 @@ def test_two_profiles_side_by_side() -> None:
         shown = result._repr_mimebundle_()
         assert result.caption in shown["text/plain"]
         assert len(shown["application/vnd.plotly.v1+json"]["data"]) == (1 if result is first else 2)
+    assert set(first.against(first).saved_ms.values()) == {0.0}
     assert first.against(first).table().columns[1:3].tolist() == ["PyTorch ms, first", "PyTorch ms, second"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from prepbench.checks import check_count, check_type
-from prepbench.compile.compiled import CompiledModel, runtime_and_calls
+from prepbench.compile.compiled import CompiledModel, program_of, runtime_and_calls
 from prepbench.compile.tensor_specs import checked_tensors
 from prepbench.errors import TargetError
 from prepbench.inputs import normalize_samples
@@ -20,6 +20,7 @@ from prepbench.measure.scores import eval_mode
 from prepbench.running.check_inputs import checked_samples, find_writes
 from prepbench.running.twin import Twin
 from prepbench.targets import target_named
+from prepbench.targets.eager.profiling import stored_by_layer
 from prepbench.targets.kernel_times import BETWEEN, KernelTime, KernelTimes
 
 
@@ -72,9 +73,10 @@ def _compiled(model: CompiledModel, inputs: Any, rounds: int) -> Profile:
     for sample in samples:
         leaves = calls.flatten(sample.args, sample.kwargs)
         flat.append(checked_tensors(leaves, calls.tensors, calls.paths))
-    layers = model.report.layers
-    types = {row.fqn: row.type for row in layers}
-    weights = {row.fqn: row.parameters * row.weights_bits // 8 for row in layers}
+    layers, program = model.report.layers, program_of(model)
+    types, weights = stored_by_layer(program.graph) if program is not None else ({}, {})
+    types |= {row.fqn: row.type for row in layers}
+    weights |= {row.fqn: row.parameters * row.weights_bits // 8 for row in layers}
     target = target_named(model.target).display_name
     try:
         times = runtime.kernel_times(flat, rounds)

@@ -137,7 +137,8 @@ class ProfileDifference:
         own was fused with its neighbours.
         """
         ms = [{row.name: row.ms for row in each.rows} for each in (self.first, self.second)]
-        saved = {name: ms[0].get(name, 0.0) - ms[1].get(name, 0.0) for name in {**ms[0], **ms[1]}}
+        # to the picosecond: below that are errors of adding up
+        saved = {name: round(ms[0].get(name, 0.0) - ms[1].get(name, 0.0), 9) for name in {**ms[0], **ms[1]}}
         return dict(sorted(saved.items(), key=lambda item: -abs(item[1])))
 
     @property

@@ -34,7 +34,7 @@ def profile_table(profile: Profile) -> pandas.DataFrame:
 
 
 def difference_table(difference: ProfileDifference) -> pandas.DataFrame:
-    """One row for each layer, with both times; None where it had none of its own."""
+    """One row for each layer, with both times and the memory of its weights; None where it had none of its own."""
     import pandas
 
     first, second = ({row.name: row.ms for row in each.rows} for each in (difference.first, difference.second))
@@ -45,6 +45,9 @@ def difference_table(difference: ProfileDifference) -> pandas.DataFrame:
         _titles(difference)[1]: [second.get(name) for name in names],
         "saved ms": list(difference.saved_ms.values()),
     }
+    for title, profile in (("first", difference.first), ("second", difference.second)):
+        sizes = {row.name: row.weights_bytes for row in profile.rows if row.weights_bytes is not None}
+        columns[f"weights MB, {title}"] = [sizes[name] / 1e6 if name in sizes else None for name in names]
     return pandas.DataFrame(columns).astype(dict.fromkeys(list(columns)[1:], float))
 
 
@@ -97,7 +100,7 @@ def profile_text(profile: Profile) -> str:
 
 def difference_text(difference: ProfileDifference) -> str:
     """The rows that changed most as aligned text."""
-    rows = difference.table().itertuples(index=False)
+    rows = difference.table().iloc[:, :4].itertuples(index=False)
     body = [
         [short_name(row[0]), *("–" if each != each else f"{each:.3g}".replace("-", "−") for each in row[1:])]
         for row in rows
@@ -109,7 +112,8 @@ def difference_text(difference: ProfileDifference) -> str:
 def bundle(result: Profile | ProfileDifference) -> dict[str, Any]:
     """What a notebook shows: the chart where plotly's renderer is installed, else the table, else text."""
     chart = json.loads(result.figure().to_json())
-    table = result.table().head(BARS).to_html(index=False, na_rep="–", float_format=lambda value: f"{value:.3g}")
+    shown = result.table().iloc[:, :4] if isinstance(result, ProfileDifference) else result.table()
+    table = shown.head(BARS).to_html(index=False, na_rep="–", float_format=lambda value: f"{value:.3g}")
     return {
         "application/vnd.plotly.v1+json": {**chart, "config": {"displaylogo": False, "responsive": True}},
         "text/html": f"{table}<small>{html.escape(result.caption)}</small>",

@@ -78,3 +78,27 @@ def layers_of(graph: fx.Graph) -> dict[str, str | None]:
         elif node.op == "call_function":
             layers[node.name] = stack[-1] if stack else None
     return layers
+
+
+def stored_by_layer(graph: fx.Graph) -> tuple[dict[str, str], dict[str, int]]:
+    """The class of each module, and the bytes of the tensors that it keeps, by FQN.
+
+    Args:
+        graph: of an exported program.
+    """
+    types: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    layers, seen = layers_of(graph), set[fx.Node]()
+    for node in graph.nodes:
+        fqn = layers.get(node.name)
+        if fqn is None:
+            continue
+        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+            types[path] = (kind if isinstance(kind, str) else kind.__name__).rpartition(".")[2]
+        for source in node.all_input_nodes:
+            value = source.meta.get("val")
+            if source.op == "placeholder" and source.name[:2] in _STORED and source not in seen:
+                seen.add(source)
+                if isinstance(value, torch.Tensor):
+                    sizes[fqn] = sizes.get(fqn, 0) + value.numel() * value.element_size()
+    return types, sizes

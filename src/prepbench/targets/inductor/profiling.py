@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ OPTIONS = {"cpp.enable_kernel_profile": True, "trace.provenance_tracking_level":
 
 _NOTES = "kernel_information.json"
 _FUSED = "cpp_fused_"
+_PRODUCTS = ("conv", "linear")  # in the names of kernels, and of operators
 
 
 def kernel_times(
@@ -50,15 +51,39 @@ def kernel_times(
 def _call(
     events: Sequence[tuple[str, float]], seconds: float, sources: Mapping[str, list[list[str]]], places: _Places
 ) -> KernelTimes:
+    names = [event[event.find(_FUSED) :] if _FUSED in event else event for event, _ in events]
+    counts = Counter(names)
     met: defaultdict[str, int] = defaultdict(int)
-    kernels: list[KernelTime] = []
-    for name, taken in events:
-        name = name[name.find(_FUSED) :] if _FUSED in name else name
+    layers: list[str | None] = []
+    unknown, left = [], places.products()
+    for at, name in enumerate(names):
         known = sources.get(name, [])
         nodes = known[met[name] % len(known)] if known else []
         met[name] += 1
-        kernels.append(placed(f"{name}:{met[name]}", _operator(name), places.of(name, nodes), taken))
+        # nothing is noted of products into which nothing was fused, so the notes of the others are not in step
+        product = places.product(name, nodes) if len(known) == counts[name] else None
+        if product in left:
+            left.remove(product)
+        elif _kind(name):
+            unknown.append(at)
+        layers.append(places.of(name, nodes) if product is None else places.layer(product))
+    for kind in _PRODUCTS:
+        kernels_of_kind = [at for at in unknown if _kind(names[at]) == kind]
+        nodes_of_kind = [node for node in left if kind in str(node.target)]
+        if len(kernels_of_kind) == len(nodes_of_kind):
+            for at, node in zip(kernels_of_kind, nodes_of_kind, strict=True):
+                layers[at] = places.layer(node)
+    met.clear()
+    kernels: list[KernelTime] = []
+    for name, layer, (_, taken) in zip(names, layers, events, strict=True):
+        met[name] += 1
+        kernels.append(placed(f"{name}:{met[name]}", _operator(name), layer, taken))
     return KernelTimes(tuple(kernels), seconds)
+
+
+def _kind(name: str) -> str:
+    """What a kernel that is no loop of Inductor's own multiplies for; empty for others."""
+    return "" if name.startswith(_FUSED) else next((kind for kind in _PRODUCTS if kind in name), "")
 
 
 def _operator(name: str) -> str:
@@ -85,16 +110,35 @@ class _Places:
     def __init__(self, graph: fx.Graph) -> None:
         self._layers = layers_of(graph)
         self._nodes = {node.name: node for node in graph.nodes}
+        self._order = {node: place for place, node in enumerate(graph.nodes)}
 
     def of(self, name: str, nodes: Sequence[str]) -> str | None:
-        found = [self._layers[each] for each in nodes if self._layers.get(each) is not None]
-        if found or name.startswith(_FUSED):
-            return found[0] if found else None
-        # a product that writes integers is known by the quantizer after it
-        return next((layer for each in nodes if (layer := self._before(each)) is not None), None)
+        """The layer of a kernel that is no product."""
+        return next((self._layers[each] for each in nodes if self._layers.get(each) is not None), None)
 
-    def _before(self, name: str) -> str | None:
-        node = self._nodes.get(name)
-        while node is not None and node.target not in WEIGHTED:
-            node = next(iter(node.all_input_nodes), None)
-        return None if node is None else self._layers.get(node.name)
+    def layer(self, node: fx.Node) -> str | None:
+        """The layer of a node."""
+        return self._layers.get(node.name)
+
+    def products(self) -> list[fx.Node]:
+        """The nodes that multiply by weights, in the order of the graph."""
+        return [node for node in self._nodes.values() if node.target in WEIGHTED]
+
+    def product(self, name: str, nodes: Sequence[str]) -> fx.Node | None:
+        """The product that a kernel computes, which is noted as what was fused into it, or as the quantizer after it.
+
+        Where two products meet in what was fused, it is the later one: the other has been computed before.
+        """
+        if not _kind(name):
+            return None
+        found, left = set[fx.Node](), [self._nodes[each] for each in nodes if each in self._nodes]
+        seen = set(left)
+        while left:
+            node = left.pop()
+            if node.target in WEIGHTED:
+                found.add(node)
+                continue
+            before = [each for each in node.all_input_nodes if each not in seen]
+            seen.update(before)
+            left += before
+        return max(found, key=self._order.__getitem__, default=None)
