@@ -110,6 +110,33 @@ def test_it_computes_what_the_converted_graph_computes(
         assert float(error) < 10**-3.5
 
 
+@pytest.mark.parametrize("kept", ["2", "4", "7"])
+def test_a_layer_kept_in_float_between_layers_in_integers_is_in_float(kept: str) -> None:
+    layers = [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 4 * 4, 6), nn.ReLU(), nn.Linear(6, 4)).eval()
+    with torch.no_grad():  # one scale for all channels would leave nothing of the others
+        net.get_submodule(kept).weight[0] *= 1000
+        net.get_submodule(kept).bias[0] = -1e4
+
+    def found(settings: pb.DeploymentSettings) -> torch.Tensor:
+        model = pb.compile_model(
+            net,
+            tracing_inputs=[noise(2, 3, 8, 8), noise(3, 3, 8, 8)],
+            calibration_inputs=[noise(16, 3, 8, 8), noise(8, 3, 8, 8)],
+            deployment_settings=settings,
+            quantization_settings=pb.QuantizationSettings(),
+            layer_quantization_settings={kept: pb.LayerQuantizationSettings(skip_quantization=True)},
+            compile_options=pb.CompileOptions(keep_ruined_layers_in_float=False),
+        )
+        assert [row.fqn for row in model.report.layers if not row.quantized] == [kept]
+        return model(noise(7, 3, 8, 8))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(EagerTarget, "placement", OnnxRuntimeTarget.placement)
+        expected = found(pb.EagerDeployment())
+    assert pb.metrics.sqnr(found(pb.OnnxRuntimeDeployment()), expected) > 30
+
+
 def test_weights_only_halves_no_activation(tmp_path: Path) -> None:
     net, shape = MLP
     model = compiled(net, shape, prefer_weights_only_quantization=True)

@@ -26,6 +26,7 @@ from prepbench.targets.onnx.tables import look_up_integers
 from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
 from prepbench.targets.onnxruntime.profiling import kernel_times
+from prepbench.targets.onnxruntime.session import open_session
 
 
 class OnnxRuntime(Runtime):
@@ -49,11 +50,9 @@ class OnnxRuntime(Runtime):
         *,
         fuse: bool = True,
     ) -> None:
-        import onnxruntime
-
         self._settings, self._fuse = settings, fuse
         try:
-            self._session = onnxruntime.InferenceSession(str(file), self._options(), providers=["CPUExecutionProvider"])
+            self._session = open_session(file, self._options())
         except Exception as error:  # its errors have no common base
             raise TargetError(
                 f"ONNX Runtime cannot run the graph: {str(error).strip()} If its number type is the reason, compile "

@@ -9,6 +9,7 @@ from typing import Any
 
 from prepbench.storage import temporary_folder
 from prepbench.targets.kernel_times import KernelTime, KernelTimes, layer_of, mean_call, placed
+from prepbench.targets.onnxruntime.session import open_session
 
 _KERNEL, _CALL, _NODE = "_kernel_time", "model_run", "Node"
 _FUSED = "fused "
@@ -31,7 +32,7 @@ def kernel_times(
     with temporary_folder("profile") as folder:
         options.enable_profiling = True
         options.profile_file_prefix = str(folder / "profile")
-        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        session = open_session(file, options)
         for feeds in [*calls, *(each for each in calls for _ in range(rounds))]:
             if any(isinstance(value, onnxruntime.OrtValue) for value in feeds.values()):
                 session.run_with_ort_values(None, dict(feeds))
