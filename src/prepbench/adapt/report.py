@@ -45,5 +45,7 @@ class PrunedLayer:
             return f"dense: {self.reason}" if self.reason else "dense"
         parts = [f"{self.removed_channels} of {self.channels} channels removed"] if self.removed_channels else []
         parts += [f"{self.zeros / self.left:.0%} of the weights are zero ({self.mask_type})"] if self.zeros else []
-        parts += [f"{self.sparsity:.0%} smaller with the channels that it reads"] if not parts else []
+        if not parts:
+            stay = f" (its own stay: {self.reason})" if self.reason else ""
+            parts = [f"{self.sparsity:.0%} smaller with the channels that it reads{stay}"]
         return ", ".join(parts)
