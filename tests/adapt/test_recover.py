@@ -86,6 +86,7 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
         ({"validation": []}, "validation is empty"),
         ({"prepared": nn.Linear(2, 2)}, "pb.trainable"),
         ({"metric": lambda o, t: math.nan}, "nan"),
+        ({"loss": None}, "give loss= or metric="),
     ],
 )
 def test_bad_arguments_are_named(keywords: dict[str, object], message: str) -> None:

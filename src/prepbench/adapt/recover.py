@@ -108,7 +108,12 @@ class _Batch:
     target: Any
 
     def call(self, model: Callable[..., Any]) -> Any:
-        return self.sample.call(model)
+        try:
+            return self.sample.call(model)
+        except InputError as error:
+            if self.target is not None or len(self.sample.args) != 2:
+                raise
+            raise _misfit(error) from error
 
 
 def _read(model: nn.Module, data: Iterable[Any], with_targets: bool, name: str) -> Iterator[_Batch]:
@@ -121,8 +126,21 @@ def _read(model: nn.Module, data: Iterable[Any], with_targets: bool, name: str) 
                     f"{described(element)}. Several inputs go into one tuple: ((a, b), target)."
                 )
             given, target = element
-        [sample] = normalize_samples(model, [given], name=name)
+        try:
+            [sample] = normalize_samples(model, [given], name=name)
+        except InputError as error:
+            if with_targets or not isinstance(element, tuple | list) or len(element) != 2:
+                raise
+            raise _misfit(error) from error
         yield _Batch(replace(sample, index=index), target)
+
+
+def _misfit(error: InputError) -> InputError:
+    """What is said of a pair that does not fit the call."""
+    return InputError(
+        f"{error} Without a loss or a metric, data holds inputs of calls alone. If these are pairs (input, target), "
+        "give loss= or metric=, or only the inputs."
+    )
 
 
 class _Batches:
