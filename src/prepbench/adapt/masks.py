@@ -23,12 +23,12 @@ class MaskedLayer:
 
     Attributes:
         fqn: the layer.
-        weights: its weights with zeros, by name in the program; empty where nothing is pruned.
+        masks: ones for weights that stay, by name in the program; empty where nothing is pruned.
         why: why less than the settings say.
     """
 
     fqn: str
-    weights: dict[str, torch.Tensor]
+    masks: dict[str, torch.Tensor]
     why: str = ""
 
 
@@ -106,7 +106,7 @@ def _masked(
     )
     masks = [_mask(scores, inputs, settings, part / STEPS) for part in parts]
     if settings.pruning_sensitivity_threshold is None:
-        return MaskedLayer(row.fqn, {name: weight * masks[-1]}, why)
+        return MaskedLayer(row.fqn, {name: masks[-1]}, why)
     if not uses:
         return MaskedLayer(
             row.fqn, {}, "the noise of pruning it cannot be measured, because no product with it was found"
@@ -120,7 +120,7 @@ def _masked(
     ]
     if not allowed:
         return MaskedLayer(row.fqn, {}, f"pruning adds noise of {ratios[0]:.3g}, above the threshold")
-    return MaskedLayer(row.fqn, {name: weight * allowed[-1]}, why)
+    return MaskedLayer(row.fqn, {name: allowed[-1]}, why)
 
 
 def _mask(scores: torch.Tensor, inputs: int, settings: PruningSettings, part: float) -> torch.Tensor:

@@ -32,10 +32,12 @@ class Pruned:
     Attributes:
         program: the program.
         layers: what was done to each layer.
+        masks: ones for weights that stay, by name, where single weights were removed.
     """
 
     program: Program
     layers: tuple[PrunedLayer, ...]
+    masks: Mapping[str, torch.Tensor]
 
 
 def prune(
@@ -65,7 +67,8 @@ def prune(
             smaller = removal.program()
             check_removed(removal.zeroed(), smaller, checked)
     masked = masked_layers(smaller, layers, calibration)
-    weights = {name: weight for row in masked for name, weight in row.weights.items()}
+    masks = {name: mask for row in masked for name, mask in row.masks.items()}
+    weights = {name: smaller.state_dict[name].detach() * mask for name, mask in masks.items()}
     result = _with_weights(smaller, weights) if weights else smaller
     rows = tuple(report_of(row, program, result, weights, sets, masked) for row in layers)
     if result is program:
@@ -74,7 +77,7 @@ def prune(
             f"pruning_settings would prune nothing. {'; '.join(told[:6]) or 'No layer has a weight matrix'}. Give "
             'another mask_type ("1:1" fits every layer), a larger threshold, or leave pruning_settings out.'
         )
-    return Pruned(result, rows)
+    return Pruned(result, rows, masks)
 
 
 @torch.no_grad()

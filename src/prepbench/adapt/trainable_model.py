@@ -16,9 +16,35 @@ from torch import fx, nn
 
 from prepbench.adapt.adapters import merged, save_adapters
 from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
+from prepbench.adapt.report import PrunedLayer
 from prepbench.checks import check_path, check_switch
 from prepbench.errors import SettingsError
 from prepbench.quantize import LayerReport, WeightScheme
+
+
+@dataclass
+class State:
+    """A tensor of the model, which its graphs take as an input.
+
+    Attributes:
+        holder: the module that has it.
+        name: its name there.
+        zeros: True for what is zero whatever training does; None where nothing is.
+    """
+
+    holder: nn.Module
+    name: str
+    zeros: torch.Tensor | None = None
+
+    def value(self) -> torch.Tensor | None:
+        """What the model holds now; gradients do not reach what is zero."""
+        found = self.holder._parameters if self.name in self.holder._parameters else self.holder._buffers
+        return without(found[self.name], self.zeros)
+
+
+def without(value: Any, zeros: torch.Tensor | None) -> Any:
+    """A tensor with zeros in these places."""
+    return value if zeros is None else value.masked_fill(zeros.to(value.device), 0)
 
 
 @dataclass
@@ -27,21 +53,18 @@ class ModeGraph:
 
     Attributes:
         graph: takes the states, then the leaves of the inputs.
-        states: for each of the first inputs the module that holds it, and its name there.
+        states: the first inputs.
         arrange: the leaves of a call.
         result: the result from the leaves of outputs, in the model's own structure.
     """
 
     graph: fx.GraphModule
-    states: Sequence[tuple[nn.Module, str]]
+    states: Sequence[State]
     arrange: Callable[[Sequence[Any], Mapping[str, Any]], list[Any]]
     result: Callable[[Sequence[Any]], Any]
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        states = [
-            holder._parameters[name] if name in holder._parameters else holder._buffers[name]
-            for holder, name in self.states
-        ]
+        states = [state.value() for state in self.states]
         return self.result(self.graph(*states, *self.arrange(args, kwargs)))
 
 
@@ -58,6 +81,8 @@ class TrainableParts:
         layers: how each layer is quantized.
         notes: what differs from the original, in words.
         adapters: the settings of the adapters as PEFT has them, or None.
+        zeros: for each weight with a mask, by name in ``model``, True where it is zero.
+        pruned: what was pruned, layer by layer.
         original: the user's model, from which it may learn.
         is_pretrained: whether that has learned anything.
         task: what compiles it, for ``compile_model``.
@@ -71,6 +96,8 @@ class TrainableParts:
     layers: tuple[LayerReport, ...] = ()
     notes: tuple[str, ...] = ()
     adapters: Any = None
+    zeros: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
+    pruned: tuple[PrunedLayer, ...] = ()
     original: nn.Module | None = field(default=None, repr=False)
     is_pretrained: bool = True
     task: Any = field(default=None, repr=False)
@@ -86,6 +113,7 @@ class TrainableModel(nn.Module):
 
     Attributes:
         layers: how each layer is quantized, as in the report of a compile.
+        pruned: what was pruned, layer by layer; empty without ``pruning_settings``.
         notes: what differs from the original, in words; empty if nothing does.
     """
 
@@ -105,11 +133,16 @@ class TrainableModel(nn.Module):
         self.__dict__["forward"] = call
         self.register_state_dict_post_hook(_with_names_of_original)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_with_names_of_adapted)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_with_zeros)  # type: ignore[no-untyped-call]
         self.eval()
 
     @property
     def layers(self) -> tuple[LayerReport, ...]:
         return self.parts.layers
+
+    @property
+    def pruned(self) -> tuple[PrunedLayer, ...]:
+        return self.parts.pruned
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -162,17 +195,23 @@ class TrainableModel(nn.Module):
     def __repr__(self) -> str:
         trained, count = self.trainable_parameters
         quantized = sum(row.quantized for row in self.layers)
+        dense = sum(row.parameters for row in self.pruned)
+        left = sum(row.left - row.zeros for row in self.pruned)
         name = type(self.parts.model).__name__
         return "\n".join(
             [
                 f"TrainableModel of {name}: {quantized} of {len(self.layers)} layers quantized, {trained:,} of "
                 f"{count:,} parameters trained",
+                *([f"  {1 - left / dense:.0%} of the numbers of its layers pruned"] if dense else []),
                 *(f"  {note}" for note in self.notes),
             ]
         )
 
     def float_model(self) -> nn.Module:
-        """A copy of the original with the weights that were trained, and what adapters add merged into them."""
+        """A copy of the original with the weights that were trained, and what adapters add merged into them.
+
+        Where channels were removed, layers are as small as here. Masked weights are zero, but for what adapters add.
+        """
         return merged(self.parts.model)
 
     def save_adapters(self, folder: str | os.PathLike[str]) -> Path:
@@ -219,6 +258,14 @@ def _with_names_of_original(module: nn.Module, state: dict[str, Any], prefix: st
     """A layer with adapters holds the original as ``base_layer``, which is no name of the original's."""
     for name in [name for name in state if _BASE in name]:
         state[name.replace(_BASE, ".")] = state.pop(name)
+
+
+@torch.no_grad()
+def _with_zeros(module: TrainableModel, _: Any) -> None:
+    """What is loaded may have other values where masks have zeros."""
+    for name, zeros in module.parts.zeros.items():
+        weight = module.get_parameter(name)
+        weight.masked_fill_(zeros.to(weight.device), 0)
 
 
 def _with_names_of_adapted(module: nn.Module, state: dict[str, Any], *_: Any) -> None:

@@ -8,17 +8,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from prepbench.adapt.adapters import adapted_name, add_adapters, short_name
 from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
-from prepbench.adapt.trainable_model import ModeGraph, TrainableModel, TrainableParts
+from prepbench.adapt.trainable_model import ModeGraph, State, TrainableModel, TrainableParts
 from prepbench.adapt.trained_graph import FoldedNorms, counterparts, insert_quantizers, take_states, use_gradients
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import check_function, check_progress, check_switch, check_type, described
-from prepbench.compile.arguments import check_arguments, check_weights
+from prepbench.compile.arguments import check_arguments, check_pruning, check_weights
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.capture_stage import Wanted, captured_or_reused
+from prepbench.compile.pruned_for_training import pruned_in_its_class, zeros_of
+from prepbench.compile.pruned_model import PrunedGraph
 from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
 from prepbench.compile.stages import settings_of_layers
 from prepbench.compile.task import CompileTask
@@ -39,6 +42,7 @@ from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.insert import float_graph, insert_observers
 from prepbench.quantize.observed_graph import observed_value, observer_of
 from prepbench.quantize.plan import Plan
+from prepbench.running.module_state import state_bytes
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
@@ -46,9 +50,11 @@ from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
     ExplainedLayer,
+    LayerPruningSettings,
     LayerQuantizationSettings,
     LoraSettings,
     OnnxRuntimeDeployment,
+    PruningSettings,
     QuantizationSettings,
 )
 from prepbench.targets import target_for
@@ -66,6 +72,8 @@ def trainable(
     data_transform_fn: Callable[[Any], Any] | None = None,
     quantization_settings: QuantizationSettings | None = None,
     layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None = None,
+    pruning_settings: PruningSettings | None = None,
+    layer_pruning_settings: Mapping[str, LayerPruningSettings] | None = None,
     lora_settings: LoraSettings | None = None,
     compile_options: CompileOptions | None = None,
     dynamic_axes: DynamicAxes | None = None,
@@ -92,6 +100,10 @@ def trainable(
         data_transform_fn: as for ``compile_model``.
         quantization_settings: as for ``compile_model``; None trains in float, for adapters alone.
         layer_quantization_settings: as for ``compile_model``.
+        pruning_settings: what to remove before training, as for ``compile_model``. Masked weights stay zero whatever
+            training does. Removed channels make the model smaller: it is still of the original's class, with smaller
+            weights.
+        layer_pruning_settings: as for ``compile_model``.
         lora_settings: adds low-rank adapters, by PEFT. They are trained in the place of the weights, which stay as they
             are, and are computed in float beside the quantized layers (as in QLoRA).
         compile_options: folding of batch norms, and the percentile of that observer.
@@ -102,7 +114,8 @@ def trainable(
 
     Raises:
         SettingsError: as ``compile_model``; an option that changes weights before training; adapters on layers that
-            cannot take them.
+            cannot take them; channels that the model's own code counts.
+        PreparationError: the model without channels does not compute what it computes with zeros in their place.
         InputError: the samples do not fit the model or each other; the model is no module.
         CaptureError: the model cannot be captured as one graph.
         MissingPackageError: ``peft`` is needed and not installed.
@@ -130,14 +143,19 @@ def trainable(
         layer_quantization_settings,
         compile_options,
     )
+    check_pruning(pruning_settings, layer_pruning_settings, calibration_inputs)
     options = _options(compile_options)
     settings = deployment_settings if deployment_settings is not None else OnnxRuntimeDeployment()
     check_weights(model)
-    rows = settings_of_layers(model, target_for(settings), settings, quantization_settings, layer_quantization_settings)
-    own = _own_copy(model)
+    samples, calibration = read_samples(Twin(model).model, tracing_inputs, calibration_inputs, data_transform_fn)
+    pruned = None
+    if pruning_settings is not None:
+        pruned = pruned_in_its_class(model, pruning_settings, layer_pruning_settings, samples, calibration, progress)
+    own = _own_copy(model if pruned is None else pruned.model)
+    zeros = {} if pruned is None else zeros_of(own, pruned)
+    rows = settings_of_layers(own, target_for(settings), settings, quantization_settings, layer_quantization_settings)
     adapters = None if lora_settings is None else add_adapters(own, lora_settings)
     rows = None if rows is None else tuple(_for_training(row, own) for row in rows)
-    samples, calibration = read_samples(Twin(own).model, tracing_inputs, calibration_inputs, data_transform_fn)
     if quantization_settings is not None:
         check_calibration(own, calibration)
     axes = DynamicAxes.infer(samples, own) if dynamic_axes is None else dynamic_axes
@@ -146,35 +164,48 @@ def trainable(
         task = captured(is_training=False)
         task = replace(task, layer_settings=rows, calibration=tuple(calibration), is_pretrained=is_model_pretrained)
         task = replace(task, name=type(model).__name__, fullgraph=True, data_transform_fn=data_transform_fn)
-        parts = _parts(task, own, captured, progress)
+        if pruned is not None:
+            task = replace(task, pruned=pruned.layers, dense_bytes=state_bytes(model))
+        parts = _parts(task, own, captured, zeros, progress)
     parts.adapters, parts.original, parts.is_pretrained = adapters, model, is_model_pretrained
+    parts.pruned = () if pruned is None else pruned.layers
     return TrainableModel(parts)
 
 
 def _parts(
-    task: CompileTask, own: nn.Module, captured: Callable[..., CompileTask], progress: ProgressCallback
+    task: CompileTask,
+    own: nn.Module,
+    captured: Callable[..., CompileTask],
+    zeros: Mapping[int, torch.Tensor],
+    progress: ProgressCallback,
 ) -> TrainableParts:
     task = _with_choices(task, own, progress)
     observed = None if task.layer_settings is None else _observed(task, own, progress)
     plan = Plan() if observed is None else observed.plan
     schemes = {fqn: fitting_schemes(plan, fqn)[0][0] for fqn in plan.nodes}
     quantizers = {} if observed is None else _quantizers(observed, schemes)
-    evaluation = _mode_graph(task, own, observed, quantizers, None)
+
+    def mode_graph(one: CompileTask, evaluated: CompileTask | None) -> ModeGraph | None:
+        return _mode_graph(one, own, observed, quantizers, zeros, evaluated)
+
+    evaluation = mode_graph(task, None)
     assert evaluation is not None
     notes: tuple[str, ...] = ()
     training: ModeGraph | None = None
     try:
         trained = replace(captured(is_training=True), layer_settings=task.layer_settings)
-        training = _mode_graph(trained, own, observed, quantizers, task)
+        training = mode_graph(trained, task)
         why = "other layers compute in it"
     except CaptureError as error:
         why = str(error).partition("\n")[0]
     if training is None:
-        training = _mode_graph(task, own, observed, quantizers, task)
+        training = mode_graph(task, task)
         assert training is not None
         notes = (f"training mode computes what evaluation mode does, without dropout or statistics of batches: {why}",)
     layers = () if observed is None else tuple(replace(row, fqn=short_name(row.fqn)) for row in observed.layers)
-    return TrainableParts(own, training, evaluation, quantizers, schemes, layers, notes, task=task)
+    parameters = own.named_parameters(remove_duplicate=False)
+    masked = {name: zeros[id(parameter)] for name, parameter in parameters if id(parameter) in zeros}
+    return TrainableParts(own, training, evaluation, quantizers, schemes, layers, notes, zeros=masked, task=task)
 
 
 def _mode_graph(
@@ -182,6 +213,7 @@ def _mode_graph(
     own: nn.Module,
     observed: Observed | None,
     quantizers: Mapping[str, nn.Module],
+    zeros: Mapping[int, torch.Tensor],
     evaluated: CompileTask | None,
 ) -> ModeGraph | None:
     """The graph of one mode; None where training does not have what is quantized in evaluation."""
@@ -194,7 +226,8 @@ def _mode_graph(
         if insert_quantizers(graph, observed.graph, norms, quantizers, same.get):
             return None
     use_gradients(graph, observed.plan.dynamic if observed is not None and evaluated is None else ())
-    graph, states = take_states(graph, own)
+    graph, places = take_states(graph, own)
+    states = [State(holder, name, zeros.get(id(holder._parameters.get(name)))) for holder, name in places]
     spec, out_spec = task.call_spec, task.captured.program.call_spec.out_spec
     return ModeGraph(graph, states, functools.partial(_arranged, spec), functools.partial(_result, spec, out_spec))
 
@@ -343,6 +376,12 @@ def _check(model: object, transform: object, axes: object, lora: object, pretrai
         raise InputError(
             f"model must be a torch.nn.Module whose weights are trained, got {described(model)}. Give the module, in "
             "float."
+        )
+    if isinstance(model, PrunedGraph):
+        raise InputError(
+            "model is a graph, because pb.prune removed channels that the model's own code counts (heads of "
+            "attention), and the graph computes evaluation mode only. Leave those layers out with "
+            "layer_pruning_settings (skip_pruning=True), so that pb.prune gives a model of your own class."
         )
     check_function("data_transform_fn", transform, "data_transform_fn(element)", optional=True)
     check_axes(axes)

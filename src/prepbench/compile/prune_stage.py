@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from prepbench.adapt.prune import prune, resized
+from prepbench.adapt.prune import Pruned, prune, resized
 from prepbench.capture.sizes.resizing import varied
 from prepbench.compile.samples import flat_samples
 from prepbench.compile.stage_timer import StageTimer
@@ -19,7 +19,12 @@ from prepbench.settings import PrunableLayer
 
 
 def pruned_task(task: CompileTask, layers: Sequence[PrunableLayer], timer: StageTimer, *, is_plan: bool) -> CompileTask:
-    """The task with a pruned program.
+    """The task with a pruned program; arguments and errors as for :func:`pruned_program`."""
+    return with_pruned(task, pruned_program(task, layers, timer, is_plan=is_plan))
+
+
+def pruned_program(task: CompileTask, layers: Sequence[PrunableLayer], timer: StageTimer, *, is_plan: bool) -> Pruned:
+    """The program of a task, pruned.
 
     Args:
         task: what was captured.
@@ -40,12 +45,15 @@ def pruned_task(task: CompileTask, layers: Sequence[PrunableLayer], timer: Stage
         )
     with timer("prune"), tracing(timer.progress):
         checked = [] if is_plan else _checked(task)
-        pruned = prune(task.program, layers, flat_samples(task.calibration, task.call_spec), checked)
-        model = resized(captured.model, pruned.program)
+        return prune(task.program, layers, flat_samples(task.calibration, task.call_spec), checked)
+
+
+def with_pruned(task: CompileTask, pruned: Pruned) -> CompileTask:
+    """The task with another program, and a model that counts what is left."""
     return replace(
         task,
         program=pruned.program,
-        captured=replace(captured, model=model),
+        captured=replace(task.captured, model=resized(task.captured.model, pruned.program)),
         pruned=pruned.layers,
         dense_bytes=task.float_bytes,
     )

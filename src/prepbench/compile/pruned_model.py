@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,11 +17,12 @@ from prepbench.checks import check_progress, check_type
 from prepbench.compile.arguments import check_pruning, check_weights
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.compile_log import CompileLog
-from prepbench.compile.prune_stage import pruned_task
+from prepbench.compile.prune_stage import pruned_program, with_pruned
 from prepbench.compile.samples import read_samples
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import sentence
+from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.running.equality import ROUNDED, difference
@@ -32,6 +33,7 @@ from prepbench.settings import (
     CompileOptions,
     EagerDeployment,
     LayerPruningSettings,
+    PrunableLayer,
     PruningSettings,
     prunable_layers,
 )
@@ -47,11 +49,13 @@ class PrunedModel:
             that runs the pruned graph.
         layers: what was done to each layer.
         why_graph: why the model is not of its own class; empty where it is.
+        masks: ones for weights that stay, by the name of the parameter, where single weights were removed.
     """
 
     model: nn.Module
     layers: tuple[PrunedLayer, ...]
     why_graph: str = ""
+    masks: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def sparsity(self) -> dict[str, float]:
@@ -90,6 +94,8 @@ def prune(
 ) -> PrunedModel:
     """Prune a model and stay in PyTorch. The model itself is never changed.
 
+    Training fills masked weights again; :func:`prepbench.trainable` with the same settings keeps them at zero.
+
     Args:
         model: the model; it is pruned in evaluation mode.
         inputs: samples whose sizes differ in the dims to make dynamic.
@@ -115,10 +121,21 @@ def prune(
     check_pruning(pruning_settings, layer_pruning_settings, calibration_inputs)
     check_progress(progress)
     check_weights(model)
+    rows = prunable_layers(model, pruning_settings, layer_pruning_settings)
+    samples, calibration = read_samples(Twin(model).model, inputs, calibration_inputs, None)
+    return pruned_model(model, rows, samples, calibration, progress)
+
+
+def pruned_model(
+    model: nn.Module,
+    rows: Sequence[PrunableLayer],
+    samples: list[Sample],
+    calibration: Sequence[Sample],
+    progress: ProgressCallback,
+) -> PrunedModel:
+    """:func:`prune` once its arguments are checked and read."""
     twin = Twin(model)
     twin.model.eval()
-    rows = prunable_layers(model, pruning_settings, layer_pruning_settings)
-    samples, calibration = read_samples(twin.model, inputs, calibration_inputs, None)
     with tracing(progress):
         captured = capture(twin.model, samples)
     twin.give_back(captured.program)
@@ -127,10 +144,11 @@ def prune(
         target_for(settings), settings, options, type(model).__name__, twin.model, captured, own_weights=False
     )
     task = replace(task, calibration=tuple(calibration))
-    task = pruned_task(task, rows, StageTimer(progress, CompileLog(None, task.name)), is_plan=False)
+    pruned = pruned_program(task, rows, StageTimer(progress, CompileLog(None, task.name)), is_plan=False)
+    task = with_pruned(task, pruned)
     graph = PrunedGraph(task.program, task.call_spec, captured.program.call_spec.out_spec)
     own, why = _own_form(twin.model, task, graph)
-    return PrunedModel(graph if own is None else own, task.pruned, why)
+    return PrunedModel(graph if own is None else own, task.pruned, why, pruned.masks)
 
 
 def _own_form(model: nn.Module, task: CompileTask, graph: PrunedGraph) -> tuple[nn.Module | None, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.programs import with_contents
-from prepbench.adapt.trainable_model import TrainableModel
+from prepbench.adapt.trainable_model import TrainableModel, without
 from prepbench.compile.arguments import with_extra_options
 from prepbench.compile.task import CompileTask
 from prepbench.errors import SettingsError
@@ -70,7 +70,7 @@ def _with_weights_of(model: TrainableModel, task: CompileTask) -> torch.export.E
         if now is None:
             return old
         if id(now) not in copies:
-            value = now.detach().cpu().clone()
+            value = without(now.detach().cpu().clone(), model.parts.zeros.get(name))
             copies[id(now)] = torch.nn.Parameter(value, requires_grad=False) if name in parameters else value
         return copies[id(now)]
 

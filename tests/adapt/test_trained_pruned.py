@@ -1,0 +1,125 @@
+"""Pruning before training: masks that training keeps, channels that are gone, and what cannot be trained without."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.running.sqnr import sqnr
+from tests.adapt.models import batches, loss, samples, trained
+from tests.adapt.test_trainable import INT8, TARGETS, prepared_of
+
+HALF = pb.PruningSettings(mask_type="channels")
+
+
+class Encoder(nn.Module):
+    """Torch's own attention, whose code counts heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(x).mean(1))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_masked_weights_stay_zero_in_training_and_in_integers(symmetric: bool) -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(16, 32), [torch.randn(4, 16), torch.randn(6, 16)]
+    settings = pb.QuantizationSettings(
+        weights_num_bits=4, prefer_weights_only_quantization=True, weights_symmetric=symmetric
+    )
+    prepared = pb.trainable(
+        layer,
+        calibration_inputs=x,
+        deployment_settings=pb.EagerDeployment(),
+        quantization_settings=settings,
+        pruning_settings=pb.PruningSettings(mask_type="2:4"),
+    )
+    before = prepared.weight.detach().clone()
+    gone = before == 0
+    assert ((~gone).reshape(32, 4, 4).sum(-1) == 2).all()
+    assert "47% of the numbers" in repr(prepared)
+    optimizer = torch.optim.SGD(prepared.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        prepared.train()(x[0]).square().sum().backward()
+        optimizer.step()
+    assert not bool(prepared.weight[gone].any())
+    assert not bool((prepared.weight[~gone] == before[~gone]).any())
+    made = pb.compile_model(prepared.eval())
+    stands_for = (made(torch.eye(16)) - made(torch.zeros(1, 16))).t()
+    assert stands_for[gone].abs().max() < 1e-6
+    assert torch.allclose(made(x[0]), prepared(x[0]), atol=1e-5)
+    assert made.report.pruned[0].zeros == 256
+    prepared.load_state_dict(layer.state_dict())
+    assert torch.equal(prepared.weight, layer.weight.masked_fill(gone, 0))
+
+
+def test_masks_and_adapters_and_copies() -> None:
+    model = trained("conv")
+    prepared = prepared_of(model, pruning_settings=pb.PruningSettings(), lora_settings=pb.LoraSettings(rank=2))
+    weight = prepared.state_dict()["branch.weight"]
+    assert float((weight == 0).float().mean()) == 0.5
+    x = samples(model)[0]
+    with torch.no_grad():
+        expected = prepared(x)
+        prepared.branch.base_layer.weight.add_(1)  # what a loop writes there itself is not computed with
+        prepared.branch.base_layer.weight[weight != 0] -= 1
+        assert sqnr(expected, prepared(x)) > 40
+        assert sqnr(expected, pb.compile_model(prepared)(x)) > 40
+
+
+@pytest.mark.parametrize("kind", ["conv", "transformer"])
+def test_removed_channels_are_trained_back_and_compiled(kind: str) -> None:
+    model = trained(kind)
+    prepared = prepared_of(model, pruning_settings=HALF)
+    assert prepared.notes == ()
+    assert sum(row.removed_channels for row in prepared.pruned) >= 12
+    count, dense = (sum(p.numel() for p in each.parameters()) for each in (prepared, model))
+    assert count < 0.8 * dense
+    found = pb.recover(prepared, batches(model), loss, teacher=model, steps=30)
+    assert found.after < found.before
+    compiled = pb.compile_model(prepared)
+    x = samples(model)[0][:7]
+    with torch.no_grad():
+        assert sqnr(prepared(x), compiled(x)) >= 40
+    assert compiled.report.pruned == prepared.pruned
+    assert compiled.report.float_bytes >= 4 * dense
+    assert type(prepared.float_model()) is type(model)
+
+
+def test_what_prune_gives_is_trained() -> None:
+    model = trained("conv")
+    smaller = pb.prune(model, samples(model), HALF).model
+    prepared = prepared_of(smaller)
+    x, y = batches(model)[0]
+    loss(prepared.train()(x), y).backward()
+    assert all(p.grad is not None for p in prepared.parameters())
+    assert prepared.stem.weight.shape == (6, 1, 3, 3)
+
+
+def test_channels_that_code_counts_are_refused_and_may_be_left_out() -> None:
+    model, x = Encoder(), [torch.randn(4, 8, 8), torch.randn(3, 8, 8)]
+    given = {
+        "calibration_inputs": x,
+        "deployment_settings": TARGETS["onnxruntime"],
+        "quantization_settings": INT8,
+    }
+    with pytest.raises(pb.PrepbenchError, match=r"code counts.*encoder.self_attn.*skip_pruning"):
+        pb.trainable(model, pruning_settings=HALF, **given)
+    graph = pb.prune(model, x, HALF)
+    assert graph.why_graph
+    with pytest.raises(pb.PrepbenchError, match=r"model is a graph.*skip_pruning"):
+        pb.trainable(graph.model, **given)
+    rules = {"encoder.self_attn*": pb.LayerPruningSettings(skip_pruning=True)}
+    prepared = pb.trainable(model, pruning_settings=HALF, layer_pruning_settings=rules, **given)
+    assert prepared.encoder.linear1.weight.shape == (8, 8)
+    with pytest.raises(pb.PrepbenchError, match="calibration_inputs"):
+        pb.trainable(model, tracing_inputs=x, pruning_settings=pb.PruningSettings(score="activations"))
+    with pytest.raises(pb.PrepbenchError, match="without pruning_settings"):
+        pb.trainable(model, layer_pruning_settings=rules, **given)
