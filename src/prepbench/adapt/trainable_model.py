@@ -36,7 +36,7 @@ class State:
     name: str
     zeros: torch.Tensor | None = None
 
-    def value(self) -> torch.Tensor | None:
+    def value(self) -> Any:
         """What the model holds now; gradients do not reach what is zero."""
         found = self.holder._parameters if self.name in self.holder._parameters else self.holder._buffers
         return without(found[self.name], self.zeros)

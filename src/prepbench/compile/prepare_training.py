@@ -135,6 +135,7 @@ def trainable(
     _check(model, data_transform_fn, dynamic_axes, lora_settings, is_model_pretrained, progress)
     if calibration_inputs is None and quantization_settings is not None and not is_model_pretrained:
         calibration_inputs = tracing_inputs
+    check_pruning(pruning_settings, layer_pruning_settings, calibration_inputs)
     check_arguments(
         tracing_inputs,
         calibration_inputs,
@@ -143,7 +144,6 @@ def trainable(
         layer_quantization_settings,
         compile_options,
     )
-    check_pruning(pruning_settings, layer_pruning_settings, calibration_inputs)
     options = _options(compile_options)
     settings = deployment_settings if deployment_settings is not None else OnnxRuntimeDeployment()
     check_weights(model)

@@ -31,11 +31,11 @@ def pruned_in_its_class(
     found = pruned_model(model, prunable_layers(model, settings, rules), samples, calibration, progress)
     if not found.why_graph:
         return found
-    names = ", ".join(row.fqn for row in found.layers if row.removed_channels)
+    names = ", ".join(row.fqn for row in found.layers if row.removed_channels or row.zeros)
     raise SettingsError(
-        f"pruning_settings remove channels that the model's own code counts, so a model of its class cannot be trained "
-        f"without them: {found.why_graph} Channels were removed from {names}. Leave the layers that it counts (heads "
-        'of attention) as they are: layer_pruning_settings={"...": pb.LayerPruningSettings(skip_pruning=True)}.'
+        "pruning_settings remove what the model's own code counts, so a model of its class cannot be trained without "
+        f"it: {found.why_graph} Pruned were {names}. Leave the layers whose channels it counts (heads of attention) as "
+        'they are: layer_pruning_settings={"...": pb.LayerPruningSettings(skip_pruning=True)}.'
     )
 
 
