@@ -53,6 +53,14 @@ def test_a_loss_that_is_nan_names_step_and_sample_and_keeps_the_best() -> None:
     assert all(torch.equal(value, before[name]) for name, value in prepared.state_dict().items())
 
 
+def test_where_the_metric_is_equal_the_loss_decides() -> None:
+    model = trained("transformer")
+    prepared = prepared_of(model, settings=FEW_BITS)
+    found = pb.recover(prepared, batches(model)[:4], loss, steps=24, metric=lambda output, target: 1.0)
+    assert set(found.scores.values()) == {1.0}
+    assert found.best_step > 0
+
+
 def test_data_that_ends_is_said_and_lists_are_cycled() -> None:
     model = trained("conv")
     data = batches(model)[:2]

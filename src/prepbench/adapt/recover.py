@@ -62,7 +62,7 @@ def recover(
         teacher: a float model whose outputs are to be learned. The model that ``prepared`` was made of when left out
             and there is no ``loss``.
         metric: ``metric(output, target)``, e.g. ``pb.metrics.accuracy``, averaged over the validation batches; decides
-            which weights are best. Without one, the loss in evaluation mode does.
+            which weights are best, and the loss where it is equal. Without one, the loss in evaluation mode does.
         higher_is_better: False for a metric that is to be small.
         validation: batches like those of ``data`` that the score is taken on; the first 16 of ``data`` when left out.
         optimizer: makes an optimizer of the parameters; AdamW when left out.
@@ -274,6 +274,7 @@ class _Training:
     stopped: str = "all steps done"
     _best: Any = None
     _worse: int = 0
+    _least: float = math.inf
 
     def run(self, batches: _Batches, checked: list[_Batch], optimizer: Any, rate: float) -> Recovery:
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -344,13 +345,26 @@ class _Training:
     def _check(self, checked: list[_Batch]) -> None:
         """Score what the model is now, and keep it if it is the best so far."""
         self.model.eval()
-        scores = [self.goal.score(batch, batch.call(self.model)) for batch in checked]
-        score, step = math.fsum(scores) / len(scores), len(self.losses)
+        judged = [self._judged(batch) for batch in checked]
+        score, loss = (math.fsum(numbers) / len(judged) for numbers in zip(*judged, strict=True))
+        step = len(self.losses)
         self.scores[step] = score
-        if self._best is None or self.goal.is_better(score, self.scores[self.best_step]):
+        if self._best is None or self._is_better(score, loss):
             self._best, self.best_step, self._worse = _kept(self.model), step, 0
+            self._least = loss if math.isfinite(loss) else math.inf
         else:
             self._worse += 1
+
+    def _judged(self, batch: _Batch) -> tuple[float, float]:
+        """The score and the loss of a batch."""
+        output = batch.call(self.model)
+        score = self.goal.score(batch, output)
+        return score, score if self.goal.metric is None else float(self.goal.value(batch, output))
+
+    def _is_better(self, score: float, loss: float) -> bool:
+        """Whether it is better than the best so far; metrics of few samples are often equal, and the loss decides."""
+        best = self.scores[self.best_step]
+        return self.goal.is_better(score, best) or (score == best and loss < self._least)
 
     def _share(self, step: int) -> float:
         """Of the learning rate at its highest."""
