@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from prepbench._torch_compat import pytree
+from prepbench.adapt.batches import Batch, Batches, read_batches
 from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
 from prepbench.adapt.recovery import Recovery
 from prepbench.adapt.trainable_model import TrainableModel
 from prepbench.checks import check_count, check_function, check_progress, check_switch, check_type, described
 from prepbench.errors import InputError, MetricError, SettingsError, TrainingError
-from prepbench.inputs import Sample, normalize_samples
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.running.object_nodes import register_nodes
@@ -92,82 +92,14 @@ def recover(
         prepared, data, validation, loss, steps, teacher, metric, higher_is_better, optimizer, learning_rate, progress
     )
     goal = _Goal.of(prepared, loss, teacher, metric, higher_is_better)
-    batches = _Batches(prepared, data, goal.takes_targets)
+    batches = Batches(prepared, data, goal.takes_targets)
     if validation is None:
         checked = batches.first(_VALIDATION)
     else:
-        checked = list(_read(prepared, validation, goal.takes_targets, "validation"))
+        checked = list(read_batches(prepared, validation, goal.takes_targets, "validation"))
     if not checked:
         raise InputError("validation is empty: give at least one batch, or leave it out.")
     return _Training(prepared, goal, steps, progress).run(batches, checked, optimizer, learning_rate)
-
-
-@dataclass(frozen=True)
-class _Batch:
-    sample: Sample
-    target: Any
-
-    def call(self, model: Callable[..., Any]) -> Any:
-        try:
-            return self.sample.call(model)
-        except InputError as error:
-            if self.target is not None or len(self.sample.args) != 2:
-                raise
-            raise _misfit(error) from error
-
-
-def _read(model: nn.Module, data: Iterable[Any], with_targets: bool, name: str) -> Iterator[_Batch]:
-    for index, element in enumerate(data):
-        given, target = element, None
-        if with_targets:
-            if not isinstance(element, tuple | list) or len(element) != 2:
-                raise InputError(
-                    f"{name}[{index}] must be a pair (input, target), because a loss or a metric is given, got "
-                    f"{described(element)}. Several inputs go into one tuple: ((a, b), target)."
-                )
-            given, target = element
-        try:
-            [sample] = normalize_samples(model, [given], name=name)
-        except InputError as error:
-            if with_targets or not isinstance(element, tuple | list) or len(element) != 2:
-                raise
-            raise _misfit(error) from error
-        yield _Batch(replace(sample, index=index), target)
-
-
-def _misfit(error: InputError) -> InputError:
-    """What is said of a pair that does not fit the call."""
-    return InputError(
-        f"{error} Without a loss or a metric, data holds inputs of calls alone. If these are pairs (input, target), "
-        "give loss= or metric=, or only the inputs."
-    )
-
-
-class _Batches:
-    """The batches of data, again and again where it can be read again."""
-
-    def __init__(self, model: nn.Module, data: Iterable[Any], with_targets: bool) -> None:
-        self._model, self._data, self._with_targets = model, data, with_targets
-        self._is_once = iter(data) is data
-        self._ahead: list[_Batch] = []
-        self._source = self._new()
-
-    def _new(self) -> Iterator[_Batch]:
-        return _read(self._model, self._data, self._with_targets, "data")
-
-    def first(self, count: int) -> list[_Batch]:
-        """The first batches, which come again."""
-        while len(self._ahead) < count and (batch := next(self._source, None)) is not None:
-            self._ahead.append(batch)
-        if not self._ahead:
-            raise InputError("data is empty: give at least one batch. A generator is read only once; make a new one.")
-        return list(self._ahead)
-
-    def __iter__(self) -> Iterator[_Batch]:
-        yield from self._ahead
-        yield from self._source
-        while not self._is_once:
-            yield from self._new()
 
 
 @dataclass(frozen=True)
@@ -204,7 +136,7 @@ class _Goal:
             else getattr(self.metric, "__name__", type(self.metric).__name__)
         )
 
-    def value(self, batch: _Batch, output: Any) -> torch.Tensor:
+    def value(self, batch: Batch, output: Any) -> torch.Tensor:
         """The loss of a batch."""
         parts = [] if self.loss is None else [_number(self.loss(output, batch.target), batch)]
         if self.teacher is not None:
@@ -213,7 +145,7 @@ class _Goal:
             parts.append(distance(output, wanted))
         return torch.stack([part.reshape(()) for part in parts]).sum()
 
-    def score(self, batch: _Batch, output: Any) -> float:
+    def score(self, batch: Batch, output: Any) -> float:
         found = self.value(batch, output) if self.metric is None else self.metric(output, batch.target)
         try:
             number = float(found)
@@ -227,7 +159,7 @@ class _Goal:
         return one > other if self.higher_is_better else one < other or (math.isnan(other) and not math.isnan(one))
 
 
-def _number(loss: Any, batch: _Batch) -> torch.Tensor:
+def _number(loss: Any, batch: Batch) -> torch.Tensor:
     """A loss, which must be one number."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise InputError(
@@ -276,7 +208,7 @@ class _Training:
     _worse: int = 0
     _least: float = math.inf
 
-    def run(self, batches: _Batches, checked: list[_Batch], optimizer: Any, rate: float) -> Recovery:
+    def run(self, batches: Batches, checked: list[Batch], optimizer: Any, rate: float) -> Recovery:
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if not trained:
             raise SettingsError("No parameter is trained: all have requires_grad=False. Set it for those to train.")
@@ -298,7 +230,7 @@ class _Training:
         )  # fmt: skip
 
     def _train(
-        self, batches: _Batches, checked: list[_Batch], trained: list[nn.Parameter], make: Any, rate: float
+        self, batches: Batches, checked: list[Batch], trained: list[nn.Parameter], make: Any, rate: float
     ) -> None:
         optimizer = torch.optim.AdamW(trained, rate, weight_decay=0.0) if make is None else make(trained)
         schedule = None if make is not None else torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)
@@ -321,7 +253,7 @@ class _Training:
             self.stopped = f"data ended after {done} of {self.steps} steps; give a list or a DataLoader to go on"
             self._check(checked)
 
-    def _step(self, batch: _Batch, optimizer: torch.optim.Optimizer, number: int) -> None:
+    def _step(self, batch: Batch, optimizer: torch.optim.Optimizer, number: int) -> None:
         self.model.train()
         loss = self.goal.value(batch, batch.call(self.model))
         value = float(loss.detach())
@@ -342,7 +274,7 @@ class _Training:
         self.losses.append(value)
 
     @torch.no_grad()
-    def _check(self, checked: list[_Batch]) -> None:
+    def _check(self, checked: list[Batch]) -> None:
         """Score what the model is now, and keep it if it is the best so far."""
         self.model.eval()
         judged = [self._judged(batch) for batch in checked]
@@ -355,7 +287,7 @@ class _Training:
         else:
             self._worse += 1
 
-    def _judged(self, batch: _Batch) -> tuple[float, float]:
+    def _judged(self, batch: Batch) -> tuple[float, float]:
         """The score and the loss of a batch."""
         output = batch.call(self.model)
         score = self.goal.score(batch, output)
