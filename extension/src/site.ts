@@ -70,10 +70,11 @@ async function drawDiagram(element: HTMLElement): Promise<void> {
 
 function colours(element: HTMLElement): Record<string, string> {
   const style = getComputedStyle(element);
-  const line = "rgba(128,128,128,0.3)";
+  // of the theme: it follows the switch
+  const line = style.getPropertyValue("--color-background-border").trim() || style.color;
   const found: Record<string, string> = {
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
+    paper_bgcolor: "transparent",
+    plot_bgcolor: "transparent",
     "font.color": style.color,
   };
   for (const axis of Object.keys((element as { layout?: object }).layout ?? {}))
