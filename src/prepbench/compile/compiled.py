@@ -26,7 +26,7 @@ from prepbench.compile.generation_call import GenerationCalls
 from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
-from prepbench.compile.tensor_specs import checked_tensors
+from prepbench.compile.tensor_specs import checked_tensors, contradiction
 from prepbench.compile.transformers_style import TRANSFORMERS, check_style, export_for_transformers
 from prepbench.document.model import GraphCollectionDocument
 from prepbench.errors import (
@@ -139,8 +139,9 @@ class CompiledModel(nn.Module):
             if isinstance(leaf, torch.Tensor) and leaf.numel() and leaf.dtype in (torch.int32, torch.int64)
         ]
         given = f" The integers given are {', '.join(ranges)}." if ranges else ""
+        odd = contradiction(leaves, self._call_spec.tensors, self._call_spec.paths)
         return InputError(
-            f"{self.target} fails on this call: {type(error).__name__}: {sentence(error)}{given} Check that the "
+            f"{self.target} fails on this call: {odd}{type(error).__name__}: {sentence(error)}{given} Check that the "
             "original model takes these values; indices beyond the end of a table are one reason."
         )
 

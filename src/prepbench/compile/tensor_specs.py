@@ -78,6 +78,30 @@ def checked_tensors(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[s
     return [leaf.resolve_neg().resolve_conj() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
+def contradiction(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[str]) -> str:
+    """A sentence on two sizes that differ though the graph has one for both, or on a sum that is none; else "".
+
+    Example:
+        >>> one = {"dtype": "float32", "shape": [None], "example": [4], "symbols": ["s0"]}
+        >>> contradiction([torch.ones(3), torch.ones(5)], (one, one), ("x", "y"))
+        'y.shape[0] is 5 and x.shape[0] is 3, but in the tracing inputs they were equal. '
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for leaf, spec, path in zip(leaves, specs, paths, strict=True):
+        symbols = spec.get("symbols", ()) if spec is not None and isinstance(leaf, torch.Tensor) else ()
+        for dim, symbol in enumerate(symbols):
+            here = f"{path}.shape[{dim}]", int(leaf.shape[dim])
+            place, size = found.setdefault(symbol, here)
+            if symbol and size != here[1]:
+                return f"{here[0]} is {here[1]} and {place} is {size}, but in the tracing inputs they were equal. "
+    for symbol, (place, size) in found.items():
+        terms = [found.get(term) for term in symbol.split(" + ")]
+        if len(terms) > 1 and None not in terms and size != sum(term[1] for term in terms if term):
+            parts = " and ".join(f"{term[0]} ({term[1]} here)" for term in terms if term)
+            return f"{place} is {size}, but in the tracing inputs it was the sum of {parts}. "
+    return ""
+
+
 def _fits(leaf: Any, spec: Mapping[str, Any]) -> bool:
     if not isinstance(leaf, torch.Tensor) or _name(leaf.dtype) != spec["dtype"] or not _has_plain_data(leaf):
         return False

@@ -14,7 +14,9 @@ from prepbench.capture.aten.chosen_leaves import chosen_leaves
 from prepbench.capture.aten.function_transforms import transforming_modules
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.reproduce import with_reproduction
+from prepbench.capture.failures.wrong_programs import WrongProgram
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
+from prepbench.capture.sizes.sample_sizes import SizesDecide
 from prepbench.checks import check_switches
 from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure
@@ -26,6 +28,7 @@ from prepbench.running.callable_module import as_module
 from prepbench.running.check_inputs import check_names, check_traced, find_writes, itself_raises, on_device_of
 from prepbench.running.first_calls import built_buffers, fill_caches_
 from prepbench.running.object_nodes import register_nodes
+from prepbench.running.odd_sizes import odd_sizes
 from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
@@ -124,19 +127,23 @@ def _captured(
         failures = attempts.find_failures() if fullgraph else []
         if failures:
             failures = list(with_reproduction(failures, model, samples))
-            raise FullGraphError(_message(model, failures), failures) from attempts.error
+            raise FullGraphError(_message(model, failures, samples), failures) from attempts.error
         program, leaves = attempts.with_leaves()
     attempts.give_back(twin, program)
     return program, leaves
 
 
-def _message(model: torch.nn.Module, failures: Sequence[Failure]) -> str:
+def _message(model: torch.nn.Module, failures: Sequence[Failure], samples: Sequence[Sample]) -> str:
     lines = [f"{type(model).__name__} cannot be captured as one graph: {len(failures)} module(s) fail."]
     for failure in alike_failures(failures):
         lines.append(f"- {failure_line(failure)}")
         if failure.source is not None and failure.source.code:
             lines.append(f"    {failure.source.code}")
         lines += [f"    {failure.exception_type}: {failure.message.splitlines()[0]}", f"    {failure.remedy}"]
+    if {failure.exception_type for failure in failures} & {SizesDecide.__name__, WrongProgram.__name__}:
+        odd = [(sample.index, text) for sample in samples if (text := odd_sizes(model, samples, sample))]
+        if len(odd) == 1:  # of several, each may be the one that is right
+            lines.append(f"In inputs[{odd[0][0]}], {odd[0][1]} If that is not meant, mend this sample first.")
     lines.append("Or capture with fullgraph=False, which keeps these lines, or their modules, as operators.")
     return "\n".join(lines)
 
