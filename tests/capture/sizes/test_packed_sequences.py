@@ -100,15 +100,17 @@ def test_onnx_runtime(name: str) -> None:
         check(compiled, model, *given)
 
 
-def test_openvino_leaves_it_to_pytorch() -> None:
-    model = MODELS["lstm"]
-    settings: Any = {"tracing_inputs": samples(model)[:2], "deployment_settings": pb.OpenVinoDeployment()}
+def test_openvino_leaves_it_to_pytorch_also_after_another_target() -> None:
+    model, reuse = MODELS["lstm"], pb.KeptStages()
+    given = samples(model)[:2]
+    pb.compile_model(model, tracing_inputs=given, deployment_settings=pb.OnnxRuntimeDeployment(), reuse=reuse)
+    settings: Any = {"tracing_inputs": given, "deployment_settings": pb.OpenVinoDeployment(), "reuse": reuse}
     with pytest.raises(TargetError, match=r"lstm_layer.* as if all sequences were of one length.*fullgraph=False"):
         pb.compile_model(model, **settings)
     compiled = pb.compile_model(model, **settings, fullgraph=False)
     assert compiled.report.fallbacks == ("layers: prepbench.lstm_layer (2 times)",)
-    for given in samples(model):
-        check(compiled, model, *given)
+    for one in samples(model):
+        check(compiled, model, *one)
 
 
 def test_a_sequence_longer_than_the_total_fails_as_in_pytorch() -> None:

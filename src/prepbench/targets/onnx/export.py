@@ -18,6 +18,7 @@ import torch
 
 from prepbench._torch_compat.onnx_exporter import decomposing, translations_read_once
 from prepbench._torch_compat.programs import without_guards
+from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.errors import TargetError, sentence
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
 from prepbench.targets.base import Lowering
@@ -112,14 +113,17 @@ def _reason(cause: BaseException) -> str:
 def _export(lowering: Lowering) -> Any:
     # without gradients, because their rules refuse some operators on complex numbers
     decomposed = decomposing(functools.partial(lowering.derived, "operators of ONNX"))
-    with _quiet(), torch.no_grad(), decomposed, translations_read_once():
-        return torch.onnx.export(
-            without_guards(lowering.program),
-            dynamo=True,
-            verbose=False,
-            opset_version=OPSET,
-            custom_translation_table=translations(),
-        )
+    try:
+        with _quiet(), torch.no_grad(), decomposed, translations_read_once():
+            return torch.onnx.export(
+                without_guards(lowering.program),
+                dynamo=True,
+                verbose=False,
+                opset_version=OPSET,
+                custom_translation_table=translations(),
+            )
+    finally:  # it runs operators whose sizes depend on data once more, and whoever traces next would look for these
+        forget_pending_sizes([node.meta.get("val") for node in lowering.program.graph.nodes])
 
 
 def _first_cause(error: BaseException) -> BaseException:
