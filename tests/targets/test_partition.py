@@ -42,6 +42,20 @@ class Flattened(nn.Module):
         return self.last(torch.relu(left) + right).reshape(batch * 2), right
 
 
+class Rounded(nn.Module):
+    """Two products with one weight, which is kept in integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("codes", torch.randint(-127, 128, (4, 4), dtype=torch.int8))
+        self.register_buffer("scale", torch.full((4, 1), 0.01))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weight = self.codes * self.scale
+        first = nn.functional.linear(x, weight)
+        return nn.functional.linear(torch.sin(first), weight), first
+
+
 def _lowering(model: nn.Module) -> Lowering:
     x = torch.randn(3, 4)
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
@@ -81,6 +95,16 @@ def test_only_other_nodes_reach_the_target(fallback: list[str], on_target: int) 
 def test_sizes_are_computed_where_they_are_needed() -> None:
     target, _ = _cut_at(Flattened().eval(), ["aten.sin.default"])
     assert "aten.sym_size.int" in target.lowered[-1]
+
+
+def test_integer_weights_are_beside_the_layer_behind_a_fallback() -> None:
+    model = Rounded().eval()
+    target, runtime = _cut_at(model, ["aten.sin.default"])
+    assert target.lowered == [["aten.mul.Tensor", "aten.linear.default"]] * 2
+    x = torch.randn(5, 4)
+    assert _same(runtime.run([x]), model(x))
+    target, _ = _cut_at(model, ["aten.sin.default", "aten.mul.Tensor"])  # the target cannot compute it
+    assert [names for names in target.lowered if "aten.mul.Tensor" in names] == []
 
 
 def test_saved_models_keep_their_layout(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
+from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.capture.aten.export_again import export_again, sizes_of
 from prepbench.errors import CaptureError
 from prepbench.settings import DeploymentSettings
@@ -103,6 +104,7 @@ def _cuts(module: fx.GraphModule, fallback: set[str], numbers: set[str]) -> list
     """The partitions of a graph, in the order in which they run; ``numbers`` are those that the model returns."""
     levels = _levels(module.graph, fallback)
     _repeat_sizes(module.graph, levels)
+    _move_to_readers(module.graph, levels)
     cuts = []
     for level in sorted(set(levels.values())):
         nodes = [node for node in module.graph.nodes if levels.get(node) == level]
@@ -134,15 +136,47 @@ def _repeat_sizes(graph: fx.Graph, levels: dict[fx.Node, int]) -> None:
             continue
         for source in list(node.all_input_nodes):
             if _is_computed_number(source) and levels[source] != levels[node]:
-                node.replace_input_with(source, _copied(graph, source, node, levels))
+                node.replace_input_with(source, _copied(graph, source, node, levels, _is_computed_number))
 
 
-def _copied(graph: fx.Graph, source: fx.Node, user: fx.Node, levels: dict[fx.Node, int]) -> fx.Node:
-    """A copy of a size and of all that it is computed from, in front of ``user`` and in its partition."""
+def _move_to_readers(graph: fx.Graph, levels: dict[fx.Node, int]) -> None:
+    """Compute what follows from weights alone in each of the target's partitions that needs it.
+
+    So a layer behind a fallback has its quantized weights beside it, and the target's kernels take them; the first
+    partition would give them to it in float.
+    """
+    from_weights: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node in levels and levels[node] == 0 and _follows_from_weights(node, from_weights):
+            from_weights.add(node)
+    for node in list(graph.nodes):
+        if levels.get(node, 0) > 0 and levels[node] % 2 == 0:
+            for source in [source for source in node.all_input_nodes if source in from_weights]:
+                node.replace_input_with(source, _copied(graph, source, node, levels, from_weights.__contains__))
+    for node in reversed(list(graph.nodes)):
+        if node in from_weights and not node.users:
+            del levels[node]
+            graph.erase_node(node)
+
+
+def _follows_from_weights(node: fx.Node, known: set[fx.Node]) -> bool:
+    return (
+        isinstance(node.target, OpOverload)
+        and not schema_of(node.target).is_mutable
+        and torch.Tag.nondeterministic_seeded not in node.target.tags
+        and bool(node.all_input_nodes)
+        and all(source.op == "get_attr" or source in known for source in node.all_input_nodes)
+    )
+
+
+def _copied(
+    graph: fx.Graph, source: fx.Node, user: fx.Node, levels: dict[fx.Node, int], is_copied: Callable[[fx.Node], bool]
+) -> fx.Node:
+    """A copy of a node and of all that it is computed from, in front of ``user`` and in its partition."""
     copies: dict[fx.Node, fx.Node] = {}
 
     def copy(node: fx.Node) -> fx.Node:
-        if not _is_computed_number(node):
+        if not is_copied(node):
             return node
         if node not in copies:
             for argument in node.all_input_nodes:
