@@ -125,3 +125,17 @@ def test_the_model_is_left_alone() -> None:
     pb.compile_model(model, tracing_inputs=SAMPLES, deployment_settings=pb.EagerDeployment(),
                      pruning_settings=pb.PruningSettings())  # fmt: skip
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_weights_that_are_nan_stay_and_say_so() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    with torch.no_grad():
+        model[2].weight[0, 0] = torch.nan
+    rows = {row.fqn: row for row in pb.prune(model, [torch.randn(2, 8)], pb.PruningSettings()).layers}
+    assert (rows["2"].zeros, rows["2"].reason) == (0, "its weights hold NaN or infinite numbers, which no score orders")
+    assert rows["0"].zeros
+
+
+def test_samples_are_called_as_the_argument_is() -> None:
+    with pytest.raises(pb.PrepbenchError, match=r"^inputs is empty"):
+        pb.prune(nn.Linear(2, 2), [], pb.PruningSettings())

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from prepbench.errors import MissingPackageError, SettingsError, sentence
+from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.settings import LoraSettings
 from prepbench.settings.lora_layers import layers_with_adapters
 
@@ -87,7 +88,9 @@ def merged(model: nn.Module) -> nn.Module:
 
 def _peft() -> Any:
     try:
-        import peft
+        # it imports torchao, which tells of what it lacks
+        with logs_dropped_here(), warnings_ignored_here():
+            import peft
     except ImportError as error:
         raise MissingPackageError(
             "Adapters are made by PEFT, which is not installed. Install it: pip install 'prepbench[peft]'."

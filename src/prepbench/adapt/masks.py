@@ -86,6 +86,8 @@ def _masked(
 ) -> MaskedLayer:
     settings, weight = row.settings, program.state_dict[name].detach()
     assert settings is not None
+    if not weight.isfinite().all():
+        return MaskedLayer(row.fqn, {}, "its weights hold NaN or infinite numbers, which no score orders")
     inputs, groups = (uses[0].inputs, uses[0].groups) if uses else (weight.ndim - 1 if weight.ndim == 2 else 1, 1)
     if settings.pattern is not None and weight.shape[inputs] % settings.pattern[1]:
         count, group = weight.shape[inputs], settings.pattern[1]

@@ -122,7 +122,7 @@ def prune(
     check_progress(progress)
     check_weights(model)
     rows = prunable_layers(model, pruning_settings, layer_pruning_settings)
-    samples, calibration = read_samples(Twin(model).model, inputs, calibration_inputs, None)
+    samples, calibration = read_samples(Twin(model).model, inputs, calibration_inputs, None, "inputs")
     return pruned_model(model, rows, samples, calibration, progress)
 
 

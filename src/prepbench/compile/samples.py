@@ -15,9 +15,16 @@ from prepbench.running.alike_samples import alike_samples
 
 
 def read_samples(
-    function: Callable[..., Any], tracing: Any, calibration: Any, transform: Callable[[Any], Any] | None
+    function: Callable[..., Any],
+    tracing: Any,
+    calibration: Any,
+    transform: Callable[[Any], Any] | None,
+    name: str = "tracing_inputs",
 ) -> tuple[list[Sample], list[Sample]]:
-    """Tracing and calibration samples. An iterable that is given for both is read once."""
+    """Tracing and calibration samples. An iterable that is given for both is read once.
+
+    Errors call the former ``name``.
+    """
     calibrating = (
         []
         if calibration is None
@@ -25,7 +32,7 @@ def read_samples(
     )
     if tracing is None or tracing is calibration:
         return calibrating, calibrating
-    return alike_samples(function, tracing, name="tracing_inputs", data_transform_fn=transform), calibrating
+    return alike_samples(function, tracing, name=name, data_transform_fn=transform), calibrating
 
 
 def with_static_sizes_of_first(
