@@ -93,3 +93,8 @@ def test_explained_settings_show_adapters() -> None:
     rows = pb.explain_settings(ConvNet(), INT8, lora_settings=pb.LoraSettings(rank=3, target_modules=["head"]))
     assert {row.fqn: row.adapter for row in rows} == {"stem": "", "branch": "", "head": "adapter of rank 3"}
     assert "adapter of rank 3" in repr(rows)
+
+
+def test_compile_model_names_what_trains_adapters() -> None:
+    with pytest.raises(pb.PrepbenchError, match=r"lora_settings to pb\.trainable"):
+        pb.compile_model(nn.Linear(2, 2), tracing_inputs=[torch.zeros(3, 2)], lora_settings=pb.LoraSettings(rank=1))
