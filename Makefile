@@ -55,6 +55,7 @@ check: $(INSTALLED) extension/node_modules/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.docstrings
 	$(BIN)/python -m prepbench.document.schema --check
 	$(BIN)/python extension/generate.py --check
 	$(IN_EXTENSION) npm run --silent check

@@ -32,6 +32,9 @@ class HasDiagram:
 
         Args:
             others: more graphs of the same model to switch to, e.g. its ATen graph beside its module graph.
+
+        Returns:
+            The widget.
         """
         return view("views.diagrams", "diagram", self, *others)
 
@@ -40,6 +43,9 @@ class HasDiagram:
 
         Args:
             expanded: ids of the open modules; None for the default view.
+
+        Returns:
+            The tree, one line for each visible box.
         """
         check_texts("expanded", expanded, "encoder", optional=True)
         opened = None if expanded is None else frozenset(expanded)
@@ -47,7 +53,14 @@ class HasDiagram:
         return text
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write the interactive diagram to one HTML file that needs no network; returns its path."""
+        """Write the interactive diagram to one HTML file that needs no network.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            Its path.
+        """
         check_path("path", path)
         written: Path = view("views.page", "write_page", view("views.diagrams", "combined", self), path)
         return written
@@ -57,12 +70,22 @@ class HasDiagram:
 
         Args:
             expanded: ids of the open modules; None for the default view.
+
+        Returns:
+            The diagram; rendering it needs the program ``dot``.
         """
         check_texts("expanded", expanded, "encoder", optional=True)
         return view("views.dot", "document_to_graphviz", self.document(), expanded)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the document; a file whose name ends in ``.graph.json`` opens as a diagram in JupyterLab."""
+        """Write the document; a file whose name ends in ``.graph.json`` opens as a diagram in JupyterLab.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            Its path.
+        """
         check_path("path", path)
         written: Path = view("views.page", "write_document", self.document(), path)
         return written

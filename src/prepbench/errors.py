@@ -45,7 +45,18 @@ def page_of(name: str) -> str:
 
 
 class PrepbenchError(Exception):
-    """Base class of all errors raised by prepbench. Its text is printable and not too long, whatever it quotes."""
+    """Base class of all errors raised by prepbench. Its text is printable and not too long, whatever it quotes.
+
+    Args:
+        args: the message, as of any exception.
+
+    Example:
+        >>> try:
+        ...     pb.capture(model, [torch.ones(2, 5)])
+        ... except PrepbenchError as error:
+        ...     print(type(error).__name__)
+        CaptureError
+    """
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)

@@ -20,6 +20,10 @@ from prepbench.errors import InputError, PrepbenchError, sentence
 class Sample:
     """One complete call of ``forward``: ``forward(*args, **kwargs)``; ``index`` is its place in the list it came
     from, and ``counted`` says which numbers in its objects follow from sizes, in all samples of that list.
+
+    Example:
+        >>> Sample((torch.ones(2, 4),)).call(torch.sum)
+        tensor(8.)
     """
 
     args: tuple[Any, ...] = ()
@@ -28,12 +32,26 @@ class Sample:
     counted: tuple[Any, ...] = ()
 
     def call(self, function: Callable[..., Any]) -> Any:
-        """Call ``function`` with this sample."""
+        """Call ``function`` with this sample.
+
+        Args:
+            function: takes the arguments of the model.
+
+        Returns:
+            What it returns.
+        """
         check_function("function", function, "function(*args, **kwargs)")
         return function(*self.args, **self.kwargs)
 
     def map(self, function: Callable[[Any], Any]) -> Sample:
-        """A sample with ``function`` applied to every leaf."""
+        """A sample with ``function`` applied to every leaf.
+
+        Args:
+            function: takes a leaf, and returns what is to stand in its place.
+
+        Returns:
+            The new sample; this one is not changed.
+        """
         check_function("function", function, "function(leaf)")
         args, kwargs = pytree.tree_map(function, (self.args, self.kwargs))
         return replace(self, args=args, kwargs=kwargs)

@@ -16,12 +16,34 @@ T = TypeVar("T")
 
 
 class Cancelled(PrepbenchError, RuntimeError):
-    """The user cancelled; nothing that the caller owns was changed."""
+    """The user cancelled; nothing that the caller owns was changed.
+
+    Example:
+        >>> def stop(progress):
+        ...     raise Cancelled("enough")
+        >>> try:
+        ...     pb.compile_model(model, tracing_inputs=samples, progress=stop)
+        ... except Cancelled as reason:
+        ...     print(reason)
+        enough
+    """
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One step of a long-running call: ``done`` of ``total`` units of ``stage``."""
+    """One step of a long-running call: ``done`` of ``total`` units of ``stage``.
+
+    Example:
+        >>> stages = []
+        >>> compiled = pb.compile_model(
+        ...     model,
+        ...     tracing_inputs=samples,
+        ...     deployment_settings=pb.EagerDeployment(),
+        ...     progress=lambda step: stages.append(step.stage),
+        ... )
+        >>> "capture" in stages
+        True
+    """
 
     stage: str
     done: int = 0
@@ -160,7 +182,18 @@ class Job(Generic[T]):
         return self._ended.is_set()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the value; raises what the function raised, or ``TimeoutError`` after ``timeout`` seconds."""
+        """Wait for the value.
+
+        Args:
+            timeout: in seconds; None waits for ever.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            TimeoutError: it is still running.
+            Exception: what the function raised.
+        """
         check_seconds("timeout", timeout, optional=True)
         if not self._ended.wait(timeout):
             raise TimeoutError(f"The job is still running after {timeout} s.")

@@ -70,6 +70,9 @@ def recover(
         progress: receives each step; may raise :class:`prepbench.Cancelled` to stop, after which the model holds the
             best weights so far.
 
+    Returns:
+        The loss of each step, the scores, and which weights the model holds now.
+
     Raises:
         InputError: data is empty or of the wrong form; ``prepared`` is no such model.
         SettingsError: no steps, no trained parameters, or neither a loss nor a teacher.
@@ -77,13 +80,11 @@ def recover(
         MetricError: the metric gave no finite number.
 
     Example:
-        >>> net = nn.Linear(4, 2)
-        >>> samples = [torch.randn(2, 4), torch.randn(5, 4)]
-        >>> prepared = prepbench.trainable(
+        >>> prepared = pb.trainable(
         ...     net,
         ...     calibration_inputs=samples,
-        ...     deployment_settings=prepbench.OnnxRuntimeDeployment(),
-        ...     quantization_settings=prepbench.QuantizationSettings(),
+        ...     deployment_settings=pb.OnnxRuntimeDeployment(),
+        ...     quantization_settings=pb.QuantizationSettings(),
         ... )
         >>> len(recover(prepared, samples, steps=3).losses)
         3

@@ -26,6 +26,11 @@ class Recovery:
         stopped: why it ended.
         seconds: how long it took.
         trained: how many numbers were trained.
+
+    Example:
+        >>> recovery = Recovery((0.5, 0.2), {0: 0.5, 2: 0.2}, "loss", False, 2, "all steps are done", 1.0, 10)
+        >>> recovery.before, recovery.after
+        (0.5, 0.2)
     """
 
     losses: tuple[float, ...]

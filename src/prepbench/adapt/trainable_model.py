@@ -115,6 +115,18 @@ class TrainableModel(nn.Module):
         layers: how each layer is quantized, as in the report of a compile.
         pruned: what was pruned, layer by layer; empty without ``pruning_settings``.
         notes: what differs from the original, in words; empty if nothing does.
+
+    Example:
+        >>> prepared = pb.trainable(
+        ...     model,
+        ...     calibration_inputs=samples,
+        ...     deployment_settings=pb.OnnxRuntimeDeployment(),
+        ...     quantization_settings=pb.QuantizationSettings(),
+        ... )
+        >>> prepared.trainable_parameters
+        (58, 58)
+        >>> list(prepared.float_model().state_dict()) == list(model.state_dict())
+        True
     """
 
     parts: TrainableParts
@@ -149,7 +161,14 @@ class TrainableModel(nn.Module):
         return self.parts.notes
 
     def train(self, mode: bool = True) -> TrainableModel:
-        """Set training or evaluation mode, as ``torch.nn.Module.train`` does."""
+        """Set training or evaluation mode, as ``torch.nn.Module.train`` does.
+
+        Args:
+            mode: True for training, False for evaluation.
+
+        Returns:
+            The model itself.
+        """
         check_switch("mode", mode)
         super().train(mode)
         self.parts.model.training = mode
@@ -159,6 +178,13 @@ class TrainableModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model on the arguments of the original.
+
+        Args:
+            args: as of the original.
+            kwargs: as of the original.
+
+        Returns:
+            What the original gives, rounded as it will be quantized.
 
         Raises:
             InputError: the call has another form than the tracing inputs.
@@ -215,12 +241,15 @@ class TrainableModel(nn.Module):
         return merged(self.parts.model)
 
     def save_adapters(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the adapters as a checkpoint of PEFT, without pickle; returns its path.
+        """Write the adapters as a checkpoint of PEFT, without pickle.
 
         ``peft.PeftModel.from_pretrained(original, folder)`` loads them onto the original model.
 
         Args:
             folder: made where it is missing.
+
+        Returns:
+            Its path.
 
         Raises:
             SettingsError: there are no adapters.

@@ -96,6 +96,9 @@ class Bench(Searching):
 
         What it finds shows in the steps "Capture" and "Axes".
 
+        Args:
+            progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+
         Raises:
             CaptureError: the model cannot be captured with these choices; every failing module is listed.
         """
@@ -107,6 +110,9 @@ class Bench(Searching):
         """Look for changes that let the failing modules be captured, and prove them, as :func:`prepbench.fix` does.
 
         The cards of :meth:`summary` have them from then on. The widget does this by itself, in the background.
+
+        Args:
+            progress: receives each step; it may raise :class:`prepbench.Cancelled`.
         """
         check_progress(progress)
         if not self._captures.searched:
@@ -117,6 +123,9 @@ class Bench(Searching):
 
     def apply_fix(self, fqn: str) -> None:
         """Apply the proven fix of a failing module to a copy of the model.
+
+        Args:
+            fqn: the module.
 
         Raises:
             SettingsError: there is none; the message says why.
@@ -144,6 +153,9 @@ class Bench(Searching):
             fqn: the module.
             namespace: the variables there, as for :meth:`code`.
 
+        Returns:
+            The lines of the cell.
+
         Raises:
             SettingsError: there is no draft; the message says why.
         """
@@ -152,6 +164,9 @@ class Bench(Searching):
 
     def remove_fix(self, fqn: str) -> None:
         """Take back an applied fix.
+
+        Args:
+            fqn: the module.
 
         Raises:
             SettingsError: none is applied to the module.
@@ -170,6 +185,9 @@ class Bench(Searching):
             namespace: the variables there, among which the model, samples and data are looked for; those of the
                 notebook or script if left out. What has no name is reached through the bench, and where that has none
                 either, the code begins with a line to be filled in.
+
+        Returns:
+            The lines, which run where the bench was made.
         """
         check_table("namespace", namespace, "globals()", optional=True)
         found = self._named(namespace)
@@ -180,6 +198,12 @@ class Bench(Searching):
         """Write the bench to ``*.bench.json``, which JupyterLab opens in a tab, and its runs to the journal beside it.
 
         From then on each run is written to the journal at once.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            The path.
 
         Raises:
             SettingsError: the path does not end in ``.bench.json``.
@@ -196,6 +220,9 @@ class Bench(Searching):
             model: the model that the bench was made for.
             given: ``tracing_inputs``, ``calibration_inputs``, ``data``, ``metric`` and ``decode``, as for a new bench.
 
+        Returns:
+            A bench of the same kind as the one that was saved.
+
         Raises:
             DocumentError: the file is damaged, of a newer version, or no saved bench.
             InputError: it is of another model (the names that differ are listed), or the samples have other inputs.
@@ -203,11 +230,22 @@ class Bench(Searching):
         return load_bench(cls, path, model, **given)
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write one HTML page with the diagram, choices, runs, layers and code; it needs no network."""
+        """Write one HTML page with the diagram, choices, runs, layers and code; it needs no network.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            Its path.
+        """
         return report_bench(self, path)
 
     def take_over(self, states: Sequence[BenchState], position: int) -> None:
         """Make these the steps of undo and redo; fixes in them are proven on the samples first.
+
+        Args:
+            states: as :attr:`steps` gave them.
+            position: which of them is the current one.
 
         Raises:
             SettingsError: choices that do not fit the model, or a fix that is not proven.

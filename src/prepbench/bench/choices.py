@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from prepbench.bench.axis_choices import AxisChoices
 from prepbench.bench.layer_rules import LayerRulesOf, everything_in_float
 from prepbench.bench.state import (
     DISPLAY_NAMES,
@@ -22,7 +23,6 @@ from prepbench.bench.state import (
     layer_settings_of,
     precision_of,
 )
-from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_all_of, check_function, check_switch, check_text, check_texts, check_type, described
 from prepbench.errors import InputError, SettingsError
@@ -41,7 +41,7 @@ _NOT_CALIBRATED = (
 )
 
 
-class Choices:
+class Choices(AxisChoices):
     """What was chosen on a bench; see :class:`prepbench.Bench`."""
 
     def __init__(self, model: nn.Module, axes: DynamicAxes, *, calibrated: bool) -> None:
@@ -97,70 +97,6 @@ class Choices:
         """All choices that undo and redo go through, oldest first, and which of them are the current ones."""
         return tuple(self._states), self._position
 
-    # -- axes ----------------------------------------------------------------------------------------------------------
-
-    def set_axis(self, path: str | Iterable[str], dim: int, dynamic: bool, *, linked: bool = False) -> None:
-        """Make a dim of an input dynamic or static.
-
-        Args:
-            path: the input; ``[*]`` in it stands for every index, and ``past.*`` for every tensor of ``past``. Several
-                are changed in one step.
-            dim: the dim.
-            dynamic: whether other sizes must work.
-            linked: do the same to the other dims of the same size.
-
-        Raises:
-            InputError: there is no such input or dim.
-        """
-        check_switch("linked", linked)
-        axes = self.axes
-        for each in _paths(path):
-            axes = axes.set(each, dim, dynamic)
-            for axis in self.linked_axes(each, dim) if linked else ():
-                axes = axes.set(axis.path, axis.dim, dynamic)
-        self._choose(axes=axes)
-
-    def name_axis(self, path: str, dim: int, name: str) -> None:
-        """Name the size of a dim, and of all dims of the same size; this makes them dynamic.
-
-        Raises:
-            InputError: there is no such dim, or the name is no identifier or another size's.
-        """
-        self._choose(axes=self.axes.rename(path, dim, name))
-
-    def limit_axis(
-        self,
-        path: str | Iterable[str],
-        dim: int,
-        min: int | None = None,
-        max: int | None = None,
-        *,
-        linked: bool = False,
-    ) -> None:
-        """Make a dim dynamic between two sizes, both included; None for no limit. See :meth:`set_axis`.
-
-        Raises:
-            InputError: there is no such dim, the range is empty, or a sample lies outside.
-        """
-        check_switch("linked", linked)
-        axes = self.axes
-        for each in _paths(path):
-            axes = axes.limit(each, dim, min=min, max=max)
-            for axis in self.linked_axes(each, dim) if linked else ():
-                axes = axes.limit(axis.path, axis.dim, min=min, max=max)
-        self._choose(axes=axes)
-
-    def linked_axes(self, path: str, dim: int) -> tuple[Axis, ...]:
-        """The other dims that vary together with one."""
-        first = self.axes.set(path, dim)._found(path, dim)[0]
-        return tuple(
-            axis
-            for axis in self.axes.axes
-            if (axis.path, axis.dim) != (first.path, first.dim)
-            and axis.sizes == first.sizes
-            and (len(set(axis.sizes)) > 1 or (axis.dynamic and axis.symbol == first.symbol))
-        )
-
     # -- precision -----------------------------------------------------------------------------------------------------
 
     def set_precision(self, pattern: str | Iterable[str], precision: Precision) -> None:
@@ -186,6 +122,10 @@ class Choices:
     def set_rule(self, pattern: str, settings: LayerQuantizationSettings) -> None:
         """Set how the layers that a pattern means are quantized; rules that this outdates are dropped.
 
+        Args:
+            pattern: as for :meth:`set_precision`.
+            settings: of these layers.
+
         Raises:
             SettingsError: the pattern matches no quantizable layer, or the settings contradict the global ones.
         """
@@ -194,7 +134,14 @@ class Choices:
         self.set_rules({pattern: settings})
 
     def set_rules(self, rules: Mapping[str, LayerQuantizationSettings]) -> None:
-        """:meth:`set_rule` for several patterns, in one step."""
+        """:meth:`set_rule` for several patterns, in one step.
+
+        Args:
+            rules: settings by pattern.
+
+        Raises:
+            SettingsError: as :meth:`set_rule`, or what is given is no dict.
+        """
         if not isinstance(rules, Mapping):
             raise SettingsError(f'rules must be a dict, got {described(rules)}. Give {{"encoder.*": settings}}.')
         state, found = self.state, self.state.rules
@@ -233,6 +180,9 @@ class Choices:
     def clear_rules(self, patterns: Iterable[str]) -> None:
         """Remove rules by their keys, so that more general ones decide again.
 
+        Args:
+            patterns: keys of rules, as they were set.
+
         Raises:
             SettingsError: there is no such rule.
         """
@@ -249,7 +199,14 @@ class Choices:
         self._choose(rules=rules)
 
     def set_quantization(self, settings: QuantizationSettings | None) -> None:
-        """Set how layers are quantized that no rule is for; None leaves all layers in float and drops the rules."""
+        """Set how layers are quantized that no rule is for; None leaves all layers in float and drops the rules.
+
+        Args:
+            settings: of all these layers.
+
+        Raises:
+            SettingsError: there is no calibration data, or a rule contradicts the settings.
+        """
         check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().", optional=True)
         if settings is None:
             self._choose(rules=everything_in_float({}) if self.layer_rules.has_others else {})
@@ -261,14 +218,25 @@ class Choices:
         self._choose(quantization=settings, rules=rules)
 
     def set_options(self, options: CompileOptions) -> None:
-        """Choose the algorithms of quantization."""
+        """Choose the algorithms of quantization.
+
+        Args:
+            options: which algorithms run, and how.
+        """
         check_type("options", options, CompileOptions, "Give pb.CompileOptions().")
         self._choose(options=options)
 
     # -- where and how -------------------------------------------------------------------------------------------------
 
     def set_target(self, target: str) -> None:
-        """Choose one deployment target by name, e.g. ``"ONNX Runtime"``, or as ``compiled.target`` has it."""
+        """Choose one deployment target by name, e.g. ``"ONNX Runtime"``, or as ``compiled.target`` has it.
+
+        Args:
+            target: its name.
+
+        Raises:
+            SettingsError: there is no such target.
+        """
         if not isinstance(target, str):
             raise SettingsError(
                 f'target must be one name, got {described(target)}. Write target="ONNX Runtime", or give several, and '
@@ -281,6 +249,9 @@ class Choices:
 
     def set_targets(self, targets: Iterable[DeploymentSettings]) -> None:
         """Choose the deployment targets, each with its options; each is one compile.
+
+        Args:
+            targets: settings of each, e.g. ``[pb.OnnxRuntimeDeployment()]``.
 
         Raises:
             SettingsError: none, or one of them twice.
@@ -297,12 +268,20 @@ class Choices:
         self._choose(targets=listed)
 
     def set_leaf_wrap(self, leaf_wrap: bool) -> None:
-        """Choose whether lines that cannot be captured become leaves (``fullgraph=False``)."""
+        """Choose whether lines that cannot be captured become leaves (``fullgraph=False``).
+
+        Args:
+            leaf_wrap: True for leaves, False for an error.
+        """
         check_switch("leaf_wrap", leaf_wrap)
         self._choose(leaf_wrap=leaf_wrap)
 
     def set_leaf(self, fqn: str, leaf: bool) -> None:
         """Keep a module as a leaf module, which runs in PyTorch, or no longer.
+
+        Args:
+            fqn: the module.
+            leaf: False to trace into it again.
 
         Raises:
             InputError: there is no such module.
@@ -318,6 +297,9 @@ class Choices:
     def select(self, fqn: str | None) -> None:
         """Select a module in all views; None or "" selects nothing.
 
+        Args:
+            fqn: the module.
+
         Raises:
             InputError: there is no such module.
         """
@@ -332,7 +314,14 @@ class Choices:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def has_module(self, fqn: str) -> bool:
-        """Whether the model has a module of this name."""
+        """Whether the model has a module of this name.
+
+        Args:
+            fqn: the name.
+
+        Returns:
+            False where there is none.
+        """
         check_text("fqn", fqn, "encoder.0")
         return fqn in self._modules
 
@@ -362,7 +351,14 @@ class Choices:
         self._changed()
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` after every change of choices or results; returns a function that ends this."""
+        """Call a function after every change of choices or results.
+
+        Args:
+            listener: takes nothing.
+
+        Returns:
+            A function that ends this.
+        """
         check_function("listener", listener, "listener()")
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -387,12 +383,3 @@ class Choices:
     def _changed(self) -> None:
         for listener in list(self._listeners):
             listener()
-
-
-def _paths(path: Any) -> list[Any]:
-    """One path or several; what is neither is told by who looks for it."""
-    if isinstance(path, str) or not isinstance(path, Iterable):
-        return [path]
-    paths = list(path)
-    check_texts("path", paths, "input_ids")
-    return paths

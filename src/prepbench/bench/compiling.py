@@ -80,7 +80,14 @@ class Compiling(Runs):
         return self._status.status
 
     def on_status(self, listener: Callable[[RunStatus], None]) -> Callable[[], None]:
-        """Call ``listener(status)`` while something runs in the background; returns a function that ends this."""
+        """Call a function with the status while something runs in the background.
+
+        Args:
+            listener: takes a status.
+
+        Returns:
+            A function that ends this.
+        """
         check_function("listener", listener, "listener(status)")
         return self._status.listen(listener)
 
@@ -129,6 +136,14 @@ class Compiling(Runs):
     ) -> Job[Any]:
         """Run a method that takes ``progress``, such as :meth:`capture`, in a background thread.
 
+        Args:
+            work: called with what it reports its progress to.
+            progress: receives each step, too.
+            on_end: called at the end, with what was raised or None.
+
+        Returns:
+            The job, which can be waited for and cancelled.
+
         Raises:
             SettingsError: something runs already.
         """
@@ -148,13 +163,23 @@ class Compiling(Runs):
     def remove_queued(self, id: str) -> None:
         """Remove a run that waits from the queue.
 
+        Args:
+            id: of the run.
+
         Raises:
             UnknownNameError: no such run waits.
         """
         self._queue.remove(id)
 
     def compare(self, progress: ProgressCallback = report_nothing) -> Comparison:
-        """Compare the float model and every result of this process; also kept in :attr:`comparison`."""
+        """Compare the float model and every result of this process; also kept in :attr:`comparison`.
+
+        Args:
+            progress: receives each step; it may raise :class:`prepbench.Cancelled`.
+
+        Returns:
+            One row for each.
+        """
         return self._compare(self.state, list(self.results), progress, self._writing(self.state, progress))
 
     # -- inside --------------------------------------------------------------------------------------------------------

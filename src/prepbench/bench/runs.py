@@ -79,7 +79,11 @@ class Runs(Choices):
         return len(self._of_file) + sum(bool(where(run)) for run in self.runs)
 
     def show_elsewhere(self, shown: bool) -> None:
-        """List runs of other machines and notebooks, and those of a file, beside the others, or no longer."""
+        """List runs of other machines and notebooks, and those of a file, beside the others, or no longer.
+
+        Args:
+            shown: False to list them no longer.
+        """
         check_switch("shown", shown)
         self.elsewhere_shown = shown
         self._changed()
@@ -113,6 +117,10 @@ class Runs(Choices):
     def rename_run(self, id: str, name: str) -> None:
         """Give a run another name.
 
+        Args:
+            id: of the run.
+            name: the new one.
+
         Raises:
             UnknownNameError: there is no such run.
             SettingsError: another run has the name.
@@ -121,12 +129,21 @@ class Runs(Choices):
         self._changed()
 
     def pin_run(self, id: str, pinned: bool) -> None:
-        """Keep a run at the top of the history, or no longer."""
+        """Keep a run at the top of the history, or no longer.
+
+        Args:
+            id: of the run.
+            pinned: False to let it go.
+        """
         self._history.pin(id, pinned)
         self._changed()
 
     def delete_run(self, id: str) -> None:
-        """Forget a run and its compiled model."""
+        """Forget a run and its compiled model.
+
+        Args:
+            id: of the run.
+        """
         self._history.delete(id)
         self._changed()
 
@@ -141,7 +158,12 @@ class Runs(Choices):
         self._changed()
 
     def mark_runs(self, marked: Iterable[Run], journal: KeptJournal) -> None:
-        """Note of which model runs are, as it stands in ``marked``, and write each later change of a run."""
+        """Note of which model runs are, as it stands in ``marked``, and write each later change of a run.
+
+        Args:
+            marked: the same runs, with their model.
+            journal: where changes are written.
+        """
         self._history.journal = journal
         known = {run.id: run for run in marked}
         found = [(run, known[run.id]) for run in self._history.runs if run.id in known]
@@ -173,12 +195,19 @@ class Runs(Choices):
         return changed
 
     def show_run(self, id: str) -> None:
-        """Show what a run made of the layers."""
+        """Show what a run made of the layers.
+
+        Args:
+            id: of the run.
+        """
         self._shown = self._history.get(id).id
         self._changed()
 
     def restore_run(self, id: str) -> None:
         """Make the choices of a run the current ones, with all targets that it was compiled for; this can be undone.
+
+        Args:
+            id: of the run.
 
         Raises:
             UnknownNameError: there is no such run.
@@ -192,7 +221,15 @@ class Runs(Choices):
         self._changed()
 
     def compare_runs(self, first: str, second: str) -> RunDifference:
-        """In what two runs differ: results, choices, layers."""
+        """In what two runs differ: results, choices, layers.
+
+        Args:
+            first: id of a run.
+            second: id of the other.
+
+        Returns:
+            The difference, also kept in ``difference``.
+        """
         one, other = self._history.get(first, "first"), self._history.get(second, "second")
         self.difference = difference_of(one, other, setting_rows(self._state_of(one), self._state_of(other)))
         self._changed()
@@ -222,6 +259,13 @@ class Runs(Choices):
     def export_onnx(self, path: str | Path, run: str | None = None) -> Path:
         """Write a compiled run as one ONNX file, by its id; the shown one, or else the newest one, if left out.
 
+        Args:
+            path: of the file.
+            run: the id.
+
+        Returns:
+            The path.
+
         Raises:
             SettingsError: nothing was compiled in this process, or the run was not.
         """
@@ -235,6 +279,9 @@ class Runs(Choices):
         Args:
             path: of the folder.
             run: the id; the shown run, or else the newest one, if left out.
+
+        Returns:
+            The path.
 
         Raises:
             SettingsError: nothing was compiled in this process, or the run was not.

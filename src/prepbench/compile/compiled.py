@@ -28,26 +28,14 @@ from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensor_specs import checked_tensors, contradiction
 from prepbench.compile.transformers_style import TRANSFORMERS, check_style, export_for_transformers
+from prepbench.compile.written_parts import measured_size as measured_size
+from prepbench.compile.written_parts import write_parts
 from prepbench.document.model import GraphCollectionDocument
-from prepbench.errors import (
-    ArtifactError,
-    DocumentError,
-    InputError,
-    PrepbenchError,
-    SettingsError,
-    TargetError,
-    sentence,
-)
+from prepbench.errors import DocumentError, InputError, PrepbenchError, SettingsError, TargetError, sentence
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
-from prepbench.settings import (
-    CompileOptions,
-    DeploymentSettings,
-    LayerQuantizationSettings,
-    QuantizationSettings,
-)
-from prepbench.storage import folder_bytes, temporary_folder, temporary_space
+from prepbench.settings import CompileOptions, DeploymentSettings, LayerQuantizationSettings, QuantizationSettings
 from prepbench.targets import Lowering, Runtime, target_named
 
 
@@ -74,8 +62,7 @@ class CompiledModel(nn.Module):
         deployment_settings: the settings it was compiled for.
 
     Example:
-        >>> from prepbench import compile_model
-        >>> compiled = compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
+        >>> compiled = pb.compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
         >>> compiled(torch.ones(7, 4)).shape
         torch.Size([7, 2])
     """
@@ -105,7 +92,7 @@ class CompiledModel(nn.Module):
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; raises ``InputError`` for a call that has another form than the tracing inputs, or fails.
+        """Run the model.
 
         Where a leaf returns another structure than on the tracing inputs, which no graph can express, the
         whole call is repeated in Python, if the model is there: a loaded one has it if it was handed in.
@@ -113,6 +100,18 @@ class CompiledModel(nn.Module):
         Integers that index a table are checked where they are inputs. Other numbers are not looked at: layers with
         8-bit activations make finite numbers of NaN, and a target may give an answer for an index that the model
         computes and that is negative or beyond the end of a table, where PyTorch raises.
+
+        Args:
+            args: as of the original.
+            kwargs: as of the original.
+
+        Returns:
+            What the original returns, in the same structure.
+
+        Raises:
+            InputError: the call has another form than the tracing inputs, or fails.
+            UnknownOutputsError: a leaf returns another structure, and the model is not there.
+            Exception: what the model itself raises, in a leaf.
         """
         leaves = self._call_spec.flatten(args, kwargs)
         tensors = checked_tensors(leaves, self._call_spec.tensors, self._call_spec.paths)
@@ -164,6 +163,9 @@ class CompiledModel(nn.Module):
         """The quantized ATen graph before it was lowered, as plain data: what ``pb.diagram(captured, compiled,
         compare=True)`` puts beside the one in float.
 
+        Returns:
+            The document of the graph.
+
         Raises:
             DocumentError: the model was loaded from a folder, which holds the lowered form only.
         """
@@ -175,7 +177,14 @@ class CompiledModel(nn.Module):
         return self._document
 
     def diagram(self, *others: Any) -> Any:
-        """The live diagram of :meth:`document`, and of further graphs to switch to."""
+        """The live diagram of :meth:`document`, and of further graphs to switch to.
+
+        Args:
+            others: as of :meth:`prepbench.Captured.diagram`.
+
+        Returns:
+            The widget.
+        """
         return view("views.diagrams", "diagram", self, *others)
 
     def attached(self, model: nn.Module) -> AbstractContextManager[None]:
@@ -186,9 +195,8 @@ class CompiledModel(nn.Module):
         generation uses (``DynamicCache``), empty in some samples and filled in others. What generation computes
         without the model's own forward, such as the states of an encoder, stays in PyTorch. So does the first step of
         models that compute other things in it: those with an encoder, with states instead of keys and values, or with
-        images. Compile these with samples of later steps, ``with pb.record_inputs(model): model.generate(...)``. The
-        first step of a model that was compiled for one new token each time runs in PyTorch, too.
-        A call that is given no cache, ``model(ids)``, runs in PyTorch, too, which makes one.
+        images. Compile these with samples of later steps, ``with pb.record_inputs(model): model.generate(...)``. In
+        PyTorch run, too, the first step of a model compiled for one token each time, and ``model(ids)`` without cache.
 
         Afterwards, also after an error or Ctrl-C, the model is as it was. Threads that begin inside the block, such
         as those that generate for a ``TextIteratorStreamer``, run compiled too. Threads that ran before go on with
@@ -196,6 +204,9 @@ class CompiledModel(nn.Module):
 
         Args:
             model: what was compiled, or a model that is called like it.
+
+        Returns:
+            A context manager.
 
         Raises:
             InputError: the model is called differently; in the block: a call that the compiled graph cannot take as
@@ -218,15 +229,18 @@ class CompiledModel(nn.Module):
         model's tensors, and loading takes the model itself, ``load_compiled(folder, model=model)``. ``report.remarks``
         names these leaves.
 
+        Args:
+            folder: an earlier model there is replaced once the new one is complete.
+
         Raises:
             TargetError: a leaf cannot be told in a file, such as one that is called with objects of classes unknown
                 there, or the whole model is one leaf; the message names it.
             ArtifactError: the folder holds something else.
 
         Example:
-            >>> compiled = compile_model(model, tracing_inputs=samples, fullgraph=False)
+            >>> compiled = pb.compile_model(partly, tracing_inputs=samples, fullgraph=False)
             >>> compiled.save("model")
-            >>> load_compiled("model", model=model)(x)  # in any process that has the model's class and its checkpoint
+            >>> pb.load_compiled("model", model=partly)(x)  # where the class and the checkpoint are
         """
         check_path("folder", folder)
         leaves = self._leaves
@@ -302,6 +316,12 @@ class CompiledModel(nn.Module):
     def generate_dummy_inputs(self, seed: int = 0) -> Sample:
         """Made-up inputs with the sizes of a tracing input: noise for floating-point tensors, zeros for integers, True
         for booleans, and the captured values for everything else.
+
+        Args:
+            seed: of the noise.
+
+        Returns:
+            The arguments of one call.
 
         Example:
             >>> from prepbench import compile_model
@@ -379,20 +399,3 @@ def runtime_and_calls(compiled: CompiledModel) -> tuple[Runtime, CallSpec]:
 def program_of(compiled: CompiledModel) -> torch.export.ExportedProgram | None:
     """The program as the target got it; None for a model that was loaded, or of which nothing is compiled."""
     return None if compiled._origin is None else compiled._origin.lowering.program
-
-
-def write_parts(runtime: Runtime, leaves: ModelLeaves | None, folder: Path) -> None:
-    """Write a runtime, and the leaves that are programs of their own."""
-    runtime.save(folder)
-    if leaves is not None:
-        leaves.save(folder)
-
-
-def measured_size(runtime: Runtime, leaves: ModelLeaves | None = None) -> int | None:
-    """Bytes that a runtime and its leaves take on disk; None when they cannot be saved."""
-    with temporary_space(), temporary_folder("size") as folder:
-        try:
-            write_parts(runtime, leaves, folder)
-        except (ArtifactError, TargetError):
-            return None
-        return folder_bytes(folder)

@@ -57,6 +57,9 @@ def load_compiled(
         allow_code: also load what is code: the package of a model compiled by Inductor, and programs that call
             operators which somebody registered in this process. Set it for folders that you trust like a program.
 
+    Returns:
+        The model, which runs as it did when it was saved.
+
     Raises:
         ArtifactError: the folder is damaged, incomplete, of another major version, or holds code and ``allow_code``
             is false; or it needs the model, and there is none or another one: a class, a line or a tensor differs.
@@ -64,8 +67,8 @@ def load_compiled(
         MissingPackageError: its target's package is not installed.
 
     Example:
-        >>> load_compiled("model-int8")
-        >>> load_compiled("model-int8", model=model)  # parts of it run in Python
+        >>> compiled = load_compiled("model-int8")
+        >>> load_compiled("model-partly", model=partly)  # parts of it run in Python
     """
     check_path("folder", folder)
     check_switch("allow_code", allow_code)

@@ -112,6 +112,9 @@ def trainable(
             learned from the calibration inputs, which may be left out.
         progress: as for ``compile_model``.
 
+    Returns:
+        The copy, in evaluation mode.
+
     Raises:
         SettingsError: as ``compile_model``; an option that changes weights before training; adapters on layers that
             cannot take them; channels that the model's own code counts.

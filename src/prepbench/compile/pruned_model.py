@@ -104,6 +104,9 @@ def prune(
         calibration_inputs: representative samples, for scores and thresholds that look at activations.
         progress: receives a :class:`prepbench.Progress` for each step; may raise to stop.
 
+    Returns:
+        The smaller model, and what was removed of each layer.
+
     Raises:
         InputError: the samples do not fit the model or each other, or its weights have no data.
         SettingsError: as for ``compile_model``; or nothing would be pruned.

@@ -173,6 +173,9 @@ class Comparison:
         Args:
             decode: makes text of token numbers, such as ``tokenizer.decode``; the numbers themselves when omitted.
 
+        Returns:
+            The table; its index counts the prompts.
+
         Raises:
             InputError: single calls were measured, and nothing was generated.
 
@@ -201,12 +204,15 @@ class Comparison:
             candidate: whose; None for the one with the worst score.
             decode: makes text of token numbers, such as ``tokenizer.decode``.
 
+        Returns:
+            The rows, with inputs and outputs.
+
         Raises:
             InputError: there is one candidate only, or its outputs could not be compared row by row.
             UnknownNameError: no candidate has this name.
 
         Example:
-            >>> pb.compare({"float32": model, "int8": compiled}, images).worst(3)
+            >>> pb.compare({"float32": model, "int8": compiled}, images, rounds=0).worst(3)
         """
         check_count("n", n, 1)
         check_function("decode", decode, "decode(tokens)", optional=True)
@@ -226,12 +232,16 @@ class Comparison:
         Args:
             candidate: whose; None for the one with the worst score.
 
+        Returns:
+            The counts, beside the first candidate's.
+
         Raises:
             InputError: the metric is another one, or there are too many classes.
             UnknownNameError: no candidate has this name.
 
         Example:
-            >>> pb.compare({"float32": model}, data, metric=pb.metrics.accuracy).confusion("float32").table()
+            >>> compared = pb.compare({"float32": model}, pairs, metric=pb.metrics.accuracy, rounds=0)
+            >>> compared.confusion("float32").table()
         """
         name = self[candidate].name if candidate is not None else self._worst_row(self.rows).name
         if name not in self.kept.counts:

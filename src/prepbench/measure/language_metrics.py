@@ -53,6 +53,9 @@ def perplexity(output: Any, target: Any) -> float:
         target: the token that comes next at each position, ``(batch, tokens)``, or ``ids[:, 1:]``, which leaves the
             last logits out. Entries of ``-100`` are not counted.
 
+    Returns:
+        The perplexity of the batch, at least 1.
+
     Raises:
         InputError: the shapes do not fit each other, or there is no target to count.
 
@@ -73,6 +76,9 @@ def kl_divergence(output: Any, target: Any) -> float:
         output: logits ``(..., vocabulary)``, or an object, dict or tuple with them.
         target: the reference's output, of the same shape.
 
+    Returns:
+        The divergence in nats, at least 0.
+
     Raises:
         InputError: the shapes differ.
 
@@ -91,6 +97,9 @@ def token_agreement(output: Any, target: Any) -> float:
     Args:
         output: logits ``(..., vocabulary)``, an object, dict or tuple with them, or token numbers.
         target: the reference's output, of the same shape.
+
+    Returns:
+        The share.
 
     Raises:
         InputError: the shapes differ.
@@ -116,7 +125,7 @@ def bits_per_byte(bytes_per_token: float | Sequence[float] | torch.Tensor = 1.0)
 
     Example:
         >>> metric = bits_per_byte([len(word) for word in ("a", "be", "sea", "deed")])
-        >>> metric(torch.zeros(1, 2, 4), torch.tensor([[3]]))
+        >>> round(metric(torch.zeros(1, 2, 4), torch.tensor([[3]])), 3)
         0.5
     """
     sizes = _sizes(bytes_per_token)

@@ -33,6 +33,9 @@ def accuracy(output: Any, target: Any) -> float:
             tuple that starts with them. Where both the last dimension and dimension 1 fit, the last one is the classes.
         target: class numbers, or class scores of the logits' shape; entries of ``-100`` are not counted.
 
+    Returns:
+        The share.
+
     Raises:
         InputError: the shapes do not fit each other.
 
@@ -48,6 +51,12 @@ def accuracy(output: Any, target: Any) -> float:
 
 def top_k(k: int) -> Metric:
     """A metric: share of samples whose class is among the ``k`` largest logits, between 0 and 1.
+
+    Args:
+        k: how many logits count; 1 is :func:`accuracy`.
+
+    Returns:
+        A function of logits and class numbers, as :func:`accuracy` takes them.
 
     Example:
         >>> top_k(2)(torch.tensor([[0.1, 0.5, 0.4]]), torch.tensor([2]))
@@ -76,6 +85,13 @@ def sqnr(output: Any, target: Any) -> float:
     floating-point tensors in it. ``inf`` when both are equal, ``-inf`` when only one of the two is NaN or infinite
     somewhere. As the ``metric`` of :func:`prepbench.compare` it is taken over all the data, not averaged over batches.
 
+    Args:
+        output: a tensor, or anything that holds tensors.
+        target: the reference's output, of the same structure.
+
+    Returns:
+        The ratio in dB.
+
     Raises:
         InputError: the reference has no floating-point tensor, or the shapes differ.
 
@@ -87,7 +103,18 @@ def sqnr(output: Any, target: Any) -> float:
 
 
 def output_powers(output: Any, target: Any) -> Powers:
-    """The power of the reference output ``target`` and of the noise in ``output``; raises what :func:`sqnr` raises."""
+    """The power of the reference output and of the noise.
+
+    Args:
+        output: a tensor, or anything that holds tensors.
+        target: the reference's output, of the same structure.
+
+    Returns:
+        Both powers.
+
+    Raises:
+        InputError: as :func:`sqnr`.
+    """
     expected = signal_tensors(target)
     if not expected:
         raise InputError(
@@ -97,7 +124,14 @@ def output_powers(output: Any, target: Any) -> Powers:
 
 
 def signal_tensors(output: Any) -> list[torch.Tensor]:
-    """``[logits]`` where the output has them, else its floating-point tensors in pytree order."""
+    """What :func:`sqnr` compares in an output.
+
+    Args:
+        output: a tensor, or anything that holds tensors.
+
+    Returns:
+        ``[logits]`` where the output has them, else its floating-point tensors in pytree order.
+    """
     logits = named_logits(output)
     leaves = [logits] if logits is not None else pytree.tree_leaves(output)
     return [x for x in leaves if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]

@@ -41,6 +41,9 @@ def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
         inputs: a sample, or several, of which the mean is taken, in any form that ``compile_model`` takes.
         rounds: how often each sample is measured, after once to warm up.
 
+    Returns:
+        The times, by kernel and by layer.
+
     Raises:
         InputError: inputs that the model does not take.
         SettingsError: no model, or a number of rounds below 1.

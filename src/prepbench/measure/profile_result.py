@@ -101,6 +101,9 @@ class Profile:
         Args:
             other: of the model compiled otherwise, for instance.
 
+        Returns:
+            The difference, layer by layer.
+
         Raises:
             InputError: it is no profile.
 

@@ -64,6 +64,9 @@ def compare(
         timeout: seconds to wait for each answer of a timing process; None waits for ever.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
 
+    Returns:
+        One row for each candidate.
+
     Raises:
         InputError: the candidates or an element of data do not have the form above, or a candidate fails on it.
         MetricError: the metric gave no finite number.

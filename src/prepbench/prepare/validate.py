@@ -106,6 +106,9 @@ def validate_model(
         module_classes_to_exclude: classes of such submodules.
         inputs: sample inputs, as for :func:`prepbench.prepare_model`.
 
+    Returns:
+        The violations, each with its module and its line.
+
     Raises:
         CaptureError: the model's own forward cannot be traced.
         InputError: a sample does not fit, or what is excluded is not part of the model.

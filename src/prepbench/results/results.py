@@ -35,6 +35,12 @@ class Results(Sequence[Result]):
     Args:
         rows: the results.
         path: of the journal that they are from; None where they are from none.
+
+    Example:
+        >>> results = pb.load_results("results.sqlite")
+        >>> results.table()
+        >>> results.only(target=results[0].target)[0].size_bytes > 0
+        True
     """
 
     def __init__(self, rows: Sequence[Result], path: Path | None = None) -> None:
@@ -82,6 +88,9 @@ class Results(Sequence[Result]):
             model: the model itself, which is known by its modules and values, or its name or fingerprint.
             target: e.g. ``"onnxruntime"``.
             machine: one of :attr:`machines`.
+
+        Returns:
+            Those that fit; :meth:`table` shows them.
 
         Raises:
             UnknownNameError: there is none of that name; those that there are stand in the message. A model that was
@@ -133,6 +142,9 @@ def load_results(path: str | os.PathLike[str]) -> Results:
 
     Args:
         path: of the journal, as it was given as ``results=``; beside a saved bench it ends in ``.bench.sqlite``.
+
+    Returns:
+        The results, oldest first.
 
     Raises:
         InputError: there is no such file.

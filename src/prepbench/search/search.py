@@ -108,6 +108,9 @@ def search(
         progress: receives each step; it may raise :class:`prepbench.Cancelled`.
         on_candidate: receives each candidate as soon as it is timed, and again once it is scored.
 
+    Returns:
+        The best settings, with all that was measured and what was predicted.
+
     Raises:
         SettingsError: arguments that contradict each other or the budget, or candidates that no layer can take.
         InputError: samples or data do not fit the model, or the data can be read only once.

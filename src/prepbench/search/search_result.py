@@ -103,6 +103,11 @@ class SearchResult:
         compiled: how many models were compiled.
         notes: remarks, e.g. on a metric that is not deterministic.
         given: further arguments of ``compile_model`` that the search was called with, such as ``tracing_inputs``.
+
+    Example:
+        >>> result.reached  # result is what pb.search gave
+        True
+        >>> compiled = pb.compile_model(model, calibration_inputs=samples, **result.settings)
     """
 
     budget: Budget
@@ -196,6 +201,9 @@ class SearchResult:
         Args:
             budgets: between which a slider below the chart chooses, each solved as in :meth:`with_budget`. It moves
                 without a kernel, too.
+
+        Returns:
+            A plotly figure.
 
         Raises:
             SettingsError: there is something else among the budgets, or one is not possible.

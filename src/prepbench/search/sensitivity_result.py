@@ -104,6 +104,9 @@ class Sensitivity:
         Args:
             n: how many.
 
+        Returns:
+            The rows, the worst first.
+
         Raises:
             SettingsError: ``n`` is no whole number above 0.
         """
@@ -135,6 +138,9 @@ class Sensitivity:
 
         Args:
             candidate: a name of :attr:`candidates`.
+
+        Returns:
+            A table whose index is the layers' names.
 
         Raises:
             UnknownNameError: there is no such candidate.

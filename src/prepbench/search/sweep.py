@@ -84,6 +84,9 @@ def sweep(
             of your own is computed here.
         progress: receives each step; it may raise :class:`prepbench.Cancelled`. What was measured is in the journal.
 
+    Returns:
+        The results of all combinations, with those that failed.
+
     Raises:
         SettingsError: an axis is unknown, empty or holds something else; an argument is of another type.
         InputError: a model has no samples or data.

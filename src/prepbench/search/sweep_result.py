@@ -21,6 +21,11 @@ class SweepResult(Results):
 
     Attributes:
         measured: see above.
+
+    Example:
+        >>> swept = pb.sweep({"model": {"net": net}}, samples, results="results.sqlite")
+        >>> [result.target for result in swept]
+        ['eager', 'onnxruntime']
     """
 
     def __init__(self, rows: Sequence[Result], path: Path | None = None, measured: int = 0) -> None:
@@ -40,12 +45,15 @@ class SweepResult(Results):
             target: e.g. ``"onnxruntime"``; ``"eager"`` for the model in PyTorch.
             settings: as in the axes; ``"float32"`` for the model in PyTorch.
 
+        Returns:
+            What was measured.
+
         Raises:
             UnknownNameError: there is none.
 
         Example:
-            >>> swept.find("resnet", "onnxruntime", "int8").speedup
-            2.4
+            >>> swept.find("net", "onnxruntime", "float32").speedup > 0
+            True
         """
         for name, value in (("model", model), ("target", target), ("settings", settings)):
             check_text(name, value, "int8")

@@ -16,6 +16,10 @@ class DeploymentSettings(Settings):
     """Base of all deployment settings; use one of its subclasses.
 
     ``CHOICES`` has the values of each field that takes one of a few; None is the target's own choice.
+
+    Example:
+        >>> OnnxRuntimeDeployment.from_dict({"intra_op_threads": 2}).intra_op_threads
+        2
     """
 
     CHOICES: ClassVar[Mapping[str, tuple[str | None, ...]]] = {}
@@ -28,6 +32,10 @@ class OnnxRuntimeDeployment(DeploymentSettings):
     Attributes:
         intra_op_threads: threads that one operator may use, 1 or more. Default ``None``: ONNX Runtime takes one for
             each core.
+
+    Example:
+        >>> OnnxRuntimeDeployment(intra_op_threads=2).to_dict()
+        {'intra_op_threads': 2}
     """
 
     intra_op_threads: int | None = None
@@ -48,6 +56,10 @@ class OpenVinoDeployment(DeploymentSettings):
             ``None``: float32; where the activations and weights of all layers are quantized, OpenVINO chooses for the
             rest, and takes bfloat16 where the CPU has instructions for it. What enters layers with weights of 4 bits
             is rounded to 8 bits in each call, 32 inputs with a scale; ``"f32"`` keeps it in float, which is slower.
+
+    Example:
+        >>> OpenVinoDeployment(performance_hint="THROUGHPUT").inference_precision is None
+        True
     """
 
     CHOICES: ClassVar[Mapping[str, tuple[str | None, ...]]] = {
@@ -70,6 +82,13 @@ class TensorRtDeployment(DeploymentSettings):
     """Run in TensorRT (GPU), from an ONNX file with explicit symmetric quantization.
 
     Where TensorRT and a GPU are there, the engine is built and run; elsewhere the same file runs in ONNX Runtime.
+
+    Example:
+        >>> compiled = pb.compile_model(
+        ...     model, tracing_inputs=samples, deployment_settings=pb.TensorRtDeployment()
+        ... )
+        >>> compiled.target
+        'tensorrt'
     """
 
 
@@ -81,6 +100,10 @@ class ExecuTorchDeployment(DeploymentSettings):
         max_size_factor: dynamic sizes may grow to this many times those of the tracing inputs, 1 or more; memory is
             planned for the largest. Default ``None``: the largest power of two, 64 at most, with which the plan stays
             below 256 MiB.
+
+    Example:
+        >>> ExecuTorchDeployment(max_size_factor=4).max_size_factor
+        4
     """
 
     max_size_factor: int | None = None
@@ -91,12 +114,23 @@ class ExecuTorchDeployment(DeploymentSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class InductorDeployment(DeploymentSettings):
-    """Compile to C++ with PyTorch's Inductor (CPU). Constants are folded into the code. Needs a C++ compiler."""
+    """Compile to C++ with PyTorch's Inductor (CPU). Constants are folded into the code. Needs a C++ compiler.
+
+    Example:
+        >>> InductorDeployment() == InductorDeployment.from_dict({})
+        True
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class EagerDeployment(DeploymentSettings):
-    """Run the captured graph in PyTorch itself, operator by operator: the reference to compare other targets with."""
+    """Run the captured graph in PyTorch itself, operator by operator: the reference to compare other targets with.
+
+    Example:
+        >>> compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.EagerDeployment())
+        >>> torch.equal(compiled(samples[0]), model(samples[0]))
+        True
+    """
 
 
 def _check_threads(owner: DeploymentSettings, field: str) -> None:

@@ -119,6 +119,9 @@ def explain_settings(
         layer_pruning_settings: overrides by the same kinds of keys.
         lora_settings: adapters; shown beside the layers that get one.
 
+    Returns:
+        One entry for each layer, in the order of the model.
+
     Raises:
         InputError: ``model`` is no module.
         SettingsError: a key that matches no layer that can be quantized, or a value of another type; two keys of one

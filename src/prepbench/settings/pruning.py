@@ -110,7 +110,14 @@ class LayerPruningSettings(Settings):
             )
 
     def applied_to(self, base: PruningSettings) -> PruningSettings | None:
-        """The settings of a layer with these overrides, or None if it is not pruned."""
+        """Put the overrides on the settings of a model.
+
+        Args:
+            base: the settings of the model.
+
+        Returns:
+            The settings of the layer, or None if it is not pruned.
+        """
         check_type("base", base, PruningSettings, "Give pb.PruningSettings().")
         if self.skip_pruning:
             return None

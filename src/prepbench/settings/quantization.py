@@ -190,7 +190,14 @@ class LayerQuantizationSettings(Settings):
         return self.skip_quantization or bool(self.skip_quantization_until) or self.skip_quantization_downstream
 
     def applied_to(self, base: QuantizationSettings) -> QuantizationSettings | None:
-        """The settings of a layer with these overrides, or None if it stays in float."""
+        """Put the overrides on the settings of a model.
+
+        Args:
+            base: the settings of the model.
+
+        Returns:
+            The settings of the layer, or None if it stays in float.
+        """
         check_type("base", base, QuantizationSettings, "Give pb.QuantizationSettings().")
         return None if self.skips else replace(base, **self._overrides())
 

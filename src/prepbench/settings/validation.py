@@ -22,6 +22,12 @@ class Settings:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read what :meth:`to_dict` wrote.
 
+        Args:
+            data: plain values by field.
+
+        Returns:
+            The settings.
+
         Raises:
             SettingsError: a field that does not exist (with the nearest names), or a value that is not allowed.
         """

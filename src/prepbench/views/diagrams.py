@@ -47,6 +47,9 @@ def diagram(*things: Any, compare: bool = False, titles: tuple[str, ...] = ()) -
             side make sense a model before and after preparation, or what was captured beside what was compiled.
         titles: a name for each.
 
+    Returns:
+        The widget, which a notebook shows as the last value of a cell.
+
     Raises:
         InputError: nothing to show, something without a document, or a comparison of more or fewer than two.
 

@@ -72,6 +72,9 @@ def capture(
             rounds it otherwise than PyTorch, values at its threshold may take the other side.
         strict: use dynamo first.
 
+    Returns:
+        The graph with its axes, its assumptions and its leaves.
+
     Raises:
         InputError: the inputs do not fit the model or each other.
         FullGraphError: the model cannot be one graph; lists all reasons found.

@@ -33,6 +33,13 @@ class Captured(HasDiagram):
         axes: which dims of the inputs may vary.
         leaves: the modules, and the lines of modules, that are one operator in the graph, and why.
         seconds: how long capturing took.
+
+    Example:
+        >>> captured = pb.capture(model, samples)
+        >>> captured.axes.axes[0].dynamic, captured.leaves
+        (True, ())
+        >>> captured.program.module()(torch.ones(7, 4)).shape
+        torch.Size([7, 2])
     """
 
     program: torch.export.ExportedProgram
@@ -47,6 +54,9 @@ class Captured(HasDiagram):
 
         Args:
             axes: the axes to try; those that the graph was captured with when not given.
+
+        Returns:
+            For each axis the sizes that were tried, and what the graph requires of them.
         """
         check_axes(axes)
         return verify_axes(self.program, self.model, self.samples, self.axes if axes is None else axes)

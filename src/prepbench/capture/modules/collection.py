@@ -40,8 +40,8 @@ class GraphCollection(HasDiagram):
 
     Example:
         >>> collection = recursive_trace(torch.nn.Sequential(torch.nn.Linear(4, 2)))
-        >>> collection
-        GraphCollection of Sequential: 2 modules, 1 traced, 1 leaf, 0 failed, 0 unvisited
+        >>> print(collection)
+        GraphCollection of Sequential: 2 modules...
     """
 
     def __init__(self) -> None:
@@ -139,15 +139,36 @@ class GraphCollection(HasDiagram):
         return self.model.get_submodule(fqn) if fqn and isinstance(self.model, torch.nn.Module) else self.model
 
     def is_failed(self, m: Target) -> bool:
-        """Whether the code of ``m`` could not be traced."""
+        """Whether the code of ``m`` could not be traced.
+
+        Args:
+            m: a module or function.
+
+        Returns:
+            False also for what was never called.
+        """
         return self._tracer.is_failed(m)
 
     def failure_msg(self, m: Target) -> str | None:
-        """``"TypeError: ..."`` of a failed module, else ``None``."""
+        """The error of a failed module, in one line.
+
+        Args:
+            m: a module or function.
+
+        Returns:
+            E.g. ``"TypeError: ..."``; None if it did not fail.
+        """
         return self._tracer.failure_msg(m)
 
     def is_unvisited(self, m: Target) -> bool:
-        """Whether ``m`` was never called while tracing."""
+        """Whether ``m`` was never called while tracing.
+
+        Args:
+            m: a module or function.
+
+        Returns:
+            False also for what was called and failed.
+        """
         return self._tracer.is_unvisited(m)
 
     @property
@@ -185,12 +206,25 @@ class GraphCollection(HasDiagram):
         return tuple(line for trace in self._traces.values() for line in readable(trace))
 
     def calls(self, fqn: str) -> int:
-        """How often the module was called while tracing."""
+        """How often the module was called while tracing.
+
+        Args:
+            fqn: its name.
+
+        Returns:
+            0 for what was not called.
+        """
         check_text("fqn", fqn, "encoder.0")
         return self._tracer.counts.get(fqn, 0)
 
     def graph_module(self, fqn: str = "") -> fx.GraphModule:
         """A runnable module with the traced graph; it shares parameters and leaf modules with the model.
+
+        Args:
+            fqn: the module; "" is the model.
+
+        Returns:
+            The module, to be called like the original.
 
         Raises:
             UnknownNameError: no graph has this name.
@@ -277,6 +311,9 @@ def recursive_trace(
             with a default that are not given use the default.
         inputs: sample inputs. With them, Python control flow that depends on shapes, types or other values is
             resolved, and sizes that differ between samples stay free. Without them, tracing is symbolic.
+
+    Returns:
+        The graphs of the model, or of its parts where its own forward fails, and every reason why.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())

@@ -53,12 +53,19 @@ class RobustTracer:
 
     @classmethod
     def register_leaf(cls, m: type[torch.nn.Module]) -> None:
-        """Keep every module of class ``m`` as a single call from now on."""
+        """Keep every module of class ``m`` as a single call from now on.
+
+        Args:
+            m: this very class; subclasses are classes of their own.
+        """
         layer_classes.register_leaf(m)
 
     @classmethod
     def unregister_leaf(cls, m: type[torch.nn.Module]) -> None:
         """Trace into modules of class ``m`` again.
+
+        Args:
+            m: the class, as it was registered.
 
         Raises:
             UnknownNameError: the class was not registered.
@@ -67,11 +74,26 @@ class RobustTracer:
 
     @classmethod
     def is_registered_leaf(cls, m: torch.nn.Module | type[torch.nn.Module]) -> bool:
-        """Whether this class, or the class of this module, was registered as a leaf."""
+        """Whether this class, or the class of this module, was registered as a leaf.
+
+        Args:
+            m: a class or a module.
+
+        Returns:
+            False also for layers of ``torch.nn``, which are leaves without being registered.
+        """
         return layer_classes.is_registered_leaf(type(m) if isinstance(m, torch.nn.Module) else m)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        """Whether ``m`` stays one call: a layer of ``torch.nn``, a scripted, registered or failed module."""
+        """Whether ``m`` stays one call: a layer of ``torch.nn``, a scripted, registered or failed module.
+
+        Args:
+            m: the module.
+            module_qualified_name: its name, which ``torch.fx`` gives and nothing depends on.
+
+        Returns:
+            False for what is traced through.
+        """
         return (
             self.is_registered_leaf(m)
             or (layer_classes.is_layer_class(type(m)) and not isinstance(m, torch.nn.Sequential))
@@ -80,11 +102,25 @@ class RobustTracer:
         )
 
     def is_failed(self, m: Target) -> bool:
-        """Whether the code of ``m`` could not be traced."""
+        """Whether the code of ``m`` could not be traced.
+
+        Args:
+            m: a module or function.
+
+        Returns:
+            False also for what was never called.
+        """
         return id(m) in self._failures
 
     def failure_msg(self, m: Target) -> str | None:
-        """``"TypeError: ..."`` of a failed module, else ``None``."""
+        """The error of a failed module, in one line.
+
+        Args:
+            m: a module or function.
+
+        Returns:
+            E.g. ``"TypeError: ..."``; None if it did not fail.
+        """
         found = self._failures.get(id(m))
         return found[1] if found else None
 
@@ -94,11 +130,23 @@ class RobustTracer:
         return {key: message for key, (_, message) in self._failures.items()}
 
     def is_unvisited(self, m: Target) -> bool:
-        """Whether ``m`` was never called while tracing."""
+        """Whether ``m`` was never called while tracing.
+
+        Args:
+            m: a module or function.
+
+        Returns:
+            False also for what was called and failed.
+        """
         return id(m) not in self._visited
 
     def record_call_module(self, m: Target, e: Exception | None = None) -> None:
-        """Note that ``m`` was called, and with ``e`` that its code could not be traced."""
+        """Note that ``m`` was called, and with ``e`` that its code could not be traced.
+
+        Args:
+            m: what was called.
+            e: why it could not be traced; None if it could.
+        """
         self._visited[id(m)] = m
         if e is not None:
             self._failures[id(m)] = (m, f"{type(e).__name__}: {e}")
@@ -120,6 +168,9 @@ class RobustTracer:
             inputs: sample inputs; tracing then follows values. Sizes that differ between samples stay symbolic.
             runs: what submodules do on the samples, if something fails; by default ``root`` runs to find out.
             prefix: name of ``root`` within the model that runs.
+
+        Returns:
+            The graph, which belongs to this tracer.
         """
         check_traced("root", root)
         check_text("prefix", prefix, "encoder")

@@ -23,6 +23,11 @@ class Axis:
         named: whether the name was given with :meth:`DynamicAxes.rename`.
         minimum: the smallest size to support; ``None`` if not limited.
         maximum: the largest.
+
+    Example:
+        >>> axes = pb.DynamicAxes.infer([torch.ones(2, 4), torch.ones(3, 4)])
+        >>> axes.axes[0].sizes, axes.axes[0].dynamic
+        ((2, 3), True)
     """
 
     path: str
@@ -46,7 +51,14 @@ class Axis:
         check_count("maximum", self.maximum, optional=True)
 
     def allows(self, size: int) -> bool:
-        """Whether the size is within the limits."""
+        """Whether the size is within the limits.
+
+        Args:
+            size: a number of elements.
+
+        Returns:
+            True also where there are no limits.
+        """
         return (self.minimum is None or size >= self.minimum) and (self.maximum is None or size <= self.maximum)
 
     @property

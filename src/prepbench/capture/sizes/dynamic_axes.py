@@ -68,6 +68,9 @@ class DynamicAxes:
             samples: sample inputs, in any form that :func:`prepbench.inputs.normalize_samples` takes.
             module_or_func: what will be called with them; gives positional arguments their names.
 
+        Returns:
+            The axes of every tensor in the samples.
+
         Raises:
             InputError: the samples differ in something other than sizes (an argument, its type, dtype, rank, or a
                 Python value); the message names the argument and both samples.
@@ -91,6 +94,9 @@ class DynamicAxes:
             dim: the dim.
             dynamic: whether other sizes must work.
 
+        Returns:
+            New axes; these stay as they are.
+
         Raises:
             InputError: there is no such argument or dim; the message gives the nearest names.
         """
@@ -99,6 +105,14 @@ class DynamicAxes:
 
     def rename(self, path: str, dim: int, name: str) -> DynamicAxes:
         """The axes with one of them, and all that vary together with it, made dynamic under this name.
+
+        Args:
+            path: the argument, as in :meth:`set`.
+            dim: the dim; a negative one counts from the last.
+            name: an identifier, e.g. ``"batch"``.
+
+        Returns:
+            New axes; these stay as they are.
 
         Raises:
             InputError: there is no such axis, the name is no identifier, or belongs to sizes that vary differently.
@@ -121,6 +135,15 @@ class DynamicAxes:
 
     def limit(self, path: str, dim: int, *, min: int | None = None, max: int | None = None) -> DynamicAxes:
         """The axes with one of them made dynamic between two sizes, both included; verification stays within them.
+
+        Args:
+            path: the argument, as in :meth:`set`.
+            dim: the dim; a negative one counts from the last.
+            min: the smallest size; None for no limit.
+            max: the largest size; None for no limit.
+
+        Returns:
+            New axes; these stay as they are.
 
         Raises:
             InputError: there is no such axis, the range is empty, or a sample lies outside.
@@ -193,6 +216,9 @@ class DynamicAxes:
             sample: the call; the first of the samples that the axes were inferred from when not given.
             hint: what stands for a dynamic dim; ``torch.export.Dim.DYNAMIC`` when not given.
 
+        Returns:
+            A structure like that of the arguments, with ``hint`` for each dynamic dim.
+
         Raises:
             InputError: no sample, or one without an argument that has axes here.
         """
@@ -216,7 +242,14 @@ class DynamicAxes:
         return shapes.dynamic_shapes(as_module(module_or_func), sample.args, sample.kwargs)
 
     def check_paths(self, leaves: dict[str, Any]) -> None:
-        """Raise :class:`InputError` when an axis belongs to an argument that ``leaves`` does not have."""
+        """Check that inputs have all arguments that the axes belong to.
+
+        Args:
+            leaves: tensors and other values by path.
+
+        Raises:
+            InputError: an axis belongs to an argument, or to a dim, that is not there.
+        """
         check_table("leaves", leaves, '{"x": tensor}')
         for axis in self.axes:
             leaf = leaves.get(axis.path)
@@ -229,7 +262,17 @@ class DynamicAxes:
                 )
 
     def verify(self, captured: Verifiable[Report]) -> Report:
-        """Run ``captured`` at sizes that no sample had; the report says of each axis: holds, specialised or bounded."""
+        """Run a captured graph at sizes that no sample had.
+
+        Args:
+            captured: from :func:`prepbench.capture`.
+
+        Returns:
+            A report that says of each axis: holds, specialised or bounded.
+
+        Raises:
+            InputError: it is nothing that was captured.
+        """
         if not callable(getattr(captured, "verify", None)):
             raise InputError(f"captured must be what pb.capture returned, got {described(captured)}. Capture it first.")
         return captured.verify(self)
@@ -247,6 +290,9 @@ class DynamicAxes:
 
         Args:
             alike: one row for tensors that agree, such as keys and values of all layers; False for one row for each.
+
+        Returns:
+            One row for each dim.
         """
         check_switch("alike", alike)
         return view("views.tables", "axes_table", self, alike=alike)
