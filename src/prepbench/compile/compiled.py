@@ -301,12 +301,7 @@ class CompiledModel(nn.Module):
                 "(quantization_settings=None) and call this on the result."
             )
         new = self._origin.quantize(
-            calibration_inputs,
-            deployment,
-            settings,
-            layer_quantization_settings,
-            compile_options,
-            progress,
+            calibration_inputs, deployment, settings, layer_quantization_settings, compile_options, progress
         )
         self._runtime, self._document, self._origin = new._runtime, new._document, new._origin
         self._leaves = new._leaves
