@@ -27,6 +27,7 @@ NEEDS = {
     "ExecuTorchDeployment": "ExecuTorch",
     "InductorDeployment": "a C++ compiler",
     "dask": "Dask",
+    "LoraSettings": "PEFT",
 }
 """What a notebook needs besides prepbench and JupyterLab, by the words of its code that tell so."""
 

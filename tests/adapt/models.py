@@ -50,11 +50,11 @@ class Transformer(nn.Module):
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(8, 24, batch_first=True)
+        self.layers = nn.LSTM(8, 24, batch_first=True)
         self.head = nn.Linear(24, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.lstm(x)[0][:, -1])
+        return self.head(self.layers(x)[0][:, -1])
 
 
 MODELS: dict[str, type[nn.Module]] = {"conv": ConvNet, "transformer": Transformer, "lstm": Recurrent}

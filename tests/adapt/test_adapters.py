@@ -22,7 +22,7 @@ def test_a_quantized_base_with_trained_adapters_compiles(kind: str, target: str)
     model = trained(kind)
     prepared = prepared_of(model, target, INT4, lora_settings=LORA)
     frozen = {name: value.clone() for name, value in model.named_parameters()}
-    assert {row.fqn for row in prepared.layers} <= set(dict(model.named_modules()))
+    assert {row.fqn for row in prepared.layer_reports} <= set(dict(model.named_modules()))
     some_steps(prepared, model)
     names = dict(prepared.state_dict())
     assert all(torch.equal(names[name], value) for name, value in frozen.items()), "the base is frozen"

@@ -80,6 +80,7 @@ def test_names_calls_and_gradients_are_those_of_the_original(kind: str) -> None:
     prepared = prepared_of(model)
     assert prepared.notes == ()
     assert list(prepared.state_dict()) == list(model.state_dict())
+    assert all(isinstance(getattr(prepared, name), type(child)) for name, child in model.named_children())
     assert [name for name, _ in prepared.named_parameters()] == [name for name, _ in model.named_parameters()]
     prepared.train()
     x, y = batches(model)[0]

@@ -112,7 +112,7 @@ class TrainableModel(nn.Module):
     ``torch.nn.Module`` trains it. Modes are those of the whole model: modes of single modules in it change nothing.
 
     Attributes:
-        layers: how each layer is quantized, as in the report of a compile.
+        layer_reports: how each layer is quantized, as in the report of a compile; ``layers`` is the original's.
         pruned: what was pruned, layer by layer; empty without ``pruning_settings``.
         notes: what differs from the original, in words; empty if nothing does.
 
@@ -149,7 +149,7 @@ class TrainableModel(nn.Module):
         self.eval()
 
     @property
-    def layers(self) -> tuple[LayerReport, ...]:
+    def layer_reports(self) -> tuple[LayerReport, ...]:
         return self.parts.layers
 
     @property
@@ -220,13 +220,13 @@ class TrainableModel(nn.Module):
 
     def __repr__(self) -> str:
         trained, count = self.trainable_parameters
-        quantized = sum(row.quantized for row in self.layers)
+        quantized = sum(row.quantized for row in self.layer_reports)
         dense = sum(row.parameters for row in self.pruned)
         left = sum(row.left - row.zeros for row in self.pruned)
         name = type(self.parts.model).__name__
         return "\n".join(
             [
-                f"TrainableModel of {name}: {quantized} of {len(self.layers)} layers quantized, {trained:,} of "
+                f"TrainableModel of {name}: {quantized} of {len(self.layer_reports)} layers quantized, {trained:,} of "
                 f"{count:,} parameters trained",
                 *([f"  {1 - left / dense:.0%} of the numbers of its layers pruned"] if dense else []),
                 *(f"  {note}" for note in self.notes),
