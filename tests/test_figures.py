@@ -5,64 +5,136 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import results
+from tests.benchmarks import bench_quickstart, results
 
-NAMES = re.findall(r"<!-- results: ([\w-]+) -->", results.PAGE.read_text())
+_MEASURED = re.compile(r"\d(?:\.\d+)? ?(?:×|%|dB\b|ms\b|MB\b|GB\b|tokens per)|\d\.\d+ times|\|[^|\n]*\d\.\d+[^|\n]*\|")
+GIVEN = ("floor of 20 dB", "within 20 dB", "fall below 20 dB")
+"""What is asked for, and was not measured."""
 
 
-def test_the_page_shows_what_was_kept() -> None:
-    assert NAMES
-    page = results.PAGE.read_text()
-    assert results.rendered(page) == page, "run python -m tests.benchmarks.results --write"
+def test_pages_show_what_was_kept() -> None:
+    found = results.pages()
+    assert results.ROOT / "docs" / "figures.md" in found
+    for page in found:
+        text = page.read_text()
+        assert results.rendered(text) == text, f"{page.name}: run python -m tests.benchmarks.results --write"
+
+
+def typed_by_hand(text: str) -> list[str]:
+    """Lines outside of results and code that hold a figure."""
+    text = re.sub(r"^```.*?^```", "", results.PLACE.sub("", text), flags=re.DOTALL | re.MULTILINE)
+    for given in GIVEN:
+        text = text.replace(given, "")
+    return [line for line in text.splitlines() if _MEASURED.search(line)]
+
+
+def test_no_figure_is_typed_by_hand() -> None:
+    page = (results.ROOT / "docs" / "figures.md").read_text()
+    assert typed_by_hand(page) == []
+    assert typed_by_hand("A token took 1.45× the time, 4.12 ms.\n| ResNet | 1.01 |\n") != []
+
+
+def test_each_place_names_a_benchmark_of_the_text_before_it() -> None:
+    page = (results.ROOT / "docs" / "figures.md").read_text()
+    places = list(results.PLACE.finditer(page))
+    assert places
+    for place in places:
+        name = re.match(r"[a-z_]+", place["name"])
+        assert name is not None
+        assert (command.FOLDER / f"bench_{name[0]}.py").exists(), place["name"]
+
+
+def test_each_result_is_shown() -> None:
+    shown = {place["name"] for page in results.pages() for place in results.PLACE.finditer(page.read_text())}
+    assert {path.stem for path in results.FOLDER.glob("*.txt")} <= shown
 
 
 @pytest.mark.parametrize("path", sorted(results.FOLDER.glob("*.txt")), ids=lambda path: path.stem)
 def test_a_result_says_when_and_where(path: Path) -> None:
     head, _, printed = path.read_text().partition("\n\n")
     fields = dict(line.split(": ", 1) for line in head.splitlines())
-    assert list(fields) == ["command", "date", "machine", "versions"]
-    assert fields["command"] == f"python -m tests.benchmarks {path.stem}"
+    assert list(fields)[:4] == ["command", "date", "machine", "versions"]
+    name, _, arguments = fields["command"].removeprefix("python -m tests.benchmarks ").partition(" -- ")
+    assert path.name == results.file_name(name, arguments.split())
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", fields["date"])
     assert "torch " in fields["versions"]
     assert printed.strip()
-    assert (command.FOLDER / f"bench_{path.stem}.py").exists()
+    assert (command.FOLDER / f"bench_{name}.py").exists()
 
 
 def test_a_run_is_kept_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- results: tiny -->\nold\n<!-- end of results -->\nafter\n")
+    page.write_text("before\n<!-- results: tiny-fast-3 -->\nold\n<!-- end of results -->\nafter\n")
+    (tmp_path / "other.md").write_text("no place\n")
+    (tmp_path / "docs").mkdir()
     monkeypatch.setattr(results, "FOLDER", tmp_path / "results")
-    monkeypatch.setattr(results, "PAGE", page)
-    results.kept("tiny", "\nratio 0.5\n")
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    assert results.pages() == [page]
+    assert "Not measured in this revision" in results.rendered(page.read_text())
+    results.kept("tiny", "\nratio 0.5  \n", ["--fast", "3"], missed=True, load=0.25)
     monkeypatch.setattr(sys, "argv", ["results", "--check"])
     assert results.main() == 1
     monkeypatch.setattr(sys, "argv", ["results", "--write"])
     assert results.main() == 0
     assert "old" not in page.read_text()
-    assert "command: python -m tests.benchmarks tiny\n" in page.read_text()
+    assert "command: python -m tests.benchmarks tiny -- --fast 3\n" in page.read_text()
+    assert "load before: 0.2 processes\nlimits: one or more are missed\n\n" in page.read_text()
     assert page.read_text().endswith("ratio 0.5\n```\n<!-- end of results -->\nafter\n")
     monkeypatch.setattr(sys, "argv", ["results", "--check"])
     assert results.main() == 0
 
 
-def test_only_what_succeeds_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    found: dict[str, str] = {}
-    monkeypatch.setattr(command, "kept", lambda name, printed: found.setdefault(name, printed))
-    start, programs = subprocess.Popen, {"fine": "print('1.0x')", "fails": "print('2.0x'); raise SystemExit(1)"}
+def test_what_runs_to_its_end_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found: dict[str, tuple[str, bool]] = {}
+
+    def keep(name: str, printed: str, arguments: Sequence[str], *, missed: bool, load: float) -> str:
+        found[" ".join([name, *arguments])] = printed, missed
+        return name
+
+    monkeypatch.setattr(command, "kept", keep)
+    start = subprocess.Popen
+    programs = {
+        "fine": "import sys; print('1.0x', *sys.argv[1:])",
+        "slow": "print('1.5x'); raise SystemExit(1)",
+        "fails": "print('2.0x'); raise ValueError('no')",
+        "ends": "print('3.0x'); raise SystemExit(2)",
+    }
 
     def instead(arguments: list[str], **options: object) -> subprocess.Popen[str]:
-        return start([sys.executable, "-c", programs[arguments[-1].rpartition("bench_")[2]]], **options)  # type: ignore[call-overload]
+        program = programs[arguments[3].rpartition("bench_")[2]]
+        return start([sys.executable, "-c", program, *arguments[4:]], **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "Popen", instead)
-    assert command.run("fine")
-    assert not command.run("fails")
-    assert found == {"fine": "1.0x\n"}
-    assert "2.0x" in capsys.readouterr().out
+    assert command.run("fine", ["--rows", "2"])
+    assert not any(command.run(name) for name in ("slow", "fails", "ends"))
+    assert found == {"fine --rows 2": ("1.0x --rows 2\n", False), "slow": ("1.5x\n", True)}
+    printed = capsys.readouterr()
+    assert "2.0x" in printed.out
+    assert "ValueError: no" in printed.err
+
+
+def test_arguments_are_those_of_one_benchmark(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(command, "run", lambda name, arguments: ran.append((name, arguments)) or True)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "bench_generation", "--", "--bits", "4"])
+    assert command.main() == 0
+    assert ran == [("generation", ["--bits", "4"])]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "generation", "import", "--", "--bits", "4"])
+    assert command.main() == 2
+    assert "name it before --" in capsys.readouterr().err
+
+
+def test_the_table_of_the_quickstart_is_what_the_demo_prints() -> None:
+    printed = "Running notebooks/01_quickstart.ipynb ...\ncandidate  accuracy\nfloat32  0.97\n\nDone in 50 s. Open x.\n"
+    assert bench_quickstart.table(printed) == "candidate  accuracy\nfloat32  0.97"
 
 
 def test_a_name_that_is_no_benchmark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What benchmarks printed, kept with the day, the machine and the versions, and shown on ``docs/figures.md``.
+"""What benchmarks printed, kept with the day, the machine and the versions, and shown on pages.
 
 ``python -m tests.benchmarks NAME`` writes ``results/NAME.txt``. A page shows it between ``<!-- results: NAME -->`` and
 ``<!-- end of results -->``; ``python -m tests.benchmarks.results --write`` fills these places in, ``--check`` says
@@ -7,53 +7,89 @@ whether they are filled in as they should be.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from prepbench.command_line.info import installed, machine
 from prepbench.storage import write_file
 
 FOLDER = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[2] / "docs" / "figures.md"
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("torch", "torchao", "onnxruntime", "openvino", "nncf", "nvidia-modelopt", "aimet-torch")
-_PLACE = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- results: (?P<name>[\w.-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
-def kept(name: str, printed: str) -> Path:
-    """Write what a benchmark printed to its file, below where, when and with what it ran."""
+def pages() -> list[Path]:
+    """The pages that show results."""
+    found = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in found if PLACE.search(page.read_text(encoding="utf-8"))]
+
+
+def file_name(name: str, arguments: Sequence[str] = ()) -> str:
+    """The file of a benchmark, and of one with arguments: ``generation-type-float16.txt``."""
+    words = re.findall(r"[\w.]+", " ".join(arguments))
+    return "-".join([name, *words]) + ".txt"
+
+
+def busy() -> float:
+    """How many processes wanted the processor in the minute before, on average."""
+    return os.getloadavg()[0]
+
+
+def kept(
+    name: str, printed: str, arguments: Sequence[str] = (), *, missed: bool = False, load: float | None = None
+) -> Path:
+    """Write what a benchmark printed to its file, below where, when and with what it ran.
+
+    Args:
+        name: of the benchmark.
+        printed: its lines.
+        arguments: those that it was given.
+        missed: whether it missed a limit of its own.
+        load: what :func:`busy` said before it began.
+    """
     facts = machine()
     versions = [f"{package} {found}" for package in PACKAGES if (found := installed(package)) != "not installed"]
+    load = busy() if load is None else load
     header = [
-        f"command: python -m tests.benchmarks {name}",
+        " ".join([f"command: python -m tests.benchmarks {name}", *(["--", *arguments] if arguments else [])]),
         f"date: {time.strftime('%Y-%m-%d')}",
         f"machine: {facts['processor']}, {facts['cores']} cores, {facts['memory']}, GPU: {facts['GPU']}",
         f"versions: {', '.join(versions)}",
+        f"load before: {load:.1f} processes",
+        *(["limits: one or more are missed"] if missed else []),
     ]
     FOLDER.mkdir(exist_ok=True)
-    return write_file(FOLDER / f"{name}.txt", "\n".join([*header, "", printed.strip("\n")]) + "\n")
+    lines = "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
+    return write_file(FOLDER / file_name(name, arguments), "\n".join([*header, "", lines]) + "\n")
 
 
 def rendered(page: str) -> str:
     """The text of a page with every place filled in from its file."""
-    return _PLACE.sub(lambda match: f"{match[1]}{_block(match['name'])}\n{match[3]}", page)
+    return PLACE.sub(lambda match: f"{match[1]}{_block(match['name'])}\n{match[3]}", page)
 
 
 def _block(name: str) -> str:
-    return f"```text\n{(FOLDER / f'{name}.txt').read_text(encoding='utf-8').rstrip()}\n```"
+    path = FOLDER / f"{name}.txt"
+    if not path.exists():
+        return "*Not measured in this revision: the command above prints it.*"
+    return f"```text\n{path.read_text(encoding='utf-8').rstrip()}\n```"
 
 
 def main() -> int:
-    """Fill in the page, or check that it is; returns 1 if it is not."""
-    page = PAGE.read_text(encoding="utf-8")
+    """Fill in the pages, or check that they are; returns 1 if one is not."""
+    differ = [page for page in pages() if rendered(text := page.read_text(encoding="utf-8")) != text]
     if "--write" in sys.argv[1:]:
-        write_file(PAGE, rendered(page))
+        for page in differ:
+            write_file(page, rendered(page.read_text(encoding="utf-8")))
         return 0
-    if rendered(page) != page:
-        print(f"{PAGE} differs from the results: run python -m tests.benchmarks.results --write", file=sys.stderr)
-        return 1
-    return 0
+    for page in differ:
+        print(f"{page} differs from the results: run python -m tests.benchmarks.results --write", file=sys.stderr)
+    return bool(differ)
 
 
 if __name__ == "__main__":
