@@ -14,6 +14,9 @@ from prepbench.quantize.weights import EPSILON
 # how many values of one batch are kept for ranges that depend on more than the extremes, and how many of all batches
 _KEPT_OF_A_BATCH = 2**13
 _KEPT = 2**15
+# Ends of ranges are what many values are (backgrounds, what was clamped), and often lie in the middle between two
+# integers, where runtimes round one way or the other. With few integers that is a large difference.
+_OFF_HALVES = 1 + 2.0**-10
 
 
 class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignore[misc]
@@ -106,6 +109,11 @@ class ActivationObserver(pt2e().UniformQuantizationObserverBase):  # type: ignor
         return (self.quant_min - zero_point) * scale, (self.quant_max - zero_point) * scale
 
     def _of_range(self, low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
+        scale, zero_point = self._in_steps(low, high)
+        is_coarse = self.quant_max - self.quant_min < 255
+        return scale * _OFF_HALVES if is_coarse else scale, zero_point
+
+    def _in_steps(self, low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
         if self.in_middle and low < 0:
             below = (self.quant_max - self.quant_min + 1) // 2
             scale = max(-low / below, high / (below - 1), EPSILON)

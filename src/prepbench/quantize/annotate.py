@@ -69,7 +69,7 @@ class _ActivationSpecs:
 
 
 def activation_spec(settings: QuantizationSettings, placement: Placement, percentile: float, in_middle: bool) -> Any:
-    """The spec of an activation: 8 or 16 bits, one scale for the whole tensor.
+    """The spec of an activation: 4, 8 or 16 bits, one scale for the whole tensor.
 
     The zero point is the middle of the integers for symmetric activations without sign, and with ``in_middle`` for all
     that are ever negative.

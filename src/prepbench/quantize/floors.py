@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from prepbench.running.sqnr import decibels_text
 from prepbench.settings import CompileOptions, QuantizationSettings
 
-# by bits of weights: SQNR of a layer and of the model in dB, divergence of predictions in nats
+# by the fewest bits: SQNR of a layer and of the model in dB, divergence of predictions in nats
 _LAYER = {4: 5.0, 8: 10.0}
 _MODEL = {4: 10.0, 8: 20.0}
 _DIVERGENCE = {4: 0.5, 8: 0.05}
@@ -45,7 +45,7 @@ class Floors:
 
     Attributes:
         options: what the user said about it.
-        bits: the fewest bits of weights that were named for a layer.
+        bits: the fewest bits that were named for a layer.
     """
 
     options: CompileOptions
@@ -103,6 +103,7 @@ class Floors:
 
 
 def named_bits(settings: QuantizationSettings) -> int:
-    """The bits of weights that the settings name; of several, among which we may choose, the most."""
+    """The fewest bits that the settings name, of weights or activations; of several to choose from, the most."""
     bits = settings.weights_num_bits
-    return bits if isinstance(bits, int) else max(bits)
+    most = bits if isinstance(bits, int) else max(bits)
+    return most if settings.prefer_weights_only_quantization else min(most, settings.activations_num_bits)

@@ -44,7 +44,7 @@ class Placement:
         middle_zero_points: what enters a linear layer has its zero point in the middle wherever values are negative.
         weights_bits: bits of weights that the target has together with quantized activations.
         weights_only_bits: bits of weights that it has with activations in float.
-        activations_bits: bits of activations that it has.
+        activations_bits: bits of activations that it has; 4 of them as integers of 8 with fewer values.
         block_sizes: whether weights-only layers may have a scale for each block of inputs.
         tables: whether tables of embeddings are looked up in integers.
         spare_bit: why 8-bit weights must leave one bit unused where activations have 8 bits; empty where they need not.

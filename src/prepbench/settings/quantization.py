@@ -12,7 +12,7 @@ from prepbench.errors import SettingsError
 from prepbench.settings.validation import Settings, check_candidates, check_choice
 
 BITS = (4, 8)
-ACTIVATION_BITS = (8, 16)
+ACTIVATION_BITS = (4, 8, 16)
 BLOCK_SIZES = (0, 16, 32, 64, 128, 256)
 OBSERVERS = ("minmax", "percentile", "mse")
 WEIGHT_ALGORITHMS = ("auto", "nearest", "gptq", "awq", "hqq", "adaround")
@@ -34,7 +34,9 @@ class QuantizationSettings(Settings):
     Attributes:
         weights_num_bits: bits of the weights, 8 or 4. A list names candidates: each layer takes the smallest that its
             sensitivity allows. Default 8.
-        activations_num_bits: bits of the activations that enter and leave a layer, 8 or 16. Default 8.
+        activations_num_bits: bits of the activations that enter and leave a layer, 4, 8 or 16. Targets have no kernels
+            for 4 bits: they compute with the 16 values of 4 bits in integers of 8, so that results are those of 4 bits
+            and times are not. Most models need training for it (:func:`prepbench.trainable`). Default 8.
         prefer_weights_only_quantization: quantize weights and leave activations in float. Embeddings are then
             quantized, too. Fewer bits cost them more than other layers, so they get 8, with a scale for each row,
             unless a rule names theirs: ``{"Embedding": LayerQuantizationSettings(weights_num_bits=4)}``. A table that
@@ -122,7 +124,7 @@ class LayerQuantizationSettings(Settings):
             these, which are quantized again. Default none.
         skip_quantization_downstream: leave the layer in float, and all layers that its output reaches. Default False.
         weights_num_bits: 8, 4, or a list of them; see :class:`QuantizationSettings`. Default None.
-        activations_num_bits: 8 or 16. Default None.
+        activations_num_bits: 4, 8 or 16. Default None.
         prefer_weights_only_quantization: True or False. Default None.
         quantization_sensitivity_threshold: a ratio of noise to signal power, 0 or more. Default None.
         weights_only_quantization_block_size: 0, 16, 32, 64, 128, 256, or a list of them. Default None.

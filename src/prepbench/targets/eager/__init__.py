@@ -56,7 +56,7 @@ class EagerTarget(Target):
     display_name = "PyTorch eager"
     settings_type = EagerDeployment
     runs_leaves = True
-    placement = Placement(tables=True)
+    placement = Placement(tables=True, activations_bits=(4, 8, 16))
 
     def lower(self, lowering: Lowering, settings: DeploymentSettings) -> Runtime:
         return EagerRuntime(lowering.program)

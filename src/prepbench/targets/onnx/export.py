@@ -26,6 +26,7 @@ from prepbench.targets.onnx.decompose import decompose_for_onnx
 from prepbench.targets.onnx.finish import forget_origin, type_by_zero_point, write_dropout_out
 from prepbench.targets.onnx.layers import write_layers
 from prepbench.targets.onnx.merge import merge_tables
+from prepbench.targets.onnx.narrow_ranges import clamp_narrow_ranges
 from prepbench.targets.onnx.recurrent_weights import pack_recurrent_weights
 from prepbench.targets.onnx.translations import OPSET, translations
 from prepbench.targets.onnx.weights import pack_weights, remove_unused_initializers
@@ -56,7 +57,7 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change], *, 
     Raises:
         TargetError: an operator, which the message names, cannot be written as ONNX.
     """
-    program = lowering.program
+    program = clamp_narrow_ranges(lowering.program)
     lowering = replace(
         lowering, program=lowering.derived("attention for ONNX", program, lambda: decompose_for_onnx(program))
     )

@@ -16,7 +16,8 @@ def quantize_biases(model: Any) -> None:
     """Store the biases of layers with quantized inputs and weights as int32, in place.
 
     Their scale is the product of the scales of input and weight, as ONNX Runtime's fusions of QuantizeLinear and
-    DequantizeLinear expect. Otherwise a linear layer whose output stays in float would run in float.
+    DequantizeLinear expect. Otherwise a linear layer whose output stays in float would run in float. So do layers that
+    read integers of 4 bits: their product of scales is too coarse for a bias.
 
     Args:
         model: an ``onnx_ir.Model``. Biases fit into int32, see :func:`prepbench.quantize.biases.fit_biases`.
@@ -28,7 +29,7 @@ def quantize_biases(model: Any) -> None:
             continue
         operands = [_scale(value) for value in node.inputs[:2]]
         bias = node.inputs[2].const_value if node.inputs[2] is not None else None  # an initializer, or none
-        if bias is None or any(scale is None for scale in operands):
+        if bias is None or any(scale is None for scale in operands) or _has_few_bits(node.inputs[0]):
             continue
         scale = np.asarray(operands[0] * operands[1], dtype=np.float32).squeeze()
         info = np.iinfo(np.int32)
@@ -99,6 +100,12 @@ def forget_origin(model: Any) -> None:
                 value.metadata_props.clear()
     for value in (*model.graph.inputs, *model.graph.initializers.values()):
         value.metadata_props.clear()
+
+
+def _has_few_bits(value: Any) -> bool:
+    """Whether a dequantized value has fewer bits than its integers: they were clipped."""
+    clipped = value.producer().inputs[0].producer()
+    return clipped is not None and clipped.op_type == "Clip"
 
 
 def _scale(value: Any) -> Any:

@@ -143,6 +143,7 @@ class OnnxRuntimeTarget(OnnxTarget):
     renamed_file = FILE
     placement = Placement(
         conv_outputs=True,
+        activations_bits=(4, 8, 16),
         conv_additions=True,
         lone_depthwise_convs=False,
         transposed_convs=True,

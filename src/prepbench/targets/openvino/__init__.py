@@ -21,6 +21,7 @@ from prepbench.targets.base import NO_LEAVES, EndNames, Lowering, Runtime
 from prepbench.targets.kernel_times import KernelTimes, layers_from_text
 from prepbench.targets.onnx.export import export_onnx
 from prepbench.targets.onnx.layers import LAYERS
+from prepbench.targets.onnx.narrow_ranges import clip_before_quantizers, has_narrow_ranges
 from prepbench.targets.onnx.requirements import unsupported_nodes
 from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.openvino.extremes import keep_extremes_in_floats
@@ -34,13 +35,16 @@ from prepbench.targets.openvino.ties import keep_order_of_equals
 from prepbench.targets.openvino.unsupported import check_right, wrong_nodes
 
 _CHANGES = (
-    use_signed_integers, hoist_quantizers, keep_extremes_in_floats, add_biases, multiply_rows, keep_indices_inside,
+    clip_before_quantizers, use_signed_integers, hoist_quantizers, keep_extremes_in_floats, add_biases, multiply_rows,
+    keep_indices_inside,
 )  # fmt: skip
 FILES = ("model.xml", "model.bin")
 # inputs that share a scale where layers with weights of 4 bits read them: what OpenVINO takes by itself
 _ROUNDED_TOGETHER = 32
 # where the IR keeps, for each input leaf, the name of the model's input, or "" when it is a constant
 _LEAVES = ["prepbench", "inputs"]
+# and whether values are rounded so coarsely that they must be computed in float32 before
+_IS_COARSE = ["prepbench", "coarse"]
 
 
 class OpenVino(Runtime):
@@ -93,7 +97,7 @@ class OpenVino(Runtime):
 
     def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
         model = _core().read_model(self._folder / FILES[0])
-        layers = named_operations(model, layers_from_text(_noted(model)))
+        layers = named_operations(model, layers_from_text(_text(model, ["framework", LAYERS])))
         compiled = _core().compile_model(model, "CPU", {**_configuration(self._settings, model), "PERF_COUNT": True})
         return kernel_times(compiled, [partial(self._set_inputs, leaves=leaves) for leaves in calls], rounds, layers)
 
@@ -123,7 +127,7 @@ class OpenVinoTarget(OnnxTarget):
     placement = Placement(
         conv_additions=True,
         middle_zero_points=True,
-        activations_bits=(8,),
+        activations_bits=(4, 8),
         transposed_convs=True,
         recurrent=True,
         tables=True,
@@ -168,16 +172,17 @@ def _configuration(settings: OpenVinoDeployment, model: Any) -> dict[str, Any]:
     }
     if settings.inference_threads is not None:
         config["INFERENCE_NUM_THREADS"] = settings.inference_threads
-    precision = settings.inference_precision or (None if is_all_integer(model) else "f32")
+    is_exact = not is_all_integer(model) or _text(model, _IS_COARSE) == "yes"
+    precision = settings.inference_precision or ("f32" if is_exact else None)
     if precision is not None:
         config["INFERENCE_PRECISION_HINT"] = precision
     return config
 
 
-def _noted(model: Any) -> str:
-    """What the ONNX file noted about layers; nothing for an IR that was written without."""
+def _text(model: Any, place: list[str]) -> str:
+    """What an IR notes at a place; nothing for one that was written without."""
     try:
-        return str(model.get_rt_info(["framework", LAYERS]).astype(str))
+        return str(model.get_rt_info(place).astype(str))
     except RuntimeError:
         return ""
 
@@ -193,6 +198,7 @@ def _write_ir(lowering: Lowering, folder: Path) -> None:
             model = _core().read_model(file)
             keep_order_of_equals(model)
             model.set_rt_info(json.dumps(_tensor_names(lowering)), _LEAVES)
+            model.set_rt_info("yes" if has_narrow_ranges(lowering.program) else "no", _IS_COARSE)
             openvino.save_model(model, folder / FILES[0], compress_to_fp16=False)
         except RuntimeError as error:
             raise _refused(error) from error
