@@ -17,6 +17,7 @@ from prepbench.targets.executorch.layers import InstructionLayers, instruction_l
 from prepbench.targets.executorch.partitioner import partitioner
 from prepbench.targets.executorch.weights import fit_to_xnnpack
 from prepbench.targets.grouped import grouped_products
+from prepbench.targets.plain_tensors import plain_tensor
 from prepbench.targets.programs import _storage_of
 from prepbench.targets.weights import lowered_program
 
@@ -89,7 +90,7 @@ def in_order(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     # it knows no subclasses of tensors
-    return value.detach().as_subclass(torch.Tensor).cpu().contiguous().resolve_conj().resolve_neg()
+    return plain_tensor(value.detach().as_subclass(torch.Tensor))
 
 
 def _write_to_copies(module: fx.GraphModule) -> None:

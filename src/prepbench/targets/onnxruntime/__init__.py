@@ -27,6 +27,7 @@ from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
 from prepbench.targets.onnxruntime.profiling import kernel_times
 from prepbench.targets.onnxruntime.session import open_session
+from prepbench.targets.plain_tensors import plain_tensor
 
 
 class OnnxRuntime(Runtime):
@@ -103,7 +104,7 @@ class OnnxRuntime(Runtime):
 
     def _tensors(self, leaves: Sequence[Any]) -> dict[str, torch.Tensor]:
         return {
-            name: leaf.detach().cpu().contiguous().resolve_conj().resolve_neg()
+            name: plain_tensor(leaf)
             for name, leaf in zip(self._inputs, leaves, strict=True)
             if name and isinstance(leaf, torch.Tensor)
         }

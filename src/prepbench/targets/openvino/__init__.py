@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,8 @@ from prepbench.targets.openvino.integers import is_all_integer, multiplies_few_b
 from prepbench.targets.openvino.profiling import kernel_times, named_operations
 from prepbench.targets.openvino.quantizers import add_biases, hoist_quantizers, multiply_rows, use_signed_integers
 from prepbench.targets.openvino.renamed import rename_ends
-from prepbench.targets.openvino.tensors import check_dtypes, from_openvino, to_openvino
+from prepbench.targets.openvino.requests import Requests
+from prepbench.targets.openvino.tensors import check_dtypes, to_openvino
 from prepbench.targets.openvino.ties import keep_order_of_equals
 from prepbench.targets.openvino.unsupported import check_right, wrong_nodes
 
@@ -67,33 +67,29 @@ class OpenVino(Runtime):
         except RuntimeError as error:  # the only kind that it raises
             raise _refused(error) from error
         self._settings = settings
-        self._inputs: list[str] = json.loads(model.get_rt_info(_LEAVES).astype(str))
+        names: list[str] = json.loads(model.get_rt_info(_LEAVES).astype(str))
+        places = {name: index for index, port in enumerate(self._compiled.inputs) for name in port.get_names()}
+        # for each input leaf its name and which input of the model it is; None for a constant
+        self._inputs = [(name, places[name]) if name else None for name in names]
         self._folder = folder
         self._keep = keep
-        self._idle: deque[Any] = deque()
+        self._requests = Requests(self._compiled)
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        try:
-            request = self._idle.pop()
-        except IndexError:
-            request = self._compiled.create_infer_request()
-        arrays = self._set_inputs(request, leaves)
+        request = self._requests.take()
+        inputs = self._set_inputs(request, leaves)
         request.infer()
-        del arrays
-        # copies, because the next call of this request writes into the same memory
-        outputs = [from_openvino(tensor) for tensor in request.output_tensors]
-        self._idle.append(request)
-        return outputs
+        return self._requests.outputs(request, inputs)
 
-    def _set_inputs(self, request: Any, leaves: Sequence[Any]) -> list[Any]:
+    def _set_inputs(self, request: Any, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """Give a request the inputs of a call; returns what has to be alive until the call is done."""
-        arrays = []
-        for name, leaf in zip(self._inputs, leaves, strict=True):
-            if name:
-                tensor, array = to_openvino(leaf, name)
-                arrays.append(array)
-                request.set_tensor(name, tensor)
-        return arrays
+        given = []
+        for place, leaf in zip(self._inputs, leaves, strict=True):
+            if place is not None:
+                tensor, read = to_openvino(leaf, place[0])
+                given.append(read)
+                request.set_input_tensor(place[1], tensor)
+        return given
 
     def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
         model = _core().read_model(self._folder / FILES[0])

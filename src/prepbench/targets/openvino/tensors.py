@@ -8,6 +8,7 @@ import torch
 
 from prepbench.errors import TargetError
 from prepbench.targets.base import Lowering
+from prepbench.targets.plain_tensors import plain_tensor
 
 _INT32 = torch.iinfo(torch.int32)
 
@@ -29,8 +30,8 @@ def check_dtypes(lowering: Lowering) -> None:
                 )
 
 
-def to_openvino(leaf: torch.Tensor, name: str) -> tuple[Any, Any]:
-    """The tensor in OpenVINO's terms, and the array whose memory it reads but does not keep alive.
+def to_openvino(leaf: torch.Tensor, name: str) -> tuple[Any, torch.Tensor]:
+    """The tensor in OpenVINO's terms, and the one whose memory it reads but does not keep alive.
 
     That memory is the leaf's own where it is contiguous and on the CPU, and a copy otherwise.
 
@@ -39,7 +40,7 @@ def to_openvino(leaf: torch.Tensor, name: str) -> tuple[Any, Any]:
     """
     import openvino
 
-    leaf = leaf.detach().cpu().contiguous().resolve_conj().resolve_neg()
+    leaf = plain_tensor(leaf)
     if leaf.dtype == torch.int64 and leaf.numel():
         low, high = (int(value) for value in torch.aminmax(leaf))
         if low < _INT32.min or high > _INT32.max:
@@ -49,16 +50,14 @@ def to_openvino(leaf: torch.Tensor, name: str) -> tuple[Any, Any]:
             )
     if leaf.dtype == torch.bfloat16:  # which NumPy does not have
         array = leaf.view(torch.int16).numpy()
-        return openvino.Tensor(array, openvino.Shape(list(leaf.shape)), openvino.Type.bf16), array
-    array = leaf.numpy()
-    return openvino.Tensor(array, shared_memory=True), array
+        return openvino.Tensor(array, openvino.Shape(list(leaf.shape)), openvino.Type.bf16), leaf
+    return openvino.Tensor(leaf.numpy(), shared_memory=True), leaf
 
 
-def from_openvino(tensor: Any) -> torch.Tensor:
-    """A copy as a torch tensor."""
-    import openvino
-
-    data = tensor.data.copy()
-    if tensor.element_type == openvino.Type.bf16:
-        return torch.from_numpy(data.view("int16")).view(torch.bfloat16)
-    return torch.from_numpy(data)
+def from_openvino(tensor: Any, *, is_bfloat16: bool) -> tuple[torch.Tensor, Any]:
+    """Its memory as a torch tensor, and the array that lives as long as anything of that tensor does."""
+    array = tensor.data
+    if is_bfloat16:
+        array = array.view("int16")
+        return torch.from_numpy(array).view(torch.bfloat16), array
+    return torch.from_numpy(array), array
