@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat import pytree
-from prepbench.running.object_nodes import closed, count_registered, opened, plain_form, refill, register_nodes
+from prepbench.running.object_nodes import closed, count_registered, opened, refill, register_nodes
 
 
 class Cache:
@@ -81,17 +81,3 @@ def test_refill_changes_the_objects_themselves() -> None:
     assert (cache.keys.shape, cache.steps) == ((3,), 4)
     assert [layer.shape for layer in layers] == [(1,), (2,)]
     assert set(value[0]) == {"cache"}
-
-
-def test_a_form_differs_where_a_number_in_an_object_does() -> None:
-    first, second = Cache(torch.ones(2)), Cache(torch.ones(3))
-    register_nodes([first, second])
-    form = plain_form(pytree.tree_structure([first]))
-    assert form is not None
-    assert plain_form(pytree.tree_structure([second])) == form
-    first.names.append("b")  # in the list that the first form was made of
-    assert plain_form(pytree.tree_structure([first])) != form
-    second.steps = 1
-    assert plain_form(pytree.tree_structure([second])) != form
-    second.names = [object()]  # type: ignore[list-item]
-    assert plain_form(pytree.tree_structure([second])) is None

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,14 @@ from prepbench._torch_compat.programs import constant_outputs, number_outputs
 from prepbench.checks import described
 from prepbench.compile.empty_leaves import MISSING, leaves_along
 from prepbench.compile.output_tree import Tree, leaf_names, rebuild, tree_of, without_fixed
-from prepbench.compile.tensor_specs import TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
+from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
+from prepbench.running.call_forms import CallForm
 from prepbench.running.check_inputs import about_batches
 from prepbench.running.counted_numbers import CountedNumber, part_at, path_text
 from prepbench.running.empty_caches import is_nothing
-from prepbench.running.object_nodes import fixed_numbers, is_mark, plain_form, register_nodes
+from prepbench.running.object_nodes import fixed_numbers, is_mark, register_nodes
 
 # forms of calls that are remembered
 _FORMS = 16
@@ -118,7 +119,7 @@ class CallSpec:
         if plain and all(isinstance(value, torch.Tensor) for value in args):
             return list(args)
         arranged = self._arrange(args, kwargs)
-        if (known := self._as_before(arranged)) is not None:
+        if (known := self._as_before(*arranged)) is not None:
             return known
         register_nodes(arranged)  # a loaded model may be the first to see a class
         leaves, spec = pytree.tree_flatten(arranged)
@@ -145,31 +146,37 @@ class CallSpec:
                 if filled is None or (type(found.get(path)) is type(expected) and not is_flag):
                     _check_constant(path, expected, found.get(path))
         self._check_counted(arranged)
-        if filled is None and (form := plain_form(spec)) is not None and len(self._known_forms) < _FORMS:
-            self._known_forms.add(form)
+        if filled is None:
+            self._remember(*arranged)
         return leaves
 
-    def _as_before(self, arranged: Any) -> list[Any] | None:
-        """The leaves of a call of a form that was accepted before; None for any other.
+    def _as_before(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
+        """The leaves of a call of a form that was accepted before; None for any other."""
+        for form in self._known_forms:
+            if (leaves := form.leaves(args, kwargs)) is not None:
+                for index, expected in self.input_constants.items():
+                    _check_constant(self.paths[index], expected, leaves[index])
+                self._check_counted((args, kwargs))
+                return leaves
+        return None
 
-        A cache of many layers takes longer to look through than a small model to make a token.
-        """
-        if not self._known_forms:
-            return None
-        leaves, spec = pytree.tree_flatten(arranged)
-        if plain_form(spec) not in self._known_forms or any(map(_is_flat_nothing, leaves)):
-            return None
-        if not all(isinstance(leaf, torch.Tensor) or i in self.input_constants for i, leaf in enumerate(leaves)):
-            return None
-        for index, expected in self.input_constants.items():
-            _check_constant(self.paths[index], expected, leaves[index])
-        self._check_counted(arranged)
-        return leaves
+    def _remember(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note the form of a call that was accepted."""
+        if len(self._known_forms) < _FORMS:
+            counted = {number.steps for number in self.counted}
+            form = CallForm.of(self._argument_names(len(args)), args, kwargs, counted)
+            if form is not None:
+                self._known_forms.append(form)
+
+    def _argument_names(self, count: int) -> list[str]:
+        """Names of arguments given by position, as far as they have any."""
+        known = self.parameters[: min(self.positional, count)]
+        return [*known, *(f"args[{index}]" for index in range(len(known), count))]
 
     @functools.cached_property
-    def _known_forms(self) -> set[Hashable]:
-        """Forms of calls that were accepted: nesting, and what objects hold beside tensors."""
-        return set()
+    def _known_forms(self) -> list[CallForm]:
+        """Forms of calls that were accepted."""
+        return []
 
     @functools.cached_property
     def _nesting(self) -> Tree:
@@ -178,7 +185,7 @@ class CallSpec:
 
     def _check_counted(self, arranged: Any) -> None:
         """Raise ``InputError`` for a number that the sizes of the call contradict."""
-        named = self._named(arranged)
+        named = self._named(arranged) if self.counted else {}
         for number in self.counted:
             try:
                 given, expected = part_at(named, number.steps), number.value(named)
@@ -237,6 +244,18 @@ class CallSpec:
         ]
         args, kwargs = rebuild(self.inputs, iter(leaves))
         return Sample(tuple(args), dict(kwargs))
+
+    def checked(self, leaves: Sequence[Any]) -> list[Any]:
+        """The input leaves of a call as targets take them.
+
+        Raises:
+            InputError: the compiled graph cannot take a leaf; names it and says what it should be.
+        """
+        return self._checks.checked(leaves)
+
+    @functools.cached_property
+    def _checks(self) -> TensorChecks:
+        return TensorChecks(self.tensors, self.paths)
 
     def result(self, outputs: Sequence[Any], spec: pytree.TreeSpec | None = None) -> Any:
         """The result of a call from its computed output leaves."""

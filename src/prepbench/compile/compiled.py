@@ -26,7 +26,7 @@ from prepbench.compile.generation_call import GenerationCalls
 from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
-from prepbench.compile.tensor_specs import checked_tensors, contradiction
+from prepbench.compile.tensor_specs import contradiction
 from prepbench.compile.transformers_style import TRANSFORMERS, check_style, export_for_transformers
 from prepbench.compile.written_parts import measured_size as measured_size
 from prepbench.compile.written_parts import write_parts
@@ -114,7 +114,7 @@ class CompiledModel(nn.Module):
             Exception: what the model itself raises, in a leaf.
         """
         leaves = self._call_spec.flatten(args, kwargs)
-        tensors = checked_tensors(leaves, self._call_spec.tensors, self._call_spec.paths)
+        tensors = self._call_spec.checked(leaves)
         try:
             with torch.no_grad():
                 outputs = self._runtime.run(tensors)

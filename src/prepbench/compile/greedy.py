@@ -15,7 +15,7 @@ import torch
 
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.compiled import CompiledModel, runtime_and_calls
-from prepbench.compile.tensor_specs import checked_tensors, with_empty_tensors
+from prepbench.compile.tensor_specs import with_empty_tensors
 from prepbench.errors import InputError
 
 _MASK, _POSITIONS = "attention_mask", "position_ids"
@@ -98,7 +98,7 @@ class CompiledSteps:
             if caches is None and self._caches:
                 missing = [i in self._caches for i in range(len(leaves))]
                 leaves = with_empty_tensors(leaves, missing, self._spec.tensors, lengths)
-            outputs = self._run(checked_tensors(leaves, self._spec.tensors, self._spec.paths))
+            outputs = self._run(self._spec.checked(leaves))
             caches = {index: outputs[place] for index, place in self._caches.items()}
             logits: torch.Tensor = outputs[self._logits]
             return logits

@@ -17,7 +17,6 @@ from torch import nn
 from prepbench.compile.attached import attached_forward, check_model
 from prepbench.compile.compiled import CompiledModel, runtime_and_calls
 from prepbench.compile.generation_call import GenerationCalls
-from prepbench.compile.tensor_specs import checked_tensors
 from prepbench.errors import InputError
 from prepbench.running.object_nodes import is_mark
 
@@ -85,9 +84,8 @@ class LaterSteps:
             leaves = self._spec.flatten(args, kwargs)
             calls.append([leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
             with torch.no_grad():
-                return self._spec.result(self._runtime.run(checked_tensors(leaves, self._spec.tensors, paths)))
+                return self._spec.result(self._runtime.run(self._spec.checked(leaves)))
 
-        paths = self._spec.paths
         check_model(model, self._spec.parameters)
         with attached_forward(model, GenerationCalls(run, self._spec, model)):
             model.generate(**prompt, max_new_tokens=3, min_new_tokens=3, do_sample=False, num_beams=1)  # type: ignore[operator]
@@ -96,7 +94,7 @@ class LaterSteps:
                 f"calls: {len(calls)} of the first 3 steps run compiled, expected those after the first. Compile with "
                 "samples of later steps only: [s for s in samples if s.kwargs['input_ids'].shape[1] == 1]."
             )
-        roles = tuple(self._role(index, *(call[index] for call in calls)) for index in range(len(paths)))
+        roles = tuple(self._role(index, *(call[index] for call in calls)) for index in range(len(self._spec.paths)))
         return Begun(tuple(calls[0]), roles)
 
     def _role(self, index: int, one: Any, two: Any) -> str:
@@ -138,7 +136,7 @@ class LaterSteps:
         leaves, made, times = list(begun.leaves), [], []
         start = time.perf_counter_ns()
         for _ in range(steps):
-            outputs = self._runtime.run(checked_tensors(leaves, self._spec.tensors, self._spec.paths))
+            outputs = self._runtime.run(self._spec.checked(leaves))
             token = outputs[self._logits][:, -1].argmax(-1, keepdim=True)
             now = time.perf_counter_ns()
             times.append(now - start)

@@ -72,7 +72,9 @@ def rebuild(tree: Tree, leaves: Iterator[Any]) -> Any:
     if kind == "namedtuple":
         made = made_tuple(tree.get("class", ""), tree["keys"], items)
         return collections.namedtuple(tree["type"], tree["keys"])(*items) if made is None else made
-    parts = {**dict(zip(tree["keys"], items, strict=True)), **tree.get("fixed", {})}
+    parts = dict(zip(tree["keys"], items, strict=True))
+    if "fixed" in tree:
+        parts.update(tree["fixed"])
     made = made_object(tree["type"], parts) if kind == "object" else None
     return parts if made is None else made
 

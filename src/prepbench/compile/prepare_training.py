@@ -25,7 +25,6 @@ from prepbench.compile.pruned_model import PrunedGraph
 from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
 from prepbench.compile.stages import settings_of_layers
 from prepbench.compile.task import CompileTask
-from prepbench.compile.tensor_specs import checked_tensors
 from prepbench.errors import CaptureError, InputError, SettingsError, sentence
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
@@ -236,7 +235,7 @@ def _mode_graph(
 
 
 def _arranged(spec: CallSpec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    return checked_tensors(spec.flatten(args, kwargs), spec.tensors, spec.paths)
+    return spec.checked(spec.flatten(args, kwargs))
 
 
 def _result(spec: CallSpec, out_spec: Any, outputs: Sequence[Any]) -> Any:

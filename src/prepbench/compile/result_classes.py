@@ -8,6 +8,7 @@ import importlib
 import inspect
 import sys
 import types
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,7 +73,9 @@ def class_named(name: str) -> type | None:
     steps = name.split(".")
     for split in range(len(steps) - 1, 0, -1):
         path = ".".join(steps[:split])
-        found: Any = _imported(path) if steps[0] == _TRUSTED else sys.modules.get(path)
+        found: Any = sys.modules.get(path)
+        if found is None and steps[0] == _TRUSTED:
+            found = _imported(path)
         if found is None:
             continue
         for step in steps[split:]:
@@ -96,7 +99,17 @@ def _is_table(kind: type) -> bool:
     )
 
 
+_PLAIN_FIELDS: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
+"""Fields by class that were found plain: to look takes longer than all else in a result."""
+
+
 def _is_plain_field(kind: type, field: str) -> bool:
     """Whether setting it runs no code: it is no property, and no other attribute with a setter of its own."""
+    plain = _PLAIN_FIELDS.setdefault(kind, set())
+    if field in plain:
+        return True
     found = inspect.getattr_static(kind, field, None)
-    return isinstance(found, types.MemberDescriptorType) or not hasattr(type(found), "__set__")
+    if isinstance(found, types.MemberDescriptorType) or not hasattr(type(found), "__set__"):
+        plain.add(field)
+        return True
+    return False

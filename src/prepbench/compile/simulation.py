@@ -16,7 +16,6 @@ from prepbench.compile.effects_alone import effects_alone
 from prepbench.compile.float_program import FloatProgram, captured_in_float
 from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.layer_costs import float_bytes, multiplications_of, stored_bytes
-from prepbench.compile.tensor_specs import checked_tensors
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -220,7 +219,7 @@ class Simulation:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             leaves = source.call_spec.flatten(args, kwargs)
-            tensors = checked_tensors(leaves, source.call_spec.tensors, source.call_spec.paths)
+            tensors = source.call_spec.checked(leaves)
             with numbers_kept():
                 [found] = graph.outputs(changes, [Sample(tuple(tensors))])
             return source.call_spec.result(found, source.out_spec)

@@ -10,7 +10,6 @@ from torch import nn
 
 from prepbench.checks import check_count, check_type
 from prepbench.compile.compiled import CompiledModel, program_of, runtime_and_calls
-from prepbench.compile.tensor_specs import checked_tensors
 from prepbench.errors import TargetError
 from prepbench.inputs import normalize_samples
 from prepbench.measure.module_times import module_times
@@ -75,7 +74,7 @@ def _compiled(model: CompiledModel, inputs: Any, rounds: int) -> Profile:
     flat: list[Sequence[Any]] = []
     for sample in samples:
         leaves = calls.flatten(sample.args, sample.kwargs)
-        flat.append(checked_tensors(leaves, calls.tensors, calls.paths))
+        flat.append(calls.checked(leaves))
     layers, program = model.report.layers, program_of(model)
     types, weights = stored_by_layer(program.graph) if program is not None else ({}, {})
     types |= {row.fqn: row.type for row in layers}

@@ -81,10 +81,9 @@ def load_call(folder: Path, candidate: Any) -> Callable[[], Any]:
     if structure is not None:
         return functools.partial(load_sample(folder).call, candidate)
     from prepbench.compile.compiled import runtime_and_calls
-    from prepbench.compile.tensor_specs import checked_tensors
 
     runtime, spec = runtime_and_calls(candidate)
-    return lambda: spec.result(runtime.run(checked_tensors(leaves, spec.tensors, spec.paths)))
+    return lambda: spec.result(runtime.run(spec.checked(leaves)))
 
 
 def _load(folder: Path) -> tuple[list[Any], Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -99,7 +99,7 @@ def _register_object(value: Any, around: tuple[int, ...]) -> bool:
 
 def _flatten(value: Any) -> tuple[list[Any], Layout]:
     parts = attributes(value)
-    names = tuple(name for name, part in parts.items() if _holds_values(part))
+    names = tuple(name for name, part in parts.items() if holds_values(part))
     fixed = {name: part for name, part in parts.items() if name not in names}
     return [parts[name] for name in names], Layout(type(value), names, fixed)
 
@@ -120,7 +120,8 @@ def _unflatten(parts: Iterable[Any], layout: Layout) -> Any:
     return value
 
 
-def _holds_values(part: Any) -> bool:
+def holds_values(part: Any) -> bool:
+    """Whether a part of an object is taken apart with it: there is a tensor in it, or another registered object."""
     # an object that holds nothing yet may be filled later, so it must be made anew as well
     return any(is_value(leaf) or type(leaf) in _REGISTERED for leaf in _leaves(part))
 
@@ -160,7 +161,7 @@ def _open(part: Any) -> Any:
 
 
 def _is_part(value: Any) -> bool:
-    return type(value) in _NUMBERS or bool(marks_in(value)) or _holds_values(value)
+    return type(value) in _NUMBERS or bool(marks_in(value)) or holds_values(value)
 
 
 def marks_in(value: Any) -> dict[Any, bool]:
@@ -190,41 +191,6 @@ def fixed_numbers(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str
         for path, leaf in pytree.tree_flatten_with_path(opened(value))[0]
         if type(leaf) in _NUMBERS and leaf == leaf and any(isinstance(step, pytree.GetAttrKey) for step in path)
     }
-
-
-_IMMUTABLE = (type(None), bool, int, float, str, torch.dtype, torch.device, type)
-
-
-def plain_form(spec: pytree.TreeSpec) -> Hashable | None:
-    """The nesting with what its objects hold beside tensors, to be compared later, when they may have changed.
-
-    None where they hold anything else than plain values, and dicts and lists of these.
-    """
-    if spec.is_leaf():
-        return "leaf"
-    context = spec.context
-    if isinstance(context, Layout):
-        held = _frozen([list(context.names), context.fixed])
-    elif spec.type in (tuple, list, dict):
-        held = _frozen(context)
-    else:
-        return None
-    children = tuple(map(plain_form, spec.children()))
-    if held is None or None in children:
-        return None
-    return spec.type, held, children
-
-
-def _frozen(value: Any) -> Hashable | None:
-    """A plain value with its type; None for others."""
-    if isinstance(value, _IMMUTABLE):
-        return type(value), value
-    if type(value) is dict:
-        return _frozen([[key, part] for key, part in value.items()])
-    if type(value) not in (list, tuple):
-        return None
-    parts = tuple(map(_frozen, value))
-    return None if None in parts else (type(value), parts)
 
 
 def closed(value: Any) -> Any:
@@ -265,6 +231,11 @@ def _refilled(old: Any, new: Any) -> Any:
 def holds_objects(value: Any) -> bool:
     """Whether an object of a class that was registered here lies in ``value``."""
     return any(type(leaf) in _REGISTERED for leaf in _leaves(value))
+
+
+def is_registered(kind: type) -> bool:
+    """Whether objects of a class are pytree nodes because they were met here."""
+    return kind in _REGISTERED
 
 
 def count_registered() -> int:

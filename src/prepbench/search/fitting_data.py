@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from prepbench.compile.simulation import Simulation
-from prepbench.compile.tensor_specs import checked_tensors
 from prepbench.errors import InputError
 from prepbench.measure.batches import Batch
 
@@ -21,7 +20,7 @@ def check_data(simulation: Simulation, batches: Iterable[Batch]) -> None:
     for batch in batches:
         sample = batch.sample
         try:
-            checked_tensors(calls.flatten(sample.args, sample.kwargs), calls.tensors, calls.paths)
+            calls.checked(calls.flatten(sample.args, sample.kwargs))
         except InputError as error:
             where = f"data[{sample.index}]"
             raise InputError(
