@@ -115,15 +115,15 @@ class Truths:
         """Milliseconds of a mixture by the fit."""
         return float(np.dot(self._features(mixture), self._fit))
 
-    def best(self, floor: float, found: Mixture) -> tuple[float, float]:
-        """Milliseconds of the fastest mixture with an SQNR of at least this, and of the one that a search found.
+    def best(self, floor: float, found: Mixture) -> tuple[Mixture, dict[Mixture, float]]:
+        """The fastest mixture with an SQNR of at least this, and milliseconds of it and of the one that was found.
 
         Those that may be the fastest are timed side by side with it, so that both met the same state of the machine.
         """
         within = [mixture for mixture, decibels in self.decibels.items() if decibels >= floor]
         in_question = sorted(within, key=lambda mixture: self.ms.get(mixture, self.fitted(mixture)))[:IN_QUESTION]
         times = self._timed([*in_question, found])
-        return min(times[mixture] for mixture in {*in_question, found} if mixture in within), times[found]
+        return min((mixture for mixture in {*in_question, found} if mixture in within), key=times.__getitem__), times
 
     def time(self, mixtures: Iterable[Mixture]) -> None:
         """Time mixtures that were not timed."""

@@ -15,6 +15,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import CalibrationError, InputError, SettingsError
+from prepbench.search.noise import noise_of
 
 INT8 = pb.QuantizationSettings()
 WEIGHTS = pb.QuantizationSettings(prefer_weights_only_quantization=True)
@@ -201,6 +202,18 @@ def test_the_estimate_is_close_to_what_one_layer_does(simulation: Simulation) ->
     assert len(distances) == 10
     assert statistics.median(distances) < 3
     assert max(distances) < 8
+
+
+def test_a_value_that_is_rounded_for_several_layers_is_one_part(simulation: Simulation) -> None:
+    effects = simulation.effects({"int8": INT8})["int8"]
+    both = {"wide", "point"}
+    between = [value for value in effects.values if value.needed_by == both]
+    assert len(between) == 1
+    together = effects.alone("wide") + effects.alone("point") - between[0].noise
+    simulated = noise_of(simulation.score(dict.fromkeys(both, INT8)))
+    assert abs(together - simulated) < abs(effects.alone("wide") + effects.alone("point") - simulated)
+    added = [value for value in effects.values if {"one", "two"} <= value.needed_by]
+    assert added, "the sum of two layers' results is rounded for both"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prepbench.quantize.integer_program import Border, Limit, cheapest
+from prepbench.quantize.integer_program import Border, Limit, Shared, cheapest
 
 
 def cost_of(chosen: Any, costs: Any, borders: Any) -> float:
@@ -83,6 +83,36 @@ def test_nothing_is_cheaper_than_what_is_found(seeds: range) -> None:
         assert cost_of(found, costs, borders) == pytest.approx(best, rel=1e-6, abs=1e-8 * largest), seed
         assert cheapest(costs, limits, borders, groups) == found
     assert 0 < infeasible < len(seeds) * 0.7
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_shared_costs_and_counts_once(seed: int) -> None:
+    draw = random.Random(seed)
+    costs = [[draw.random() for _ in range(draw.randint(2, 3))] for _ in range(5)]
+    limit = Limit([[draw.random() for _ in each] for each in costs], draw.uniform(1.5, 3.0))
+    shared = [
+        Shared(
+            {item: {draw.randrange(len(costs[item]))} for item in draw.sample(range(5), draw.randint(1, 3))},
+            [draw.random()],
+            draw.choice((0.0, draw.random())),
+        )
+        for _ in range(4)
+    ]
+
+    def there(chosen: tuple[int, ...]) -> list[Shared]:
+        return [one for one in shared if any(chosen[item] in needs for item, needs in one.needed_by.items())]
+
+    best = math.inf
+    for chosen in itertools.product(*(range(len(each)) for each in costs)):
+        values = [each[choice] for each, choice in zip(limit.values, chosen, strict=True)]
+        if math.fsum([*values, *(one.values[0] for one in there(chosen))]) <= limit.at_most:
+            best = min(best, cost_of(chosen, costs, ()) + math.fsum(one.cost for one in there(chosen)))
+    found = cheapest(costs, [limit], shared=shared)
+    if found is None:
+        assert best == math.inf
+    else:
+        assert len(found) == 5
+        assert cost_of(found, costs, ()) + math.fsum(one.cost for one in there(found)) == pytest.approx(best)
 
 
 def test_what_is_empty_impossible_or_has_one_choice() -> None:

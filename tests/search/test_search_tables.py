@@ -71,6 +71,31 @@ def test_the_fastest_within_a_bound_of_noise(seed: int, share: float) -> None:
     assert known.seconds(found) <= known.seconds(best) * 1.002  # a quieter one of nearly the same time may be taken
 
 
+@pytest.mark.parametrize("goal", ["latency", "size", "drop"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_value_that_is_rounded_for_two_layers_counts_once(seed: int, goal: str) -> None:
+    known = tables(seed)
+    rounded = {
+        f"value {at}": frozenset(itertools.product(pair, ("int8",))) for at, pair in enumerate(("ab", "bc", "de"))
+    }
+    sizes = {**known.noise.estimates, **dict.fromkeys(rounded, Estimate(0.02, 0.01))}
+    known = dataclasses.replace(known, noise=Corrected(sizes), rounded=rounded)
+    alone = [tuple("int8" if fqn == one else FLOAT for fqn in LAYERS) for one in "de"]
+    both = tuple("int8" if fqn in "de" else FLOAT for fqn in LAYERS)
+    assert known.noise_of(both) == pytest.approx(sum(map(known.noise_of, alone)) - 0.02)
+    bounds = Bounds(noise=0.4 * known.noise_of(("int8",) * 6), bytes=0.9 * known.size((FLOAT,) * 6))
+    of = {"latency": known.seconds, "size": known.size, "drop": known.noise_of}[goal]
+    within = [
+        one
+        for one in possible(known)
+        if (goal == "drop" or known.noise_of(one) <= bounds.noise)
+        and (goal == "size" or known.size(one) <= bounds.bytes)
+    ]
+    found = solve(known, goal, bounds)
+    assert found in within
+    assert of(found) <= min(map(of, within)) * 1.002
+
+
 def test_conversions_keep_neighbours_together() -> None:
     known = tables(0)
     found = known.time_parts(("int8", FLOAT, FLOAT, "int4", "int8", "int8"))

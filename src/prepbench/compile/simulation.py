@@ -12,10 +12,10 @@ from typing import Any
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import check_function, check_progress, check_switch, check_type, described
 from prepbench.compile.arguments import check_arguments, check_weights
-from prepbench.compile.effects_alone import effects_alone
 from prepbench.compile.float_program import FloatProgram, captured_in_float
 from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.layer_costs import float_bytes, multiplications_of, stored_bytes
+from prepbench.compile.layer_effects import LayerEffects, layer_effects
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -280,16 +280,24 @@ class Simulation:
             candidates: settings by name, for all layers alike.
             progress: called after each sample; may raise to cancel.
         """
-        found: dict[tuple[str, str], float] = {}
+        effects = self.effects(candidates, progress)
+        return {(fqn, name): one.alone(fqn) for name, one in effects.items() for fqn in one.weights}
+
+    def effects(
+        self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
+    ) -> dict[str, LayerEffects]:
+        """What :meth:`estimate` adds up, in parts: values between layers are rounded once for all that need it.
+
+        Args:
+            candidates: settings by name, for all layers alike.
+            progress: called after each sample; may raise to cancel.
+        """
+        found = {}
         with numbers_kept():
             for name, settings in candidates.items():
                 mixture = self._all(settings)
                 known = Statistics() if self._changed_by(mixture) else self._statistics
-                # apart, because in the whole graph one quantizer may be the result of a layer and what others read
-                for of_results in (False, True):
-                    effects = effects_alone(self.source, self._float, mixture, known, progress, of_results=of_results)
-                    for fqn, value in effects.items():
-                        found[fqn, name] = found.get((fqn, name), 0.0) + value
+                found[name] = layer_effects(self.source, self._float, mixture, known, progress)
         return found
 
     def weight_bytes(self, fqn: str, settings: QuantizationSettings | None) -> int:

@@ -13,7 +13,7 @@ from prepbench.inputs import Sample
 from prepbench.quantize.biases import correct_biases, restore_biases
 from prepbench.quantize.dynamic_lstm import in_integers
 from prepbench.quantize.floors import Floors, Score
-from prepbench.quantize.integer_program import Border, Limit, cheapest
+from prepbench.quantize.integer_program import Limit, Shared, cheapest
 from prepbench.quantize.layer_noise import MeasuredLayers
 from prepbench.quantize.observed_graph import observer_of, set_mode, simulate
 from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
@@ -166,7 +166,7 @@ class FloorSearch:
 
 
 class _Program:
-    """The choices of a search as an integer program: an item for each layer, and one for each value that is rounded."""
+    """The choices of a search as an integer program: an item for each layer, whose last choice is float."""
 
     def __init__(
         self, choices: Mapping[str, Sequence[WeightScheme]], noise: OutputNoise, work: Mapping[str, float]
@@ -177,20 +177,16 @@ class _Program:
         items = {fqn: index for index, fqn in enumerate(choices)}
         self._all_costs = [[*self._costs[fqn], work[fqn]] for fqn in choices]
         self._noise = [[*(noise.weights[fqn][one] for one in schemes), 0.0] for fqn, schemes in choices.items()]
-        self._borders = []
-        for name, added in noise.values.items():
-            for fqn in sorted(noise.needed_by[name] & items.keys()):
-                # in float only where the layer is
-                in_float = [[0.0, math.inf] for _ in choices[fqn]]
-                self._borders.append(Border(items[fqn], len(self._all_costs), [*in_float, [0.0, 0.0]]))
-            self._all_costs.append([0.0, 0.0])
-            self._noise.append([added, 0.0])
+        self._rounded = [
+            Shared({items[fqn]: range(len(choices[fqn])) for fqn in noise.needed_by[name] & items.keys()}, [added])
+            for name, added in noise.values.items()
+        ]
 
     def cheapest(self, allowed: float) -> dict[str, WeightScheme]:
         """The schemes with the least lost work whose predicted noise is at most this."""
-        found = cheapest(self._all_costs, [Limit(self._noise, allowed)], self._borders)
+        found = cheapest(self._all_costs, [Limit(self._noise, allowed)], shared=self._rounded)
         assert found is not None  # everything in float adds nothing
-        pairs = zip(self._choices.items(), found, strict=False)
+        pairs = zip(self._choices.items(), found, strict=True)
         return {fqn: schemes[choice] for (fqn, schemes), choice in pairs if choice < len(schemes)}
 
     def cost(self, schemes: Schemes) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,27 @@ class Border:
     cost: Sequence[Sequence[float]]
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What is there once, as soon as one of several items takes one of some choices.
+
+    Attributes:
+        needed_by: these choices, by item.
+        values: what it adds to each limit, in their order.
+        cost: what it adds to the costs.
+    """
+
+    needed_by: Mapping[int, Collection[int]]
+    values: Sequence[float]
+    cost: float = 0.0
+
+
 def cheapest(
     costs: Sequence[Sequence[float]],
     limits: Sequence[Limit] = (),
     borders: Sequence[Border] = (),
     groups: Sequence[Sequence[int]] = (),
+    shared: Sequence[Shared] = (),
     *,
     seconds: float = 20.0,
 ) -> tuple[int, ...] | None:
@@ -61,6 +77,7 @@ def cheapest(
         limits: sums that must stay within something.
         borders: what pairs of choices cost, for items that are neighbours.
         groups: items that take the choice of the same index; they have the same number of choices.
+        shared: what several items have in common, and costs or counts once.
         seconds: after which the best choices found so far are taken.
 
     Returns:
@@ -74,13 +91,35 @@ def cheapest(
         >>> cheapest([[0, 5], [0, 3]], [Limit([[2, 0], [2, 0]], at_most=2)])
         (0, 1)
     """
+    count = len(costs)
+    if shared:
+        costs, limits, borders = _with_shared(costs, limits, borders, shared)
     _check(costs, limits, borders, groups)
     program = _Program(costs, limits, borders, _units(len(costs), groups))
     if not program.discard_impossible():
         return None
     found = program.cheapest_alone()
     found = program.solve(seconds) if found is None else found
-    return None if found is None else tuple(found[unit] for unit in program.units)
+    return None if found is None else tuple(found[unit] for unit in program.units[:count])
+
+
+def _with_shared(
+    costs: Sequence[Sequence[float]], limits: Sequence[Limit], borders: Sequence[Border], shared: Sequence[Shared]
+) -> tuple[list[Sequence[float]], list[Limit], list[Border]]:
+    """What is shared as further items, which are there or not: absent only beside choices that do not need it."""
+    more = []
+    for item, one in enumerate(shared, start=len(costs)):
+        for needing, choices in sorted(one.needed_by.items()):
+            rows = [[0.0, math.inf if choice in choices else 0.0] for choice in range(len(costs[needing]))]
+            more.append(Border(needing, item, rows))
+    return (
+        [*costs, *([one.cost, 0.0] for one in shared)],
+        [
+            Limit([*limit.values, *([one.values[at], 0.0] for one in shared)], limit.at_most)
+            for at, limit in enumerate(limits)
+        ],
+        [*borders, *more],
+    )
 
 
 class _Program:

@@ -63,6 +63,7 @@ class OutputNoise:
         weights: what rounding the weights of a layer does, by FQN and scheme.
         values: what rounding a value that is passed on does, by name of its observer's node.
         needed_by: the layers because of which such a value is rounded.
+        quantizers: which value it is, and how it is rounded: what is equal here is rounded only once.
         without_gradient: the layers of which only what they add to their own output is known.
     """
 
@@ -70,6 +71,7 @@ class OutputNoise:
     weights: dict[str, dict[WeightScheme, float]] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
     needed_by: dict[str, frozenset[str]] = field(default_factory=dict)
+    quantizers: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     without_gradient: frozenset[str] = frozenset()
 
     def total(self, schemes: Mapping[str, WeightScheme]) -> float:
@@ -141,6 +143,8 @@ def estimate_output_noise(
         else:
             result.values[place.node.name] = effect.noise
             result.needed_by[place.node.name] = place.because
+            source, _, *numbers = key
+            result.quantizers[place.node.name] = (source, *numbers)
         if effect.on_outputs is None:
             unknown |= place.because
     result.without_gradient = frozenset(unknown)

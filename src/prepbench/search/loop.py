@@ -231,12 +231,16 @@ class Loop:
             if (fqn, name) not in tables.refused
         }
         times, beside = times_of(tables.layers, wholes, tables.neighbours, work)
+        noise, rounded = noise_by_layer(
+            job.simulation, job.choices, tables.refused, self._subject.executor, self._progress
+        )
         tables = replace(
             tables,
             times=times,
             beside=beside,
             sizes=sizes_of(weights, measured[names[FLOAT]][1] or sum(weights[fqn, FLOAT] for fqn in tables.layers)),
-            noise=noise_by_layer(job.simulation, job.choices, tables.refused, self._subject.executor, self._progress),
+            noise=noise,
+            rounded=rounded,
         )
         return TargetState(job.label, tables)
 

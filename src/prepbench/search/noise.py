@@ -9,12 +9,13 @@ from typing import Any
 from prepbench.compile.simulation import Simulation
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize import Score
-from prepbench.search.corrected import Corrected, Estimate, Part
+from prepbench.search.corrected import Corrected, Estimate, Measured, Part
 from prepbench.search.each import each, is_here, scores_elsewhere
 from prepbench.search.mixtures import FLOAT, Choices
 
-_DOUBT = 0.3  # of one layer's noise, simulated alone: it may grow or fade beside others
+_DOUBT = 0.3  # of what was simulated of one layer alone: it may grow or fade beside others
 _DOUBT_OF_ESTIMATE = 1.0  # where it was not simulated
+_EXACT = 0.05  # of a simulation, before it is known what becomes of a layer beside others
 _SIMULATED = 96  # layers and choices, at most, that are simulated one by one: each takes a run of the model
 
 
@@ -31,10 +32,11 @@ def noise_by_layer(
     refused: Mapping[tuple[str, str], str],
     executor: Any,
     progress: ProgressCallback,
-) -> Corrected:
-    """The noise of each layer and choice alone, the loudest simulated and the others estimated.
+) -> tuple[Corrected, dict[Part, frozenset[tuple[str, str]]]]:
+    """The noise of each layer and choice, and of each value that is rounded between layers.
 
-    What is estimated is scaled by what estimates say of those that were simulated.
+    The loudest layers are simulated, each alone, and the others estimated. A simulation is the sum of what a layer's
+    weights do and of all that is rounded because of it; how it is made up is estimated.
 
     Args:
         simulation: of the model.
@@ -42,21 +44,43 @@ def noise_by_layer(
         refused: layers and choices that do not go together.
         executor: where layers are simulated, as :func:`prepbench.search` takes it.
         progress: told after each; it may raise to cancel.
+
+    Returns:
+        The noise by part, and the layers and choices that need the parts which are values.
     """
-    own = simulation.estimate(dict(choices), progress)
-    parts = [(fqn, name) for fqn in simulation.layers for name in choices if (fqn, name) not in refused]
-    loudest = sorted(parts, key=lambda part: -own.get(part, 0.0))[:_SIMULATED]
+    parts, own, needed_by = _estimated(simulation, choices, refused, progress)
+    sums = {part: {part: 1.0, **{one: 1.0 for one, needs in needed_by.items() if part in needs}} for part in parts}
+    alone = {part: math.fsum(own[each] for each in found) for part, found in sums.items()}
+    loudest = sorted(parts, key=lambda part: -alone[part])[:_SIMULATED]
     simulated = dict(zip(loudest, _simulated(simulation, choices, loudest, executor, progress), strict=True))
-    known = sum(own.get(part, 0.0) for part in simulated)
-    scale = sum(simulated.values()) / known if known > 0 else 1.0
+    known = math.fsum(alone[part] for part in simulated)
+    scale = math.fsum(simulated.values()) / known if known > 0 else 1.0
+    corrected = Corrected(
+        {part: Estimate(scale * value, _DOUBT_OF_ESTIMATE * scale * value) for part, value in own.items()},
+        [Measured(sums[part], value, _EXACT * value) for part, value in simulated.items() if math.isfinite(value)],
+    )
+    told = {each for part in simulated for each in sums[part]}
     estimates: dict[Part, Estimate] = {(fqn, FLOAT): Estimate(0.0, 0.0) for fqn in simulation.layers}
-    for part in parts:
-        if part in simulated:
-            estimates[part] = Estimate(simulated[part], _DOUBT * simulated[part])
-        else:
-            guess = scale * own.get(part, 0.0)
-            estimates[part] = Estimate(guess, _DOUBT_OF_ESTIMATE * guess)
-    return Corrected(estimates)
+    for part in own:
+        doubt = _DOUBT if part in told else _DOUBT_OF_ESTIMATE
+        estimates[part] = Estimate(corrected.size(part), doubt * corrected.size(part))
+    return Corrected(estimates), needed_by
+
+
+def _estimated(
+    simulation: Simulation, choices: Choices, refused: Mapping[tuple[str, str], str], progress: ProgressCallback
+) -> tuple[list[tuple[str, str]], dict[Part, float], dict[Part, frozenset[tuple[str, str]]]]:
+    """Layers and choices, the estimated noise of these and of values, and who needs the values."""
+    effects = simulation.effects(dict(choices), progress)
+    parts = [(fqn, name) for fqn in simulation.layers for name in choices if (fqn, name) not in refused]
+    own: dict[Part, float] = {(fqn, name): effects[name].weights.get(fqn, 0.0) for fqn, name in parts}
+    needed_by: dict[Part, frozenset[tuple[str, str]]] = {}
+    for name, found in effects.items():
+        for value in found.values:
+            own[value.quantizer] = value.noise
+            needs = frozenset((fqn, name) for fqn in value.needed_by if (fqn, name) in own)
+            needed_by[value.quantizer] = needed_by.get(value.quantizer, frozenset()) | needs
+    return parts, own, needed_by
 
 
 def _simulated(

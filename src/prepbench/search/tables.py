@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from prepbench.quantize.integer_program import Border, Limit, cheapest
+from prepbench.quantize.integer_program import Border, Limit, Shared, cheapest
 from prepbench.search.corrected import Corrected, Measured, Part, Parts
 from prepbench.search.curve import DropCurve
 from prepbench.search.mixtures import Mixture
@@ -49,6 +49,8 @@ class Tables:
         noise: at the model's output, relative to the signal or in nats.
         curve: how the metric falls with noise.
         beside: seconds of layers and choices that are in none of the layer's own kernels.
+        rounded: layers and choices for which a value between layers is rounded, by that part of the noise; it is there
+            once, however many need it.
     """
 
     layers: tuple[str, ...]
@@ -62,6 +64,7 @@ class Tables:
     noise: Corrected
     curve: DropCurve
     beside: Mapping[Part, float] = field(default_factory=dict)
+    rounded: Mapping[Part, frozenset[tuple[str, str]]] = field(default_factory=dict)
 
     def seconds(self, mixture: Mixture) -> float:
         """What one call takes."""
@@ -73,11 +76,17 @@ class Tables:
 
     def noise_of(self, mixture: Mixture) -> float:
         """At the model's output."""
-        return self.noise.total(self.parts(mixture))
+        return self.noise.total(self.noise_parts(mixture))
 
     def parts(self, mixture: Mixture) -> Parts:
         """What a mixture consists of, without conversions."""
         return {REST: 1.0, **dict.fromkeys(zip(self.layers, mixture, strict=True), 1.0)}
+
+    def noise_parts(self, mixture: Mixture) -> Parts:
+        """What the noise of a mixture consists of: that of layers, and of values that are rounded for any of them."""
+        taken = frozenset(zip(self.layers, mixture, strict=True))
+        rounded = (part for part, needed_by in self.rounded.items() if needed_by & taken)
+        return {**dict.fromkeys(taken, 1.0), **dict.fromkeys(rounded, 1.0)}
 
     def time_parts(self, mixture: Mixture) -> Parts:
         """What a mixture consists of, with conversions."""
@@ -107,7 +116,7 @@ class Tables:
             result = replace(result, sizes=result.sizes.with_measured(measured))
         if noise is not None and math.isfinite(noise):
             # where noise is as large as the signal, it no longer adds up
-            measured = Measured(self.parts(mixture), noise, (_NOISE + noise) * noise)
+            measured = Measured(self.noise_parts(mixture), noise, (_NOISE + noise) * noise)
             result = replace(result, noise=result.noise.with_measured(measured))
         return result
 
@@ -158,6 +167,7 @@ def solve(tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture] 
 def _solve(tables: Tables, goal: str, bounds: Bounds, seconds: float, without: Sequence[Mixture]) -> Mixture | None:
     times, sizes, noise = (_matrix(tables, each) for each in (tables.times, tables.sizes, tables.noise))
     limits = [Limit(_excluded(tables, mixture), len(tables.layers) - 1.0) for mixture in without]
+    of_noise = len(limits) if goal != "drop" and bounds.noise < math.inf else None
     if goal != "drop" and bounds.noise < math.inf:
         limits.append(Limit(noise, bounds.noise))
     if goal != "size" and bounds.bytes < math.inf:
@@ -168,7 +178,16 @@ def _solve(tables: Tables, goal: str, bounds: Bounds, seconds: float, without: S
     if goal != "drop":
         costs = _with_share(costs, noise)
     groups = [[tables.layers.index(fqn) for fqn in group] for group in tables.groups]
-    found = cheapest(costs, limits, _borders(tables) if goal == "latency" else (), groups)
+    shared = [
+        Shared(
+            needed_by,
+            [value if at == of_noise else 0.0 for at in range(len(limits))],
+            value if goal == "drop" else 0.0,
+        )
+        for needed_by, value in _shared(tables)
+        if of_noise is not None or goal == "drop"
+    ]
+    found = cheapest(costs, limits, _borders(tables) if goal == "latency" else (), groups, shared)
     return None if found is None else tuple(tables.choices[choice] for choice in found)
 
 
@@ -177,6 +196,20 @@ def _matrix(tables: Tables, corrected: Corrected) -> list[list[float]]:
         [math.inf if (fqn, name) in tables.refused else corrected.size((fqn, name)) for name in tables.choices]
         for fqn in tables.layers
     ]
+
+
+def _shared(tables: Tables) -> list[tuple[dict[int, list[int]], float]]:
+    """The layers and choices that need each value that is rounded between layers, by their places, and its noise."""
+    layers = {fqn: at for at, fqn in enumerate(tables.layers)}
+    choices = {name: at for at, name in enumerate(tables.choices)}
+    found = []
+    for part, needs in tables.rounded.items():
+        places: dict[int, list[int]] = {}
+        for fqn, name in sorted(needs):
+            places.setdefault(layers[fqn], []).append(choices[name])
+        if places:
+            found.append((places, tables.noise.size(part)))
+    return found
 
 
 def _excluded(tables: Tables, mixture: Mixture) -> list[list[float]]:
