@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from prepbench.compile.simulation import Simulation
 from prepbench.errors import SettingsError
 from prepbench.running.sqnr import Powers, powers
 
-LAYERS = ("stem", "depthwise", "point", "narrow", "wide", "down", "deep", "head")
 INT8, FLOAT = "int8", "float"
 FITTED, LEFT_OUT = 24, 8  # mixtures that the fit is made from, and that it is checked on
 IN_QUESTION = 8  # mixtures that are compiled and timed for each budget
@@ -49,6 +49,39 @@ class Net(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class Drawn(nn.Module):
+    """Seven convolutions drawn at random and a linear layer; results of equal sizes are added."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = random.Random(seed)
+        channels, size, layers = 3, 48, []
+        for at in range(7):
+            kind = "full" if at == 0 else draw.choice(("full", "full", "point", "depthwise"))
+            wide = channels if kind == "depthwise" else draw.choice((16, 24, 32, 48, 64, 96))
+            stride = 2 if kind != "point" and size > 6 and draw.random() < 0.4 else 1
+            kernel, groups = 1 if kind == "point" else 3, channels if kind == "depthwise" else 1
+            layers.append(nn.Conv2d(channels, wide, kernel, padding=kernel // 2, stride=stride, groups=groups))
+            if draw.random() < 0.5:  # channels of very different ranges
+                with torch.no_grad():
+                    layers[-1].weight[:: draw.choice((5, 7, 9))] *= draw.choice((4, 8, 12))
+            channels, size = wide, -(-size // stride)
+        self.layers = nn.ModuleList(layers)
+        self.head = nn.Linear(channels, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            y = torch.relu(layer(x))
+            x = x + y if x.shape == y.shape else y
+        return self.head(x.mean((2, 3)))
+
+
+def network(seed: int) -> nn.Module:
+    """The network of a seed: 0 is :class:`Net`."""
+    torch.manual_seed(seed)
+    return (Drawn(seed) if seed else Net()).eval()
+
+
 def images(count: int, seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(4, 3, 48, 48, generator=generator) * (1 + at % 3) for at in range(count)]
@@ -58,11 +91,11 @@ def target() -> pb.OnnxRuntimeDeployment:
     return pb.OnnxRuntimeDeployment(intra_op_threads=1)
 
 
-def compiled(model: nn.Module, mixture: Mixture, kept: pb.KeptStages) -> pb.CompiledModel:
-    """The model with these layers in 8 bits."""
-    skipped = [fqn for fqn, name in zip(LAYERS, mixture, strict=True) if name == FLOAT]
+def compiled(model: nn.Module, taken: Mapping[str, str], kept: pb.KeptStages) -> pb.CompiledModel:
+    """The model with some layers in 8 bits."""
+    skipped = [fqn for fqn, name in taken.items() if name == FLOAT]
     settings: dict[str, Any] = {}
-    if len(skipped) < len(LAYERS):
+    if len(skipped) < len(taken):
         settings["quantization_settings"] = pb.QuantizationSettings()
         rule = pb.LayerQuantizationSettings(skip_quantization=True)
         settings["layer_quantization_settings"] = dict.fromkeys(skipped, rule)
@@ -80,30 +113,36 @@ class Truths:
     """What is true of each mixture: its SQNR, and its time, measured or fitted.
 
     Attributes:
+        layers: FQNs, in the order of mixtures.
+        base: the mixture with as much as possible in 8 bits.
         decibels: of all mixtures, simulated on the data.
         ms: of those that were timed.
     """
 
-    def __init__(self, model: nn.Module, mixtures: Sequence[Mixture], rounds: int) -> None:
-        self._model, self._mixtures, self._rounds = model, mixtures, rounds
+    def __init__(self, model: nn.Module, rounds: int) -> None:
+        self._model, self._rounds = model, rounds
         self._kept, self._data = pb.KeptStages(), images(6, 1)
         self._compiled: dict[Mixture, pb.CompiledModel] = {}
         simulation = Simulation.of(model, images(4, 0), deployment_settings=target())
+        self.layers = simulation.layers
+        refused = [bool(simulation.refusal(fqn, pb.QuantizationSettings())) for fqn in self.layers]
+        mixtures = list(itertools.product(*((FLOAT,) if one else (INT8, FLOAT) for one in refused)))
+        self.base = mixtures[0]
         self._borders = [
-            (LAYERS.index(one), LAYERS.index(other))
+            (self.layers.index(one), self.layers.index(other))
             for one, other, _ in simulation.neighbours
-            if one in LAYERS and other in LAYERS
+            if one in self.layers and other in self.layers
         ]
         with torch.no_grad():
             self._expected = [model(x) for x in self._data]
-            self.decibels = {mixture: self._noise(_simulated(simulation, mixture)) for mixture in mixtures}
+            self.decibels = {mixture: self._noise(self._simulated(simulation, mixture)) for mixture in mixtures}
         self.ms: dict[Mixture, float] = {}
         self._fit: Any = None
 
     def fit(self) -> float:
         """Time some mixtures, and fit a sum to their times; the median error of those that are left out."""
-        order = random.Random(0).sample(list(self._mixtures), FITTED + LEFT_OUT)
-        self.time([(INT8,) * len(LAYERS), (FLOAT,) * len(LAYERS), *order])
+        order = random.Random(0).sample(list(self.decibels), FITTED + LEFT_OUT)
+        self.time([self.base, (FLOAT,) * len(self.layers), *order])
         fitted = [mixture for mixture in self.ms if mixture not in order[FITTED:]]
         rows = np.array([self._features(mixture) for mixture in fitted])
         times = np.array([self.ms[mixture] for mixture in fitted])
@@ -132,7 +171,7 @@ class Truths:
 
     def _timed(self, mixtures: Iterable[Mixture]) -> dict[Mixture, float]:
         """Milliseconds, as multiples of those of the mixture that is all in 8 bits, in interleaved rounds."""
-        base = (INT8,) * len(LAYERS)
+        base = self.base
         models = {mixture: self._model_of(mixture) for mixture in (base, *mixtures)}
         turns: dict[Mixture, list[float]] = {mixture: [] for mixture in models}
         for _ in range(self._rounds):
@@ -158,9 +197,11 @@ class Truths:
     def _model_of(self, mixture: Mixture) -> pb.CompiledModel:
         if mixture not in self._compiled:
             try:
-                self._compiled[mixture] = compiled(self._model, mixture, self._kept)
+                self._compiled[mixture] = compiled(
+                    self._model, dict(zip(self.layers, mixture, strict=True)), self._kept
+                )
             except SettingsError:  # the target quantizes none of these layers beside others in float
-                self._compiled[mixture] = compiled(self._model, (FLOAT,) * len(LAYERS), self._kept)
+                self._compiled[mixture] = compiled(self._model, dict.fromkeys(self.layers, FLOAT), self._kept)
         return self._compiled[mixture]
 
     def _noise(self, one: Any) -> float:
@@ -173,7 +214,6 @@ class Truths:
         layers = [float(name == INT8) for name in mixture]
         return [1.0, *layers, *(float(mixture[one] != mixture[other]) for one, other in self._borders)]
 
-
-def _simulated(simulation: Simulation, mixture: Mixture) -> Any:
-    settings = {fqn: pb.QuantizationSettings() for fqn, name in zip(LAYERS, mixture, strict=True) if name == INT8}
-    return simulation.function(settings)
+    def _simulated(self, simulation: Simulation, mixture: Mixture) -> Any:
+        taken = zip(self.layers, mixture, strict=True)
+        return simulation.function({fqn: pb.QuantizationSettings() for fqn, name in taken if name == INT8})

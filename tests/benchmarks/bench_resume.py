@@ -19,10 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import prepbench as pb
-from tests.benchmarks.all_mixtures import INT8, Net, images, target
+from tests.benchmarks.all_mixtures import INT8, images, network, target
 
 FLOOR = 30.0  # dB, which neither all in 8 bits nor the first mixtures reach
 MOST = 20  # processes
@@ -31,8 +29,7 @@ KILLED = -signal.SIGKILL
 
 def search(journal: Path, killed: bool) -> None:
     """The process of a search; prints what it found."""
-    torch.manual_seed(0)
-    model, before = Net().eval(), len(pb.load_results(journal)) if journal.exists() else 0
+    model, before = network(0), len(pb.load_results(journal)) if journal.exists() else 0
 
     def told(candidate: Any) -> None:
         if killed and len(pb.load_results(journal)) > before:

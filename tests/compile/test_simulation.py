@@ -147,11 +147,6 @@ def test_bytes_of_weights(simulation: Simulation) -> None:
     assert simulation.weight_bytes("one", FOUR) == 3 * 9 * 16 // 2 + 4 * 16
 
 
-def test_layers_that_move_together(simulation: Simulation) -> None:
-    assert simulation.groups({"one": INT8, "two": INT8, "head": INT8}) == (frozenset({"one", "two"}),)
-    assert simulation.groups({"one": WEIGHTS, "two": WEIGHTS}) == ()
-
-
 def test_tied_weights_move_together() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -164,6 +159,11 @@ def test_tied_weights_move_together() -> None:
 
     simulation = Simulation.of(Tied().eval(), [torch.randn(3, 8), torch.randn(4, 8)])
     assert simulation.groups({"a": INT8, "b": INT8}) == (frozenset({"a", "b"}),)
+
+
+def test_layers_whose_results_are_added_take_what_each_wants(simulation: Simulation) -> None:
+    assert simulation.groups({"one": INT8, "two": INT8, "head": INT8}) == ()
+    assert simulation.score({"one": INT8}).sqnr != simulation.score({"one": INT8, "two": INT8}).sqnr
 
 
 def test_a_layer_alone_that_the_target_takes_beside_others_only(simulation: Simulation) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from prepbench.search.corrected import Corrected, Estimate, Measured
 from prepbench.search.curve import DropCurve
+from prepbench.search.states import expected_gain
 
 
 def test_sums_correct_what_is_doubtful_and_leave_what_is_known() -> None:
@@ -52,3 +53,26 @@ def test_a_curve_through_little() -> None:
     assert flat.noise_at(0.1) == math.inf
     assert DropCurve.through([(0.0, 0.02), (1.0, 0.5)]).noise_at(0.01) == -math.inf
     assert DropCurve.through([(0.1, 0.2), (math.inf, 1.0)]).drop(0.05) == pytest.approx(0.1)
+
+
+def test_doubt_falls_with_what_is_measured_and_parts_in_common_have_none() -> None:
+    parts = {name: Estimate(1.0, 0.1) for name in "abcd"}
+    first = Corrected(parts)
+    assert first.doubt({"a": 1, "b": 1}) == pytest.approx(0.1 * math.sqrt(2))
+    assert first.doubt({"a": 0, "e": 1}) == 0  # what is not known is in no sum
+    known = first.with_measured(Measured({"a": 1, "b": 1, "c": 1}, 3.0, 1e-6))
+    assert known.doubt({"a": 1, "b": 1, "c": 1}) == pytest.approx(0, abs=1e-5)
+    assert known.doubt({"a": 1}) < first.doubt({"a": 1})
+    # beside a sum that was measured, another is as doubtful as what they do not have in common
+    beside = {"a": 0, "b": 0, "c": -1, "d": 1}
+    draws = np.random.default_rng(0).normal(0, 0.1, (200_000, 4))
+    draws -= np.array([1, 1, 1, 0]) * draws[:, :3].sum(1, keepdims=True) / 3  # as far as the sum is known
+    assert known.doubt(beside) == pytest.approx(float((draws[:, 3] - draws[:, 2]).std()), rel=0.02)
+
+
+def test_what_is_expected_to_be_gained_is_the_mean_of_what_is_below_the_best() -> None:
+    draws = np.random.default_rng(0).normal(1.02, 0.05, 400_000)
+    assert expected_gain(1.02, 0.05, 1.0) == pytest.approx(float(np.maximum(1.0 - draws, 0).mean()), rel=0.02)
+    assert expected_gain(0.9, 0.0, 1.0) == pytest.approx(0.1)
+    assert expected_gain(1.1, 0.0, 1.0) == 0
+    assert expected_gain(math.inf, 1.0, 1.0) == 0

@@ -24,7 +24,7 @@ from prepbench.quantize.algorithms import settings_of_scales
 from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.insert import change_weights, float_graph
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.quantize.layer_structure import following_layers, joined_layers
+from prepbench.quantize.layer_structure import following_layers, tied_layers
 from prepbench.quantize.mixed_graph import MixedGraph, Mixture
 from prepbench.quantize.plan import Plan
 from prepbench.running.check_inputs import check_traced
@@ -162,12 +162,10 @@ class Simulation:
         return self._plan_of_all(settings).refused.get(fqn, "")
 
     def groups(self, settings: Assignment) -> tuple[frozenset[str], ...]:
-        """Groups of two or more quantized layers that share weights, or activations which the target computes in
-        integers as long as one of them is quantized: they are best quantized together.
-        """
+        """Groups of two or more quantized layers that share weights: they take the same settings."""
         mixture = self._mixture(settings)
         graph = self._graph(mixture)
-        return joined_layers(graph.graph, graph.plan(mixture))
+        return tied_layers(graph.graph, graph.plan(mixture))
 
     @functools.cached_property
     def neighbours(self) -> tuple[tuple[str, str, int], ...]:

@@ -38,24 +38,18 @@ def following_layers(nodes: Mapping[str, Iterable[LayerNode]]) -> list[tuple[str
     return list(found)
 
 
-def joined_layers(graph: fx.GraphModule, plan: Plan) -> tuple[frozenset[str], ...]:
-    """Groups of two or more layers that share activations the target computes in integers, or weights.
+def tied_layers(graph: fx.GraphModule, plan: Plan) -> tuple[frozenset[str], ...]:
+    """Groups of two or more layers that share weights.
 
     Args:
         graph: that the plan was made for.
         plan: of layers that are all quantized.
     """
-    together = [set(point.because) for point in plan.points]
-    by_weight: dict[int, set[str]] = {}
+    groups: dict[int, set[str]] = {}
     for fqn, nodes in plan.nodes.items():
         for weight in (weight for layer in nodes for weight in layer.weights):
             parameter = parameter_of(weight)
             assert parameter is not None
-            by_weight.setdefault(id(operator.attrgetter(str(parameter.target))(graph)), set()).add(fqn)
-    groups: list[set[str]] = []
-    for members in [*together, *by_weight.values()]:
-        touched = [group for group in groups if group & members]
-        groups = [group for group in groups if not group & members] + [members.union(*touched)]
-    order = {fqn: place for place, fqn in enumerate(plan.nodes)}
-    found = [frozenset(group) for group in groups if len(group) > 1]
-    return tuple(sorted(found, key=lambda group: min(order[fqn] for fqn in group)))
+            groups.setdefault(id(operator.attrgetter(str(parameter.target))(graph)), set()).add(fqn)
+    found = {frozenset(group): None for group in groups.values() if len(group) > 1}
+    return tuple(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -78,20 +80,51 @@ class Corrected:
         """The sum of parts."""
         return sum(count * self.size(part) for part, count in parts.items())
 
-    def _solved(self) -> dict[Part, float]:
-        names = list(self.estimates)
-        place = {name: at for at, name in enumerate(names)}
-        prior = np.array([self.estimates[name].value for name in names], dtype=float)
-        variance = np.array([self.estimates[name].doubt for name in names], dtype=float) ** 2
-        if not self.measured or not names:
-            return dict(zip(names, prior.tolist(), strict=True))
-        counts = np.zeros((len(self.measured), len(names)))
+    def doubt(self, parts: Parts) -> float:
+        """How far off a sum of parts may still be, as a standard deviation; counts below 0 give that of a difference.
+
+        Example:
+            >>> parts = {"a": Estimate(1.0, 0.5), "b": Estimate(2.0, 0.3)}
+            >>> round(Corrected(parts).doubt({"a": 1, "b": -1}), 3)
+            0.583
+        """
+        names = [name for name, count in parts.items() if count and name in self.estimates]
+        if not names:
+            return 0.0
+        asked = np.array([parts[name] for name in names])
+        own = np.array([self.estimates[name].doubt for name in names], dtype=float) ** 2
+        left = float(asked**2 @ own)
+        if self.measured:
+            place = {name: at for at, name in enumerate(self.estimates)}
+            with_sums = self._gained[1][:, [place[name] for name in names]] @ asked
+            left -= float(with_sums @ self._gained[0] @ with_sums)
+        return math.sqrt(max(left, 0.0))
+
+    @functools.cached_property
+    def _gained(self) -> tuple[np.ndarray, np.ndarray]:
+        """The inverse covariance of the sums that were measured, and their covariance with all parts, before that."""
+        variance = np.array([each.doubt for each in self.estimates.values()], dtype=float) ** 2
+        counts = self._counts()
+        noise = np.diag([max(one.doubt, 1e-12) ** 2 for one in self.measured])
+        weighted = counts * variance
+        return np.linalg.pinv(weighted @ counts.T + noise), weighted
+
+    def _counts(self) -> np.ndarray:
+        """How much of each part is in each sum that was measured."""
+        place = {name: at for at, name in enumerate(self.estimates)}
+        counts = np.zeros((len(self.measured), len(place)))
         for row, one in enumerate(self.measured):
             for part, count in one.parts.items():
                 if part in place:
                     counts[row, place[part]] += count
-        missed = np.array([one.value for one in self.measured]) - counts @ prior
-        noise = np.diag([max(one.doubt, 1e-12) ** 2 for one in self.measured])
-        gain = (variance[:, None] * counts.T) @ np.linalg.pinv(counts @ (variance[:, None] * counts.T) + noise)
-        sizes = np.maximum(prior + gain @ missed, _LEAST * prior)
+        return counts
+
+    def _solved(self) -> dict[Part, float]:
+        names = list(self.estimates)
+        prior = np.array([self.estimates[name].value for name in names], dtype=float)
+        if not self.measured or not names:
+            return dict(zip(names, prior.tolist(), strict=True))
+        missed = np.array([one.value for one in self.measured]) - self._counts() @ prior
+        inverse, weighted = self._gained
+        sizes = np.maximum(prior + weighted.T @ inverse @ missed, _LEAST * prior)
         return dict(zip(names, sizes.tolist(), strict=True))

@@ -17,13 +17,14 @@ from prepbench.search.budget import Budget
 from prepbench.search.costs import Whole, profiled_times, sizes_of, times_of
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of
+from prepbench.search.moves import WORTH, gain, near
 from prepbench.search.noise import noise_by_layer, noise_of
 from prepbench.search.outcome import POINTS, Known
 from prepbench.search.recalled import recalled
 from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring
 from prepbench.search.search_result import SearchCandidate
-from prepbench.search.states import LEFT_IN_FLOAT, TargetState, is_better, is_within
+from prepbench.search.states import LEFT_IN_FLOAT, TargetState, is_within
 from prepbench.search.target_job import TargetJob, empty_tables
 from prepbench.settings import CompileOptions, QuantizationSettings
 
@@ -148,12 +149,12 @@ class Loop:
         Args:
             timed: whether only those will do that have been timed.
         """
-        goal, best = self._budget.minimize, self._best()
-        proposals = [(at, one) for at in range(len(self._jobs)) if (one := self._proposal(at, timed)) is not None]
+        best = self._best()
+        proposals = [(at, one) for at in range(len(self._jobs)) for one in self._proposals(at, timed)]
         if proposals:
-            found = min(proposals, key=lambda each: self._predicted(*each).value(goal))
-            better = best is None or is_better(self._predicted(*found).value(goal), best.value(goal))
-            return found if better else None
+            found = max(proposals, key=lambda each: self._gain(each, best))
+            enough = best is None or self._gain(found, best) > WORTH * abs(self._value(*best))
+            return found if enough else None
         if best is not None or timed:
             return None
         return next(((at, one) for at in range(len(self._jobs)) if (one := self._nearest(at)) is not None), None)
@@ -344,19 +345,35 @@ class Loop:
         }
         self.states[at] = state.with_noise(mixture, noise_of(job.simulation.score(settings, self._progress)))
 
-    def _proposal(self, at: int, timed: bool) -> Mixture | None:
-        """The mixture that is predicted to be the best within the budget, among those that were not scored."""
+    def _proposals(self, at: int, timed: bool) -> list[Mixture]:
+        """The mixtures that are predicted to be within the budget, among those that were not scored."""
         for _ in range(0 if timed else _REFINED):
-            new = [one for one in self.states[at].solved(self._budget, self._scale) if one not in self.states[at].noise]
+            found = [*self.states[at].solved(self._budget, self._scale), *self._near(at)]
+            new = [one for one in dict.fromkeys(found) if one not in self.states[at].noise]
             if not new:
                 break
             for mixture in new:
                 self._simulate(at, mixture)
         state = self.states[at]
         untried = [one for one in state.unscored if not timed or one in state.measured]
-        fitting = [one for one in untried if is_within(self._predicted(at, one), self._budget, self._scale)]
-        value: Callable[[Mixture], float] = lambda one: self._predicted(at, one).value(self._budget.minimize)  # noqa: E731
-        return min(fitting, key=value, default=None)
+        return [one for one in untried if is_within(self._predicted(at, one), self._budget, self._scale)]
+
+    def _near(self, at: int) -> list[Mixture]:
+        """Mixtures that differ little from the best, if that is one of this target."""
+        best = self._best()
+        return [] if best is None or best[0] != at else near(self.states[at], best[1], self._budget, self._scale)
+
+    def _gain(self, one: tuple[int, Mixture], best: tuple[int, Mixture] | None) -> float:
+        """By how much a mixture is expected to be better than the best; without one, how small its value is."""
+        at, mixture = one
+        if best is None:
+            return -self._predicted(at, mixture).value(self._budget.minimize)
+        beside = best[1] if best[0] == at else None
+        return gain(self.states[at], mixture, beside, self._value(*best), self._budget, self._scale)
+
+    def _value(self, at: int, mixture: Mixture) -> float:
+        """What was measured of a mixture, of what is to be small."""
+        return self.states[at].measured[mixture].value(self._budget.minimize)
 
     def _nearest(self, at: int) -> Mixture | None:
         """What comes nearest to the budget, where it was not scored yet."""
@@ -370,8 +387,12 @@ class Loop:
     def _predicted(self, at: int, mixture: Mixture) -> SearchCandidate:
         return self.states[at].predicted(mixture, "", self._scale)
 
-    def _best(self) -> SearchCandidate | None:
+    def _best(self) -> tuple[int, Mixture] | None:
         """The best that was measured within the budget."""
-        measured = [each for state in self.states for each in state.measured.values() if each.measured]
-        fitting = [each for each in measured if is_within(each, self._budget, self._scale)]
-        return min(fitting, key=lambda each: each.value(self._budget.minimize), default=None)
+        fitting = [
+            (at, mixture)
+            for at, state in enumerate(self.states)
+            for mixture, each in state.measured.items()
+            if each.measured and is_within(each, self._budget, self._scale)
+        ]
+        return min(fitting, key=lambda found: self._value(*found), default=None)

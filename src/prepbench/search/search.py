@@ -80,7 +80,7 @@ def search(
     says what each layer takes; a simulation says what each layer costs in noise at the model's output. An integer
     program finds the best mixture within the budget, layers that the target fuses together and conversions between
     integers and floats included. That is compiled and timed, and scored if it still is the best then. Predictions are
-    corrected by it, until nothing that was not measured is predicted to be better.
+    corrected by it, until nothing that was not measured is expected to be better, doubts included.
 
     Args:
         model: the model. It is left as it was.

@@ -17,6 +17,8 @@ SAME = 0.01
 """Two times that differ by less, relative to them, are the same: timing is not more exact."""
 
 _AROUND = (1.0, 0.6, 1.6)  # bounds of noise that are tried: estimates may be off by that much
+LOOSEST = max(_AROUND)
+"""Times the bound of noise, what is simulated although it is predicted to be too noisy."""
 
 
 LEFT_IN_FLOAT = "the target leaves some of its layers in float"
@@ -135,6 +137,15 @@ class TargetState:
             noise=noise,
         )
 
+    def doubt(self, mixture: Mixture, other: Mixture | None) -> float:
+        """How far off the predicted milliseconds of a mixture may be, beside those of another that was timed."""
+        if mixture in self.measured:
+            return 0.0
+        parts = dict(self.tables.time_parts(mixture))
+        for part, count in ({} if other is None else self.tables.time_parts(other)).items():
+            parts[part] = parts.get(part, 0.0) - count
+        return 1e3 * self.surprise * self.tables.times.doubt(parts)
+
     def with_prediction(self, mixture: Mixture, candidate: SearchCandidate, scale: Scale) -> SearchCandidate:
         """A candidate that was timed and not scored, with the metric that is predicted now."""
         found = self.predicted(mixture, candidate.name, scale)
@@ -182,6 +193,28 @@ def excess(candidate: SearchCandidate, budget: Budget, scale: Scale) -> float:
             value = candidate.value(goal)
             over += max(value - limit, 0.0) / max(abs(limit), 1e-3)
     return over
+
+
+def expected_gain(value: float, doubt: float, best: float) -> float:
+    """By how much something is expected to be below the best so far; what turns out to be above it costs nothing.
+
+    Source: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998.
+
+    Args:
+        value: as predicted.
+        doubt: of the prediction, as a standard deviation.
+        best: so far.
+
+    Example:
+        >>> expected_gain(0.9, 0.0, 1.0) > expected_gain(1.0, 0.1, 1.0) > expected_gain(1.1, 0.1, 1.0) > 0
+        True
+    """
+    less = best - value
+    if doubt <= 0 or not math.isfinite(less):
+        return max(less, 0.0)
+    far = less / doubt
+    below = 0.5 * math.erfc(-far / math.sqrt(2))
+    return less * below + doubt * math.exp(-far * far / 2) / math.sqrt(2 * math.pi)
 
 
 def is_better(value: float, than: float) -> bool:

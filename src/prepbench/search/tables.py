@@ -42,7 +42,7 @@ class Tables:
         choices: names, :data:`FLOAT` first.
         types: the type that a layer computes in, by choice: conversions lie between layers of different types.
         refused: layers and choices that do not go together, with the reason.
-        groups: layers that take the same choice, because the target fuses them.
+        groups: layers that take the same choice, because they share weights.
         neighbours: of which one reads the other.
         times: seconds, by layer and choice, and of conversions.
         sizes: bytes.

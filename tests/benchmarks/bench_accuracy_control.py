@@ -1,0 +1,207 @@
+"""How often a search computes the user's metric, and how long it takes, beside NNCF's accuracy control.
+
+NNCF's ``quantize_with_accuracy_control`` runs where it is installed: for a drop of accuracy, how often is the metric
+computed, and how long does it take? ``python -m tests.benchmarks.bench_accuracy_control [--network mobilenetv2]``: a
+small network with channels of very different ranges, or one for phones, trained on digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.compile.simulation import Simulation
+from prepbench.search.outcome import Known
+from tests.benchmarks import phone_networks
+from tests.benchmarks.all_mixtures import FLOAT, INT8
+from tests.benchmarks.bench_search import rank_correlation
+
+
+class Counted:
+    """Accuracy over some batches, and how many of them were looked at."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def __call__(self, compiled_model: Any, batches: Any) -> float:
+        right = total = 0
+        for x, classes in batches:
+            output = torch.as_tensor(next(iter(compiled_model(x.numpy()).values())))
+            right += int((output.argmax(-1) == classes).sum())
+            total += len(classes)
+            self.batches += 1
+        return right / total
+
+
+def trained() -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """A network of many layers, trained on digits, and data that it has not seen."""
+    from sklearn.datasets import load_digits
+
+    torch.manual_seed(0)
+    digits = load_digits()
+    x = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+    x = nn.functional.interpolate(x, scale_factor=2)
+    y = torch.tensor(digits.target)
+    layers: list[nn.Module] = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()]
+    for _ in range(6):
+        layers += [nn.Conv2d(16, 64, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1, groups=64), nn.ReLU()]
+        layers += [nn.Conv2d(64, 16, 1), nn.BatchNorm2d(16)]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 10))
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(12):
+        for batch in torch.randperm(1200).split(64):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+    with torch.no_grad():  # channels of very different ranges, as networks for phones have them; the function stays
+        factors = torch.logspace(-2, 0, 64)
+        for at in range(4, 6 * 6, 6):
+            model[at].weight *= factors.reshape(-1, 1, 1, 1)
+            model[at].bias *= factors
+            model[at + 2].weight /= factors.reshape(1, -1, 1, 1)
+    order = torch.arange(1200, len(y)).split(32)
+    return model.eval(), [(x[part], y[part]) for part in order if len(part) == 32]
+
+
+def phone_network(name: str, folder: Path) -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """A network for phones trained on digits, and images that it has not seen, each at four places."""
+    data = [
+        (torch.roll(x, shift, (2, 3)), classes)
+        for shift in ((0, 0), (0, 4), (4, 0), (-4, -4))
+        for x, classes in phone_networks.unseen()
+    ]
+    return phone_networks.case(name, "trained", folder).model, data
+
+
+def accuracy_control(drop: float, model: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Evaluations and seconds for a drop of accuracy, ours and NNCF's."""
+    start, before = time.perf_counter(), _cpu_seconds()
+    result = pb.search(
+        model,
+        [x for x, _ in data[:6]],
+        budget=pb.Budget(max_drop=drop),
+        targets=[pb.OpenVinoDeployment()],
+        candidates={INT8: pb.QuantizationSettings()},
+        data=data,
+        metric=pb.metrics.accuracy,
+    )
+    seconds, cpu = time.perf_counter() - start, _cpu_seconds() - before
+    best = result.best
+    print(
+        f"pb.search: drop {best.drop or 0:.4f}, {len(best.float_layers)} of {len(best.layers)} layers in float, "
+        f"{best.ms:.3f} ms (int8 {result['int8'].ms:.3f}, float {result['float'].ms:.3f}), "
+        f"{result.evaluations} evaluations, {result.compiled} compiled, {seconds:.0f} s, {cpu:.0f} s of the processor; "
+        f"{result.why}",
+        flush=True,
+    )
+    _drops(result, model, data)
+    found = pb.compile_model(model, calibration_inputs=[x for x, _ in data[:6]], **best.settings)
+    for line in _nncf(model, data, drop, result.evaluations, (seconds, cpu), found):
+        print(line, flush=True)
+
+
+def _drops(result: pb.SearchResult, model: nn.Module, data: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """How well the search predicts drops of mixtures that it has not measured, by their order; simulated ones."""
+    found: Known = result._solve.__self__  # type: ignore[union-attr]
+    state, draw = found.states[0], random.Random(0)
+    simulation = Simulation.of(model, [x for x, _ in data[:6]], deployment_settings=pb.OpenVinoDeployment())
+    predicted, drops = [], []
+    for at in range(40):
+        share = at / 39
+        mixture = tuple(INT8 if draw.random() < share else FLOAT for _ in state.tables.layers)
+        taken = zip(state.tables.layers, mixture, strict=True)
+        function = simulation.function({fqn: pb.QuantizationSettings() for fqn, name in taken if name == INT8})
+        wrong = [[0, 0], [0, 0]]
+        with torch.no_grad():
+            for batch, (x, classes) in enumerate(data):
+                wrong[batch % 2][0] += int((function(x).argmax(-1) != classes).sum())
+                wrong[batch % 2][1] += int((model(x).argmax(-1) != classes).sum())
+        predicted.append(state.tables.curve.drop(state.tables.noise_of(mixture)))
+        drops.append([more - less for more, less in wrong])
+    whole = [sum(each) for each in drops]
+    halves = rank_correlation(*zip(*drops, strict=True))
+    print(
+        f"40 mixtures with drops of {min(whole)} to {max(whole)} of {sum(len(y) for _, y in data)} samples: rank "
+        f"correlation of predicted and simulated drop {rank_correlation(predicted, whole):.2f}; that of the drops on "
+        f"two halves of the data {halves:.2f}",
+        flush=True,
+    )
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def _nncf(
+    model: nn.Module, data: list[Any], drop: float, evaluations: int, ours: tuple[float, float], found: Any
+) -> Iterator[str]:
+    try:
+        import nncf
+        import openvino
+    except ImportError as error:
+        yield f"NNCF's accuracy control: {error}"
+        return
+    converted = openvino.convert_model(model, example_input=data[0][0])
+    counted, start, before = Counted(), time.perf_counter(), _cpu_seconds()
+    quantized = nncf.quantize_with_accuracy_control(
+        converted,
+        nncf.Dataset([x for x, _ in data[:6]], lambda x: x.numpy()),
+        nncf.Dataset(data, lambda pair: pair),
+        validation_fn=counted,
+        max_drop=drop,
+    )
+    theirs, cpu = time.perf_counter() - start, _cpu_seconds() - before
+    passes = counted.batches / len(data)
+    controlled = openvino.compile_model(quantized, "CPU", {"PERFORMANCE_HINT": "LATENCY"})
+    lost = Counted()(openvino.compile_model(converted, "CPU"), data) - Counted()(controlled, data)
+    x = data[0][0]
+    ratio = _beside(lambda: found(x), lambda: controlled(x.numpy()))
+    yield (
+        f"NNCF's accuracy control: {passes:.1f} evaluations, {theirs:.0f} s, {cpu:.0f} s of the processor; ours takes "
+        f"{evaluations / passes:.2f} of its evaluations, {ours[0] / theirs:.2f} of its time and {ours[1] / cpu:.2f} of "
+        f"its processor time; drop of NNCF's {lost:.4f}, and what we found takes {ratio:.2f} of the time of its model"
+    )
+
+
+def _beside(one: Callable[[], Any], other: Callable[[], Any]) -> float:
+    """The time of one call over that of another of the same runtime, in turns."""
+    ratios = []
+    for _ in range(40):
+        took = []
+        for call in (one, other):
+            call()
+            start = time.perf_counter()
+            call()
+            took.append(time.perf_counter() - start)
+        ratios.append(took[0] / took[1])
+    return statistics.median(ratios)
+
+
+def main() -> None:
+    """Print a line for each, and one that compares them."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--drop", type=float, default=0.01)
+    parser.add_argument("--network", choices=phone_networks.NETWORKS, help="a small one if none is given")
+    parser.add_argument("--folder", type=Path, help="with trained weights of networks for phones, or for them")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        accuracy_control(given.drop, *(phone_network(given.network, folder) if given.network else trained()))
+
+
+if __name__ == "__main__":
+    main()
