@@ -13,7 +13,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from prepbench.search.outcome import Known
 from tests.benchmarks import phone_networks
 from tests.benchmarks.all_mixtures import FLOAT, INT8
 from tests.benchmarks.bench_search import rank_correlation
+
+EVALUATIONS, TIME = 1 / 10, 1 / 3  # of NNCF's, at most
 
 
 class Counted:
@@ -84,8 +86,8 @@ def phone_network(name: str, folder: Path) -> tuple[nn.Module, list[tuple[torch.
     return phone_networks.case(name, "trained", folder).model, data
 
 
-def accuracy_control(drop: float, model: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Evaluations and seconds for a drop of accuracy, ours and NNCF's."""
+def accuracy_control(drop: float, model: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+    """Evaluations and seconds for a drop of accuracy, ours and NNCF's; whether the limits are met."""
     start, before = time.perf_counter(), _cpu_seconds()
     result = pb.search(
         model,
@@ -107,8 +109,7 @@ def accuracy_control(drop: float, model: nn.Module, data: list[tuple[torch.Tenso
     )
     _drops(result, model, data)
     found = pb.compile_model(model, calibration_inputs=[x for x, _ in data[:6]], **best.settings)
-    for line in _nncf(model, data, drop, result.evaluations, (seconds, cpu), found):
-        print(line, flush=True)
+    return _beside_nncf(model, data, drop, result.evaluations, (seconds, cpu), found)
 
 
 def _drops(result: pb.SearchResult, model: nn.Module, data: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -145,15 +146,15 @@ def _cpu_seconds() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def _nncf(
+def _beside_nncf(
     model: nn.Module, data: list[Any], drop: float, evaluations: int, ours: tuple[float, float], found: Any
-) -> Iterator[str]:
+) -> bool:
     try:
         import nncf
         import openvino
     except ImportError as error:
-        yield f"NNCF's accuracy control: {error}"
-        return
+        print(f"NNCF's accuracy control: {error}")
+        return True
     converted = openvino.convert_model(model, example_input=data[0][0])
     counted, start, before = Counted(), time.perf_counter(), _cpu_seconds()
     quantized = nncf.quantize_with_accuracy_control(
@@ -169,11 +170,14 @@ def _nncf(
     lost = Counted()(openvino.compile_model(converted, "CPU"), data) - Counted()(controlled, data)
     x = data[0][0]
     ratio = _beside(lambda: found(x), lambda: controlled(x.numpy()))
-    yield (
+    print(
         f"NNCF's accuracy control: {passes:.1f} evaluations, {theirs:.0f} s, {cpu:.0f} s of the processor; ours takes "
-        f"{evaluations / passes:.2f} of its evaluations, {ours[0] / theirs:.2f} of its time and {ours[1] / cpu:.2f} of "
-        f"its processor time; drop of NNCF's {lost:.4f}, and what we found takes {ratio:.2f} of the time of its model"
+        f"{evaluations / passes:.2f} of its evaluations (limit {EVALUATIONS:.2f}), {ours[0] / theirs:.2f} of its time "
+        f"(limit {TIME:.2f}) and {ours[1] / cpu:.2f} of its processor time; drop of NNCF's {lost:.4f}, and what we "
+        f"found takes {ratio:.2f} of the time of its model",
+        flush=True,
     )
+    return evaluations / passes <= EVALUATIONS and ours[0] / theirs <= TIME
 
 
 def _beside(one: Callable[[], Any], other: Callable[[], Any]) -> float:
@@ -190,8 +194,8 @@ def _beside(one: Callable[[], Any], other: Callable[[], Any]) -> float:
     return statistics.median(ratios)
 
 
-def main() -> None:
-    """Print a line for each, and one that compares them."""
+def main() -> int:
+    """Print a line for each, and one that compares them; returns 1 where a limit is missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--drop", type=float, default=0.01)
     parser.add_argument("--network", choices=phone_networks.NETWORKS, help="a small one if none is given")
@@ -200,8 +204,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        accuracy_control(given.drop, *(phone_network(given.network, folder) if given.network else trained()))
+        met = accuracy_control(given.drop, *(phone_network(given.network, folder) if given.network else trained()))
+    return int(not met)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

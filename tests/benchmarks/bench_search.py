@@ -1,6 +1,6 @@
 """How good a search is: against all mixtures of small networks.
 
-``python -m tests.benchmarks.bench_search [--seeds 0 3]``: seed 0 is a network that was made up, others are drawn at
+``python -m tests.benchmarks.bench_search [--seed 3]``: seed 0 is a network that was made up, others are drawn at
 random. Every mixture of 8 layers is scored in PyTorch as it would be quantized. Some of them are compiled and timed in
 ONNX Runtime with one thread, in one process, in interleaved rounds; a sum over layers and borders is fitted to these,
 and what it says of others is checked on mixtures that were left out of the fit. For each budget the mixtures that may
@@ -25,7 +25,8 @@ from prepbench.search.outcome import Known
 from tests.benchmarks.all_mixtures import INT8, LEFT_OUT, Mixture, Truths, images, network, target
 
 ABOVE = (0.5, 2.0, 5.0, 9.0)  # dB above the model that is all of 8 bits
-MISSED = 0.03  # of the optimum's time, that may be missed
+SAME = 0.005  # of a time, within which two are the same
+FOUND, MISSED = 3, 0.03  # how often the optimum is to be found, and by how much of its time it may be missed
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
@@ -37,8 +38,8 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def exhaustive(seed: int, rounds: int) -> None:
-    """Four budgets against all mixtures."""
+def exhaustive(seed: int, rounds: int) -> bool:
+    """Four budgets against all mixtures; whether the limits are met."""
     model = network(seed)
     known = Truths(model, rounds)
     error = known.fit()
@@ -51,7 +52,7 @@ def exhaustive(seed: int, rounds: int) -> None:
         flush=True,
     )
     print(f"{'budget':>10} {'optimum':>9} {'found':>9} {'missed':>7} {'kept':>5} {'error':>6} evaluations seconds both")
-    errors, found_best = [], 0
+    errors, found_best, most = [], 0, 0.0
     with tempfile.TemporaryDirectory() as folder:
         for above in ABOVE:
             floor = base + above
@@ -70,7 +71,8 @@ def exhaustive(seed: int, rounds: int) -> None:
             best, times = known.best(floor, mixture)
             optimum, ms = times[best], times[mixture]
             missed = ms / optimum - 1
-            found_best += missed <= 0.005
+            found_best += missed <= SAME
+            most = max(most, missed)
             errors += list(_errors(result))
             print(
                 f"{floor:7.1f} dB {optimum:6.3f} ms {ms:6.3f} ms {missed:7.1%} "
@@ -81,9 +83,11 @@ def exhaustive(seed: int, rounds: int) -> None:
             )
         _predictions(result, known)
     print(
-        f"optimum found for {found_best} of {len(ABOVE)} budgets (within 0.5 %); to be missed by at most {MISSED:.0%}"
+        f"optimum found for {found_best} of {len(ABOVE)} budgets (within {SAME:.1%}), missed by at most {most:.1%}; "
+        f"limits: {FOUND} of {len(ABOVE)}, {MISSED:.0%}"
     )
-    print(f"latency predicted before it was measured: median error {statistics.median(errors):.1%}")
+    print(f"latency predicted before it was measured: median error {statistics.median(errors):.1%}", flush=True)
+    return found_best >= FOUND and most <= MISSED
 
 
 def _short(mixture: Mixture) -> str:
@@ -123,15 +127,14 @@ def _predictions(result: pb.SearchResult, known: Truths) -> None:
     )
 
 
-def main() -> None:
-    """Four budgets for each network."""
+def main() -> int:
+    """Four budgets; returns 1 where a limit is missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 3], help="of networks")
+    parser.add_argument("--seed", type=int, default=0, help="of the network")
     given = parser.parse_args()
-    for seed in given.seeds:
-        exhaustive(seed, given.rounds)
+    return int(not exhaustive(given.seed, given.rounds))
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
