@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -67,3 +67,14 @@ def flat_samples(samples: Sequence[Sample], call_spec: CallSpec) -> list[Sample]
         except InputError as error:
             raise InputError(f"calibration_inputs[{sample.index}]: {error}") from error
     return result
+
+
+def as_call(sample: Any) -> Sample:
+    """One sample in any form that ``calibration_inputs`` take."""
+    if isinstance(sample, Mapping):
+        return Sample((), dict(sample))
+    if not isinstance(sample, tuple):
+        return Sample((sample,))
+    if sample and isinstance(sample[-1], dict):
+        return Sample(sample[:-1], sample[-1])
+    return Sample(sample)

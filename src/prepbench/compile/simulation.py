@@ -16,6 +16,7 @@ from prepbench.compile.float_program import FloatProgram, captured_in_float
 from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.layer_costs import float_bytes, multiplications_of, stored_bytes
 from prepbench.compile.layer_effects import LayerEffects, layer_effects
+from prepbench.compile.samples import as_call
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -199,7 +200,7 @@ class Simulation:
         """
         call = self.function(settings, even_alone=even_alone)
         for sample in samples:
-            one = sample if isinstance(sample, Sample) else _as_call(sample)
+            one = sample if isinstance(sample, Sample) else as_call(sample)
             yield call(*one.args, **one.kwargs)
 
     def function(self, settings: Assignment, *, even_alone: bool = False) -> Callable[..., Any]:
@@ -393,13 +394,3 @@ def _check_settings(fqn: str, settings: object) -> None:
             f"settings[{fqn!r}].{several[0]} names several values, {getattr(settings, several[0])}, and a layer is "
             "simulated with one. Give one of them; settings.candidates() lists what they stand for."
         )
-
-
-def _as_call(sample: Any) -> Sample:
-    if isinstance(sample, Mapping):
-        return Sample((), dict(sample))
-    if not isinstance(sample, tuple):
-        return Sample((sample,))
-    if sample and isinstance(sample[-1], dict):
-        return Sample(sample[:-1], sample[-1])
-    return Sample(sample)
