@@ -67,7 +67,8 @@ def _comparison(notebook: nbformat.NotebookNode) -> str:
     for cell in notebook.cells:
         if cell.cell_type == "code" and cell.source.rstrip().endswith("\ncomparison"):
             for output in cell.outputs:
-                if "text/plain" in output.get("data", {}):
+                # the bar of a call that took long is an output, too, and empty once it is done
+                if output.output_type == "execute_result":
                     return str(output["data"]["text/plain"])
     raise LookupError(f"{NOTEBOOK.name} has no cell that ends with `comparison`")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from tests.benchmarks import __main__ as command
@@ -104,6 +106,7 @@ def test_what_runs_to_its_end_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: p
         "slow": "print('1.5x'); raise SystemExit(1)",
         "fails": "print('2.0x'); raise ValueError('no')",
         "ends": "print('3.0x'); raise SystemExit(2)",
+        "empty": "print()",
     }
 
     def instead(arguments: list[str], **options: object) -> subprocess.Popen[str]:
@@ -112,7 +115,7 @@ def test_what_runs_to_its_end_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: p
 
     monkeypatch.setattr(subprocess, "Popen", instead)
     assert command.run("fine", ["--rows", "2"])
-    assert not any(command.run(name) for name in ("slow", "fails", "ends"))
+    assert not any(command.run(name) for name in ("slow", "fails", "ends", "empty"))
     assert found == {"fine --rows 2": ("1.0x --rows 2\n", False), "slow": ("1.5x\n", True)}
     printed = capsys.readouterr()
     assert "2.0x" in printed.out
@@ -130,6 +133,18 @@ def test_arguments_are_those_of_one_benchmark(
     monkeypatch.setattr(sys, "argv", ["benchmarks", "generation", "import", "--", "--bits", "4"])
     assert command.main() == 2
     assert "name it before --" in capsys.readouterr().err
+
+
+def test_the_demo_prints_the_comparison_and_no_empty_bar() -> None:
+    specification = importlib.util.spec_from_file_location("demo", bench_quickstart.DEMO)
+    assert specification is not None
+    assert specification.loader is not None
+    demo = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(demo)
+    bar = nbformat.v4.new_output("display_data", {"text/plain": ""})
+    table = nbformat.v4.new_output("execute_result", {"text/plain": "candidate  accuracy"})
+    cell = nbformat.v4.new_code_cell("comparison = pb.compare({})\ncomparison", outputs=[bar, table])
+    assert demo._comparison(nbformat.v4.new_notebook(cells=[cell])) == "candidate  accuracy"
 
 
 def test_the_table_of_the_quickstart_is_what_the_demo_prints() -> None:

@@ -61,6 +61,9 @@ def run(name: str, arguments: Sequence[str] = ()) -> bool:
     # what Python prints of an error, which ends with the same status
     if process.returncode not in (0, LIMIT_MISSED) or (process.returncode and "\nTraceback (most" in f"\n{said}"):
         return False
+    if not "".join(printed).strip():
+        print(f"{name} printed nothing.", file=sys.stderr)
+        return False
     path = kept(name, "".join(printed), arguments, missed=process.returncode == LIMIT_MISSED, load=before)
     print(f"kept in {path}")
     return process.returncode == 0
