@@ -39,3 +39,19 @@ def test_equal_values_keep_their_order(target: pb.DeploymentSettings) -> None:
         for dtype, found, expected in zip([*TYPES, "number"], compiled(*sample), Sorted()(*sample), strict=True):
             for place, (one, other) in enumerate(zip(found, expected, strict=True)):
                 torch.testing.assert_close(one, other, rtol=1e-5, atol=0, msg=f"result {place} of {dtype}")
+
+
+class Chosen(nn.Module):
+    """The largest values in any order, as experts are chosen."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.topk(x, 3, sorted=False).values.sum(-1)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__.removesuffix("Deployment"))
+def test_values_are_chosen_in_any_order(target: pb.DeploymentSettings) -> None:
+    torch.manual_seed(0)
+    samples = [torch.randn(3, 40), torch.randn(5, 30)]
+    compiled = pb.compile_model(Chosen(), tracing_inputs=samples, deployment_settings=target)
+    for sample in (*samples, torch.randn(70, 600)):
+        torch.testing.assert_close(compiled(sample), Chosen()(sample))
