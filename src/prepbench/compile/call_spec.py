@@ -16,7 +16,7 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs, number_outputs
 from prepbench.checks import described
 from prepbench.compile.empty_leaves import MISSING, leaves_along
-from prepbench.compile.output_tree import Tree, leaf_names, rebuild, tree_of, without_fixed
+from prepbench.compile.output_tree import Build, Tree, leaf_names, rebuild, rebuilder, tree_of, without_fixed
 from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
@@ -266,7 +266,11 @@ class CallSpec:
                 values[i] = values[i].item()
         if spec is not None:
             return pytree.tree_unflatten(values, spec)
-        return rebuild(self.outputs, iter(values))
+        return self._rebuild(iter(values))
+
+    @functools.cached_property
+    def _rebuild(self) -> Build:
+        return rebuilder(self.outputs)
 
     def _arrange(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same call with its arguments given as in the captured call.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prepbench._torch_compat import pytree
-from prepbench.compile.result_classes import made_object, made_tuple
+from prepbench.compile.result_classes import made_tuple, object_maker
 
 Tree = dict[str, Any]
 
@@ -55,28 +55,50 @@ def _attributes(context: Any, count: int) -> tuple[list[str], dict[str, Any]]:
     return list(names), {name: value for name, value in fixed.items() if type(value) in _PLAIN}
 
 
+Build = Callable[[Iterator[Any]], Any]
+
+
 def rebuild(tree: Tree, leaves: Iterator[Any]) -> Any:
     """Put leaves back into the nesting that ``tree`` describes.
 
     Dataclasses and named tuples are those of this process, see :mod:`prepbench.compile.result_classes`. Other objects
     become dicts of their parts.
     """
+    return rebuilder(tree)(leaves)
+
+
+def rebuilder(tree: Tree) -> Build:
+    """:func:`rebuild` for one tree, which is looked through once: a cache has many parts."""
     kind = tree["kind"]
     if kind == "leaf":
-        return next(leaves)
-    items = [rebuild(item, leaves) for item in tree["items"]]
+        return next
+    items = [rebuilder(item) for item in tree["items"]]
     if kind == "tuple":
-        return tuple(items)
+        return lambda leaves: tuple([item(leaves) for item in items])
     if kind == "list":
-        return items
+        return lambda leaves: [item(leaves) for item in items]
     if kind == "namedtuple":
-        made = made_tuple(tree.get("class", ""), tree["keys"], items)
-        return collections.namedtuple(tree["type"], tree["keys"])(*items) if made is None else made
-    parts = dict(zip(tree["keys"], items, strict=True))
-    if "fixed" in tree:
-        parts.update(tree["fixed"])
-    made = made_object(tree["type"], parts) if kind == "object" else None
-    return parts if made is None else made
+        return _named_tuple(tree, items)
+    fixed = tree.get("fixed", {})
+    pairs = list(zip(tree["keys"], items, strict=True))
+    make = object_maker(tree["type"]) if kind == "object" else None
+
+    def build(leaves: Iterator[Any]) -> Any:
+        parts = {key: item(leaves) for key, item in pairs}
+        parts.update(fixed)
+        made = make(parts) if make is not None else None
+        return parts if made is None else made
+
+    return build
+
+
+def _named_tuple(tree: Tree, items: Sequence[Build]) -> Build:
+    def build(leaves: Iterator[Any]) -> Any:
+        parts = [item(leaves) for item in items]
+        made = made_tuple(tree.get("class", ""), tree["keys"], parts)
+        return collections.namedtuple(tree["type"], tree["keys"])(*parts) if made is None else made
+
+    return build
 
 
 def leaf_names(tree: Tree, name: str = "output") -> list[str]:

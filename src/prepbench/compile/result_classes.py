@@ -9,7 +9,7 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 # Result classes of this package may be imported to rebuild a loaded model's outputs; nothing else that a file names is.
@@ -23,7 +23,23 @@ def made_object(name: str, parts: Mapping[str, Any]) -> Any:
     ``__post_init__`` and setters of properties do not run, because anybody may have chosen the name and the parts.
     Classes that do something when an object is deleted are left alone for the same reason.
     """
-    kind = class_named(name)
+    return _made(class_named(name), parts)
+
+
+def object_maker(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    """:func:`made_object` for one name, whose class is looked up once if it is of a package that stays as it is."""
+    known: list[type] = []
+
+    def make(parts: Mapping[str, Any]) -> Any:
+        kind = known[0] if known else class_named(name)
+        if kind is not None and not known and name.startswith(f"{_TRUSTED}."):
+            known.append(kind)
+        return _made(kind, parts)
+
+    return make
+
+
+def _made(kind: type | None, parts: Mapping[str, Any]) -> Any:
     if kind is None or not dataclasses.is_dataclass(kind) or hasattr(kind, "__del__"):
         return None
     fields = [field.name for field in dataclasses.fields(kind)]
