@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import pytest
+
 from prepbench.search.budget import Budget
 from prepbench.search.corrected import Corrected, Estimate, Measured
 from prepbench.search.mixtures import FLOAT, Mixture
@@ -60,3 +62,12 @@ def test_what_was_simulated_or_is_far_too_noisy_is_left_out() -> None:
     for one in near(known, BEST, budget, SCALE):
         assert known.tables.noise_of(one) <= 1.6 * limit
         assert one not in near(known.with_noise(one, 1e-6), BEST, budget, SCALE)
+
+
+@pytest.mark.parametrize(("ms", "gained"), [(5.97, 0.0), (5.5, 0.5)])
+def test_a_time_that_was_measured_has_no_doubt_and_differs_only_where_timing_tells(ms: float, gained: float) -> None:
+    other: Mixture = (FLOAT, *BEST[1:])
+    known = state(3e-4)
+    timed = dataclasses.replace(known.measured[BEST], name="other", metric=None, ms=ms)
+    known = dataclasses.replace(known, measured={**known.measured, other: timed})
+    assert gain(known, other, BEST, 6.0, Budget(min_metric=0.0), SCALE) == pytest.approx(gained)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prepbench.search.budget import Budget
 from prepbench.search.mixtures import FLOAT, Mixture
 from prepbench.search.scoring import Scale
-from prepbench.search.states import LOOSEST, TargetState, expected_gain
+from prepbench.search.states import LOOSEST, TargetState, expected_gain, is_better
 from prepbench.search.tables import Tables
 
 WORTH = 0.003
@@ -63,8 +63,11 @@ def gain(
         budget: says what that is.
         scale: of the metric.
     """
+    value = state.predicted(mixture, "", scale).value(budget.minimize)
+    if mixture in state.measured and not is_better(value, best):
+        return 0.0  # timing does not tell them apart
     doubt = state.doubt(mixture, beside) if budget.minimize == "latency" else 0.0
-    return expected_gain(state.predicted(mixture, "", scale).value(budget.minimize), doubt, best)
+    return expected_gain(value, doubt, best)
 
 
 def near(state: TargetState, best: Mixture, budget: Budget, scale: Scale) -> list[Mixture]:
