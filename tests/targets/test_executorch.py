@@ -137,15 +137,28 @@ def test_the_layers_of_a_transformer_run_in_int8(settings: Any, tmp_path: Path) 
     assert sqnr(net(x), model(x)) > 25
 
 
+class Repeated(nn.Module):
+    """A layer and a convolution that are called on values of very different sizes: so their biases have two scales."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same, self.conv, self.head = nn.Linear(8, 8), nn.Conv2d(3, 3, 3, padding=1), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.conv(30 * F.relu(self.conv(x))))
+        return self.head(F.relu(self.same(0.01 * F.relu(self.same(x)))))
+
+
 @pytest.mark.parametrize(
     "net, shape, settings",
     [
         (Residual(), (3, 8, 8), {"weights_num_bits": 8}),
+        (Repeated(), (3, 8, 8), {"weights_num_bits": 8}),
         (Gated(), (3, 8, 8), {"weights_num_bits": 8}),
         (Residual(), (3, 8, 8), {"prefer_weights_only_quantization": True}),
         (nn.Sequential(nn.Linear(15, 32), nn.GELU(), nn.Linear(32, 4)), (15,), {"per_channel": False}),
     ],
-    ids=["int8", "gated", "weights-only", "per-tensor"],
+    ids=["int8", "repeated", "gated", "weights-only", "per-tensor"],
 )
 def test_it_computes_what_the_converted_graph_computes(
     net: nn.Module, shape: Any, settings: Any, monkeypatch: pytest.MonkeyPatch

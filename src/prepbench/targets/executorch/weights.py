@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from prepbench.targets.weights import QuantizedWeight, fit_weights, input_of, op
 
 aten = torch.ops.aten
 quantized = torch.ops.quantized_decomposed
+_WITH_BIAS = frozenset(f"aten.{name}" for name in ("linear", "conv1d", "conv2d", "convolution"))
 _FUSED = frozenset(f"aten.{name}" for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_"))
 
 
@@ -23,9 +25,12 @@ def fit_to_xnnpack(module: fx.GraphModule) -> None:
     - Weights without a kernel are stored in float: those of convolutions in float, and those with zero points.
     - Each reader of quantized activations gets a dequantizer of its own. XNNPACK counts a dequantizer to the integer
       kernel that reads it, and would take its other readers for integer kernels, too.
+    - Each call of a layer gets a bias of its own. XNNPACK stores a bias once, in integers whose scale is that of what
+      the first call reads, and so the others would add another bias.
     """
     if not fit_weights(module, _bits):
         return
+    _separate_biases(module)
     for node in list(module.graph.find_nodes(op="call_function", target=quantized.dequantize_per_tensor.default)):
         for reader in list(node.users)[1:]:
             with module.graph.inserting_after(node):
@@ -40,6 +45,22 @@ def fit_to_xnnpack(module: fx.GraphModule) -> None:
                 reader.replace_input_with(node, addition)
             node.args = node.args[:2]
     module.recompile()
+
+
+def _separate_biases(module: fx.GraphModule) -> None:
+    taken: set[Any] = set()
+    for node in list(module.graph.nodes):
+        bias = node.args[2] if operator_name(node) in _WITH_BIAS and len(node.args) > 2 else None
+        if not isinstance(bias, fx.Node) or bias.op != "get_attr":
+            continue
+        if bias.target in taken:
+            name = f"{node.name}_bias"
+            module.register_buffer(name, operator.attrgetter(str(bias.target))(module).detach().clone())
+            with module.graph.inserting_before(node):
+                own = module.graph.get_attr(name)
+            own.meta = dict(bias.meta)
+            node.update_arg(2, own)
+        taken.add(bias.target)
 
 
 def is_between_quantizers(node: fx.Node) -> bool:
