@@ -69,7 +69,7 @@ def prune(
     masked = masked_layers(smaller, layers, calibration)
     masks = {name: mask for row in masked for name, mask in row.masks.items()}
     weights = {name: smaller.state_dict[name].detach() * mask for name, mask in masks.items()}
-    result = _with_weights(smaller, weights) if weights else smaller
+    result = with_weights(smaller, weights) if weights else smaller
     rows = tuple(report_of(row, program, result, weights, sets, masked) for row in layers)
     if result is program:
         told = [f"{row.fqn}: {row.reason or 'skipped'}" for row in rows]
@@ -103,7 +103,7 @@ def _clones(args: Sequence[object]) -> list[object]:
     return [each.clone() if isinstance(each, torch.Tensor) else each for each in args]
 
 
-def _with_weights(program: Program, weights: Mapping[str, torch.Tensor]) -> Program:
+def with_weights(program: Program, weights: Mapping[str, torch.Tensor]) -> Program:
     """The program with other weights; names of one tensor stay names of one tensor."""
     made: dict[int, torch.Tensor] = {}
     for name, weight in weights.items():

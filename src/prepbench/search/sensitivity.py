@@ -24,11 +24,19 @@ from prepbench.search.candidates import named_candidates
 from prepbench.search.each import STAGE, each, is_here, scores_elsewhere
 from prepbench.search.executors import check_executor
 from prepbench.search.fitting_data import check_data
+from prepbench.search.pruned_candidates import PrunedChoice, PrunedTrials, without_pruning
 from prepbench.search.scoring import is_higher_better, read_often
 from prepbench.search.sensitivity_result import Sensitivity as Sensitivity
 from prepbench.search.sensitivity_result import SensitivityRow
-from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment, QuantizationSettings
+from prepbench.settings import (
+    CompileOptions,
+    DeploymentSettings,
+    OnnxRuntimeDeployment,
+    PruningSettings,
+    QuantizationSettings,
+)
 
+Candidate = QuantizationSettings | PruningSettings | tuple[QuantizationSettings, PruningSettings]
 Pair = tuple[str, str]
 """A layer and the name of a candidate."""
 
@@ -43,7 +51,7 @@ def sensitivity(
     model: Callable[..., Any],
     calibration_inputs: Iterable[Any],
     *,
-    candidates: Mapping[str, QuantizationSettings] | Sequence[QuantizationSettings] | None = None,
+    candidates: Mapping[str, Candidate] | Sequence[Candidate] | None = None,
     deployment_settings: DeploymentSettings | None = None,
     data: Any = None,
     metric: Metric | None = None,
@@ -69,7 +77,9 @@ def sensitivity(
         model: a module, a function, or a bound method of a module. It is left as it was.
         calibration_inputs: representative samples, as for ``compile_model``.
         candidates: settings by name, or a list of settings. By default what the target has of 8 bits, weights alone in
-            8 bits, and weights alone in 4 bits in blocks of 32.
+            8 bits, and weights alone in 4 bits in blocks of 32. :class:`prepbench.PruningSettings` prune the layer, and
+            a pair ``(QuantizationSettings(...), PruningSettings(...))`` quantizes what is left. Channels go with the
+            layers that must have the same ones. These are measured, not estimated.
         deployment_settings: the target; ``OnnxRuntimeDeployment()`` by default. Nothing is compiled for it, so its
             packages are not needed.
         data: what the exact values are measured on: pairs ``(input, target)`` with a metric, else inputs, as for
@@ -110,7 +120,10 @@ def sensitivity(
     _check(data, metric, higher_is_better, exact, executor)
     check_progress(progress)
     settings = OnnxRuntimeDeployment() if deployment_settings is None else deployment_settings
-    named = named_candidates(candidates, settings)
+    bits, pruned = without_pruning(candidates, settings)
+    named = {} if pruned and not bits else named_candidates(bits, settings)
+    if pruned and exact is False:
+        raise SettingsError("What pruning costs is measured, and exact=False measures nothing. Leave exact out.")
     if data is not None:
         read_often(data, [])
         next(read_batches([model], data, with_targets=takes_targets(metric)))  # most mistakes show in the first
@@ -134,7 +147,7 @@ def sensitivity(
         )
     if data is not None and exact is not False:
         check_data(simulation, read_batches([model], data, with_targets=takes_targets(metric)))
-    found = _Found(simulation, named, metric, model, data, progress)
+    found = _Found(simulation, named, pruned, metric, model, data, progress)
     found.estimate()
     if exact is not False:
         found.measure(exact, executor)
@@ -175,6 +188,7 @@ class _Found:
         self,
         simulation: Simulation,
         candidates: dict[str, QuantizationSettings],
+        pruned: dict[str, PrunedChoice],
         metric: Metric | None,
         model: Callable[..., Any],
         data: Any,
@@ -182,6 +196,8 @@ class _Found:
     ) -> None:
         self._simulation = simulation
         self._candidates = candidates
+        self._pruned = pruned
+        self._trials = PrunedTrials(simulation, pruned)
         self._metric = metric
         self._model = model
         self._data = data
@@ -222,6 +238,7 @@ class _Found:
         least = _LEAST if is_here(executor) else _ELSEWHERE
         count = exact if type(exact) is int else len(worst) if exact is True else least
         self._measure(worst[:count], executor)
+        self._prune(self._trials.pairs[: count if type(exact) is int else None], executor)
         if exact == "auto" and is_here(executor):
             start = time.monotonic()
             for place in range(count, len(worst), _LEAST):
@@ -250,6 +267,29 @@ class _Found:
             found_metrics = each(lambda pair: self._scored(self._mixture(pair)), pairs, threads, tell)
             self._metrics.update(zip(pairs, found_metrics, strict=True))
 
+    def _prune(self, pairs: Sequence[Pair], executor: Any) -> None:
+        """Measure layers that are pruned, in this process."""
+
+        def measured(pair: Pair) -> tuple[float | None, float | None]:
+            check_cancelled(STAGE)
+            pruned, mixture = self._trials.simulation(pair), self._trials.mixture(pair)
+            if pruned is None:
+                return None, None
+            scored = self._scored(mixture, pruned) if self._metric is not None or self._is_compared else None
+            if self._is_compared:
+                return scored, None
+            return self._in_unit(pruned.score(mixture, even_alone=True)), scored
+
+        def tell(count: int, pair: Pair) -> None:
+            self._progress(Progress("prune layers", count, len(pairs), f"{pair[0]}: {pair[1]}"))
+
+        threads = executor if is_here(executor) else None
+        for pair, (effect, scored) in zip(pairs, each(measured, pairs, threads, tell), strict=True):
+            if effect is not None:
+                self._exact[pair] = effect
+            if scored is not None:
+                self._metrics[pair] = scored
+
     @property
     def _is_compared(self) -> bool:
         """Whether effects are measured on data and not on calibration samples."""
@@ -270,9 +310,9 @@ class _Found:
         assert value is not None
         return value
 
-    def _scored(self, mixture: Mapping[str, QuantizationSettings]) -> float:
+    def _scored(self, mixture: Mapping[str, QuantizationSettings], pruned: Simulation | None = None) -> float:
         """The metric over all data; without one, how far outputs are from float."""
-        called = {"quantized": self._simulation.function(mixture, even_alone=True)}
+        called = {"quantized": (pruned or self._simulation).function(mixture, even_alone=True)}
         if not takes_targets(self._score):
             called = {"float": self._simulation.function({}), **called}
         scores = Scores(called, self._score)
@@ -281,11 +321,20 @@ class _Found:
             scores.add(batch)
         return scores.values()["quantized"]
 
+    def _weight_bytes(self, fqn: str, name: str) -> int | None:
+        if name in self._pruned:
+            return self._trials.bytes.get((fqn, name))
+        return self._simulation.weight_bytes(fqn, self._candidates[name])
+
     def result(self, higher_is_better: bool) -> Sensitivity:
         """All rows."""
         simulation, sign = self._simulation, 1.0 if higher_is_better else -1.0
         rows = []
-        for (fqn, name), refusal in self._refusals.items():
+        refusals = self._refusals | self._trials.refusals
+        order = {name: place for place, name in enumerate((*self._candidates, *self._pruned))}
+        layers = {fqn: place for place, fqn in enumerate(simulation.layers)}
+        for fqn, name in sorted(refusals, key=lambda pair: (layers[pair[0]], order[pair[1]])):
+            refusal = refusals[fqn, name]
             pair, scored = (fqn, name), self._metrics.get((fqn, name))
             is_known = scored is not None and self._in_float is not None
             rows.append(
@@ -300,13 +349,13 @@ class _Found:
                     own_sqnr=self._own.get(pair),
                     multiplications=simulation.multiplications[fqn],
                     parameters=simulation.parameters[fqn],
-                    weights_bytes=None if refusal else simulation.weight_bytes(fqn, self._candidates[name]),
+                    weights_bytes=None if refusal else self._weight_bytes(fqn, name),
                     refusal=refusal,
                 )
             )
         return Sensitivity(
             tuple(rows),
-            self._candidates,
+            {**self._candidates, **{name: choice.given for name, choice in self._pruned.items()}},
             simulation.target,
             self.unit,
             metric="" if self._metric is None else metric_name(self._metric),

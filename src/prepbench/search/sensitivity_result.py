@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from prepbench._display import view
 from prepbench.checks import check_count, check_text, described
 from prepbench.errors import UnknownNameError
-from prepbench.settings import QuantizationSettings
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +62,7 @@ class Sensitivity:
 
     Attributes:
         rows: one for each layer and candidate, layers in execution order.
-        candidates: settings by name.
+        candidates: settings by name; of those that prune, settings of pruning or a pair with those of quantization.
         target: the deployment target as people call it.
         unit: of ``estimated`` and ``exact``: ``"dB"``, an SQNR of the model's output of which more is better, or
             ``"nats"``, the divergence of the predicted distributions of which less is better.
@@ -79,7 +78,7 @@ class Sensitivity:
     """
 
     rows: tuple[SensitivityRow, ...]
-    candidates: Mapping[str, QuantizationSettings]
+    candidates: Mapping[str, Any]
     target: str
     unit: str
     metric: str = ""
