@@ -14,5 +14,5 @@ def module_of(node: fx.Node) -> str:
 def place_of(node: fx.Node) -> str:
     """An operator as messages name it: ``add in layer1.0``."""
     operator = str(node.target).removesuffix(".default")
-    name = operator.rpartition("aten.")[2].partition(".")[0] or operator
+    name = operator.partition(".")[2].partition(".")[0] or operator  # behind the name of its library
     return f"{name} in {module_of(node) or 'the model'}"
