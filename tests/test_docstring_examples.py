@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import doctest
 import functools
+import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,6 +124,11 @@ def _examples() -> dict[str, tuple[list[doctest.Example], Any]]:
 EXAMPLES = _examples()
 
 
+SOURCE = ROOT / "src" / "prepbench"
+WITH_EXAMPLES = [path for path in sorted(SOURCE.rglob("*.py")) if ">>> " in path.read_text()]
+PUBLIC = public_homes()
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
@@ -168,6 +175,23 @@ def test_what_is_not_run_here_is_run_on_a_page(line: str) -> None:
     page, text = SHOWN_ELSEWHERE[line]
     assert any(line in one.source for examples, _ in EXAMPLES.values() for one in examples)
     assert text.replace('"', '\\"') in (content := (ROOT / page).read_text()) or text in content
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_examples_of_what_is_not_public_run(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For those who read the code; torch, nn and pb are there, and what the module itself names."""
+    monkeypatch.chdir(folder)
+    name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+    importlib.import_module(name)
+    module = sys.modules[name]
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module, name, globs={}):
+        if (path, test.name.removeprefix(f"{name}.")) in PUBLIC:
+            continue
+        test.globs = {"pb": pb, "torch": torch, "nn": nn} | vars(module)
+        report: list[str] = []
+        torch.manual_seed(0)
+        doctest.DocTestRunner(AnyValue(), optionflags=doctest.ELLIPSIS).run(test, out=report.append)
+        assert report == [], "".join(report)
 
 
 def test_docstrings_lack_nothing() -> None:

@@ -66,9 +66,10 @@ class Simulation:
         parameters: how many numbers each of them learns.
 
     Example:
+        >>> model, samples = nn.Sequential(nn.Linear(4, 2)), [torch.randn(n, 4) for n in (2, 3)]
         >>> simulation = Simulation.of(model, samples, deployment_settings=pb.OnnxRuntimeDeployment())
-        >>> simulation.score({"head": pb.QuantizationSettings(weights_num_bits=4)}).sqnr
-        31.4
+        >>> simulation.score({"0": pb.QuantizationSettings(weights_num_bits=4)}).sqnr > 0
+        True
     """
 
     def __init__(self, source: FloatProgram) -> None:

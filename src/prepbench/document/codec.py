@@ -109,6 +109,7 @@ def read_object(value: Any, kind: type[T], path: str, *, lenient: bool = False, 
         DocumentError: a missing, unknown or wrong field; the message starts with ``path``.
 
     Example:
+        >>> from prepbench.document import model
         >>> read_object({"file": "net.py", "line": 3, "code": "x + 1"}, model.SourceLine, "source").line
         3
     """

@@ -11,8 +11,10 @@ def this_machine() -> str:
     """The kind, the system and the name of this machine.
 
     Example:
-        >>> this_machine()
-        'x86_64 Linux, laptop'
+        >>> this_machine().count(", ")
+        1
+
+    So ``"x86_64 Linux, laptop"``.
     """
     return f"{platform.machine()} {platform.system()}, {platform.node()}"
 

@@ -46,7 +46,7 @@ def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str 
         >>> difference((torch.ones(2), "a"), (torch.ones(2), "b")).text
         "output[1]: expected 'a', got 'b'"
         >>> difference([torch.tensor([1.0])], [torch.tensor([float("nan")])], ROUNDED).text
-        'output[0] at (0,): expected 1.0, got nan'
+        'output[0] at (0,): expected 1, got nan'
     """
     parts = [(name, expected, got)]
     if isinstance(expected, Outcome):

@@ -26,7 +26,8 @@ def counted_numbers(calls: Sequence[Named]) -> tuple[CountedNumber, ...]:
         >>> class Cache:
         ...     def __init__(self, seen):
         ...         self.seen = seen
-        >>> calls = [{"mask": torch.ones(1, n + 2), "x": torch.ones(1, 2), "cache": Cache(n)} for n in (3, 5)]
+        >>> sizes = (3, 2), (5, 1)
+        >>> calls = [{"mask": torch.ones(1, n + m), "x": torch.ones(1, m), "cache": Cache(n)} for n, m in sizes]
         >>> [(number.path, number.formula) for number in counted_numbers(calls)]
         [('cache.seen', 'mask.shape[1] - x.shape[1]')]
     """

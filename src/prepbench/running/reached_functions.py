@@ -21,10 +21,7 @@ def reached_functions(model: torch.nn.Module) -> Iterator[types.FunctionType]:
     Methods are looked for in the classes of the model's modules and of the objects that these hold, functions among
     the globals and closures of those that name them. A method that nothing names on the way from a forward, such as
     one that loads or saves, is not among them.
-
-    Example:
-        >>> [function.__qualname__ for function in reached_functions(Net())]
-        ['Net.forward', 'Net.attention', 'limited']
+    For a ``Net`` whose forward calls a method and a function: ``Net.forward``, ``Net.attention``, ``limited``.
     """
     methods = _methods(model)
     waiting = list(_first(model))

@@ -26,10 +26,13 @@ class NotedState:
         model: whose forward will run.
 
     Example:
+        >>> model, samples = nn.BatchNorm1d(4).train(), [pb.Sample((torch.ones(n, 4),)) for n in (2, 3)]
         >>> noted = NotedState(model)
         >>> for sample in samples:
         ...     with noted.unchanged():
-        ...         sample.call(model)
+        ...         _ = sample.call(model)
+        >>> int(model.num_batches_tracked)
+        0
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

@@ -69,6 +69,7 @@ def compile_arguments(
         options: algorithms. The guard that leaves ruined layers in float is switched off: the mixture decides.
 
     Example:
+        >>> deployment = pb.OnnxRuntimeDeployment()
         >>> compile_arguments(nn.Sequential(nn.Linear(2, 2)), {"0": FLOAT}, {}, deployment, CompileOptions())
         {'deployment_settings': OnnxRuntimeDeployment(...), 'compile_options': CompileOptions(...)}
     """
@@ -138,7 +139,7 @@ def code_of(arguments: Mapping[str, Any], names: Sequence[str] = ()) -> str:
         names: of further arguments, which are passed on under their own names.
 
     Example:
-        >>> print(code_of({"deployment_settings": OnnxRuntimeDeployment()}))
+        >>> print(code_of({"deployment_settings": pb.OnnxRuntimeDeployment()}))
         import prepbench as pb
         <BLANKLINE>
         compiled = pb.compile_model(

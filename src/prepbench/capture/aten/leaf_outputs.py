@@ -29,7 +29,8 @@ class LeafOutputs:
     """The outputs of one module as a function of its inputs' sizes.
 
     Example:
-        >>> calls = record_calls(torch.nn.Linear(4, 2), [Sample((torch.ones(n, 4),)) for n in (2, 5)])
+        >>> from prepbench.running.recorded_calls import record_calls
+        >>> calls = record_calls(nn.Linear(4, 2), [pb.Sample((torch.ones(n, 4),)) for n in (2, 5)])
         >>> LeafOutputs.learn(calls[""]).fake([torch.ones(7, 4)]).shape
         torch.Size([7, 2])
     """

@@ -177,7 +177,8 @@ class LearnedOutputs:
     """All that is known of one module's outputs: calls with other structures of arguments are learned apart.
 
     Example:
-        >>> calls = record_calls(torch.nn.Linear(4, 2), [Sample((torch.ones(n, 4),)) for n in (2, 5)])
+        >>> from prepbench.running.recorded_calls import record_calls
+        >>> calls = record_calls(nn.Linear(4, 2), [pb.Sample((torch.ones(n, 4),)) for n in (2, 5)])
         >>> print(LearnedOutputs.learn(calls[""], "linear").describe())
         output 0: (input0.shape[0], 2) float32
     """
