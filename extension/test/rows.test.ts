@@ -11,6 +11,11 @@ const DECISION = {
   block: "0",
   observer: "minmax",
   algorithm: "auto",
+  pruning: "",
+  pruned_by: "",
+  mask: "none",
+  amount: "",
+  score: "",
 };
 const ALL: Asked = { text: "", type: "", status: "all", sort: "", down: false, grouped: false, open: new Set() };
 
@@ -32,8 +37,8 @@ function network(blocks: number): TableData {
     ],
     planned: layers.map(({ fqn }) => (fqn.endsWith("norm") ? 2 : fqn.endsWith("up") ? 1 : 0)),
     outcomes: [
-      { label: "int8", why: "" },
-      { label: "float", why: "too sensitive" },
+      { label: "int8", why: "", pruned: "" },
+      { label: "float", why: "too sensitive", pruned: "" },
     ],
     applied: layers.map((_, layer) => Number(layer % 10 === 0)),
     columns: [

@@ -53,6 +53,24 @@ def test_a_loss_that_is_nan_names_step_and_sample_and_keeps_the_best() -> None:
     assert all(torch.equal(value, before[name]) for name, value in prepared.state_dict().items())
 
 
+def test_each_step_is_told_and_may_be_the_last() -> None:
+    model = trained("conv")
+    prepared, heard = prepared_of(model, settings=INT4), []
+
+    def follow(step: int, value: float | None, score: float | None) -> None:
+        heard.append((step, value, score))
+        if step == 3:
+            raise KeyboardInterrupt
+
+    found = pb.recover(prepared, batches(model)[:4], loss, steps=24, on_step=follow)
+    assert [step for step, _, _ in heard] == [0, 1, 2, 3]
+    assert [value for _, value, _ in heard] == [None, *found.losses]
+    assert {step: score for step, _, score in heard if score is not None} == found.scores
+    assert found.stopped == "interrupted"
+    with pytest.raises(pb.PrepbenchError, match="on_step"):
+        pb.recover(prepared, batches(model)[:4], loss, on_step=3)
+
+
 def test_where_the_metric_is_equal_the_loss_decides() -> None:
     model = trained("transformer")
     prepared = prepared_of(model, settings=FEW_BITS)

@@ -79,6 +79,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
     names = [f"layers.{block}.{part}" for block in range(blocks) for part in parts] + ["lm_head"]
     layers = [{"fqn": fqn, "type": "Linear", "parameters": (at * 7919) % 65536 + 64} for at, fqn in enumerate(names)]
     shared = {"weights_only": "false", "block": "0", "observer": "minmax", "algorithm": "auto", "activations": "8"}
+    shared |= {"pruning": "", "pruned_by": "", "mask": "none", "amount": "", "score": ""}
     return {
         "title": "LanguageModel",
         "sentence": f"2 modules cannot be captured · batch dynamic · {len(names)} layers int8 · ONNX Runtime",
@@ -87,6 +88,7 @@ def traits(blocks: int = 24) -> dict[str, Any]:
             {"name": "axes", "title": "Axes", "status": "B, seq", "kind": "good"},
             {"name": "precision", "title": "Precision", "status": f"{len(names)} int8", "kind": ""},
             {"name": "run", "title": "Run", "status": "ready", "kind": ""},
+            {"name": "recover", "title": "Recover", "status": "off", "kind": ""},
             {"name": "results", "title": "Results", "status": "", "kind": ""},
         ],
         "selected": "",
@@ -119,9 +121,12 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "search": fake_search.nothing(),
         "search_now": {"unavailable": "", "is_searching": False, "stale": "", "used": -1},
         "is_measuring": False,
+        "recovery": {"unavailable": "", "on": False, "said": "Trains on the training data, with labels.",
+                     "labelled": True, "metric": "accuracy", "steps": 300, "distill": True, "by_metric": True,
+                     "learning_rate": 0.001},
         "rules": [
-            {"pattern": "layers.*.up_proj", "label": "int4 weights, 32", "layers": blocks},
-            {"pattern": "lm_head", "label": "float", "layers": 1},
+            {"pattern": "layers.*.up_proj", "label": "int4 weights, 32", "layers": blocks, "prunes": False},
+            {"pattern": "lm_head", "label": "float", "layers": 1, "prunes": False},
         ],
         "base": "int8",
         "settings": [{"refused": [], **each} for each in (
@@ -159,15 +164,37 @@ def traits(blocks: int = 24) -> dict[str, Any]:
         "elapsed_s": 0.0, "remaining_s": -1.0, "then": [], "log": [], "queue": [], "turn": "", "is_queued": False,
         "message": {"kind": "", "text": "", "troubles": [], "details": "", "can_be_leaf": False},
         "writing": [],
+        "training": {"total": 0, "step": 0, "losses": [], "every": 1, "metric": "", "scored": [], "scores": [],
+                     "best": -1, "said": ""},
     }  # fmt: skip
+
+
+def training(given: dict[str, Any], *, ended: bool = False) -> dict[str, Any]:
+    """What a training sets while it goes on, or when it has ended."""
+    step = 300 if ended else 120
+    scored = list(range(0, step + 1, 25))
+    curve = {
+        "total": 300, "step": step, "losses": [0.2 + 2.1 * 0.98**at for at in range(step)], "every": 1,
+        "metric": "accuracy", "scored": scored, "scores": [0.98 - 0.3 * 0.6**at for at in range(len(scored))],
+    }  # fmt: skip
+    recovery = {**given["recovery"], "on": True}
+    if ended:
+        said = "Accuracy 0.68 before, 0.98 after 275 of 300 steps (4.3 s, 3,382 numbers trained; all steps done)."
+        return {"recovery": recovery, "training": {**curve, "best": 275, "said": said}}
+    running = {
+        "running": True, "stage": "recover · loss 0.24", "done": step, "total": 300, "fraction": 0.4, "elapsed_s": 12.0,
+        "remaining_s": 20.0, "is_queued": True,
+    }  # fmt: skip
+    return {"recovery": recovery, "training": {**curve, "best": -1, "said": ""}, **running}
 
 
 def after_run(given: dict[str, Any], runs: int = 6) -> dict[str, Any]:
     """What a finished run changes."""
     count = len(given["layers"])
     return {
-        "outcomes": [{"label": "int8", "why": ""}, {"label": "float", "why": "SQNR 8 dB is below the floor of 10 dB"},
-                     {"label": "int4 weights, 32", "why": ""}],
+        "outcomes": [{"label": "int8", "why": "", "pruned": ""},
+                     {"label": "float", "why": "SQNR 8 dB is below the floor of 10 dB", "pruned": ""},
+                     {"label": "int4 weights, 32", "why": "", "pruned": ""}],
         "applied": [1 if at % 11 == 5 else 2 if at % 7 == 4 else 0 for at in range(count)],
         "columns": [column("sqnr", "SQNR", "dB", [
             None if at % 13 == 0 else 20 + (at * 37 % 300) / 10 for at in range(count)], help="of the layer's output")],

@@ -17,7 +17,7 @@ from tests.browser.fake_bench import after_run, give, open_bench, run, sent, tra
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
-STEPS = ("capture", "axes", "precision", "run", "results")
+STEPS = ("capture", "axes", "precision", "run", "recover", "results")
 WIDE = "() => document.querySelector('.pbb-box').classList.contains('pbb-wide')"
 SHIFT = """(since) => new Promise(done => {
   let sum = 0;
@@ -65,6 +65,7 @@ def test_what_is_shown_here_is_what_python_sends() -> None:
     given.update(after_run(given))
     given["axes"] = [{**each, "min": 0, "max": 0} for each in given["axes"]]  # documents have no negative counts
     given["search_now"] = {**given["search_now"], "used": 0}
+    given["training"] = {**given["training"], "best": 0}
     for kind in (BenchSummary, RunStatus):
         names = {field.name for field in fields(kind)}
         read_object({name: given.pop(name) for name in names}, kind, kind.__name__)
@@ -132,12 +133,12 @@ def test_steps_are_tabs(page: Page) -> None:
         page,
         {
             "steps": [
-                *steps[:4],
-                {**steps[4], "status": "1 run"},
+                *steps[:5],
+                {**steps[5], "status": "1 run"},
             ]
         },
     )
-    give(page, {"steps": [*steps[:4], {**steps[4], "status": "2 runs"}]})
+    give(page, {"steps": [*steps[:5], {**steps[5], "status": "2 runs"}]})
     page.get_by_role("tab", name="Results, 2 runs, new").click()
     expect(page.get_by_role("tab", name="Results, 2 runs", exact=True)).to_be_visible()
 

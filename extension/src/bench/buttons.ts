@@ -17,7 +17,17 @@ export function copyButton(text: () => string, label: string, name = ""): HTMLBu
   return button;
 }
 
-type Plain = "undo" | "redo" | "compile" | "cancel" | "cancel_all" | "capture" | "apply_fixes" | "measure_layers";
+type Plain =
+  | "undo"
+  | "redo"
+  | "compile"
+  | "cancel"
+  | "cancel_all"
+  | "capture"
+  | "apply_fixes"
+  | "measure_layers"
+  | "stop_training"
+  | "no_training";
 
 /** A button that asks Python for something that needs no more words. */
 export function actButton(model: BenchModel, action: Plain, label: string, more = {}): HTMLButtonElement {

@@ -32,6 +32,7 @@ export function columnsOf(rows: Rows, stale: string): Column[] {
   return [
     text("name", "Layer", "Name in the model", 216),
     text("planned", "Planned", "What the current choices ask for", 110),
+    ...(hasPruning(rows) ? [text("pruning", "Pruning", "What is pruned; after a run, what it did", 150)] : []),
     ...(hasRun(rows) ? [applied, why, ...numbers] : [...numbers, applied, why]),
     { key: "parameters", title: "Parameters", help: "Numbers in weight and bias", width: 104, numeric: true },
     text("rule", "Set by", "The rule that decides for the layer", 150),
@@ -42,6 +43,17 @@ export function columnsOf(rows: Rows, stale: string): Column[] {
 /** Before the first run numbers come first. */
 function hasRun(rows: Rows): boolean {
   return rows.data.applied.length > 0;
+}
+
+function hasPruning(rows: Rows): boolean {
+  return rows.data.decisions.some(({ pruning }) => pruning) || rows.data.outcomes.some(({ pruned }) => pruned);
+}
+
+/** What is planned, and what became of it in the run that is shown. */
+function pruningOf(layer: number, rows: Rows): string {
+  const planned = rows.decision(layer)?.pruning ?? "";
+  const done = rows.outcome(layer)?.pruned ?? "";
+  return [planned, done].filter(Boolean).join(" → ");
 }
 
 /** What several layers say, once: the text that all have, or how many differ. */
@@ -105,6 +117,7 @@ export function cellsOf(row: Row, rows: Rows, open: boolean, toggle: () => void)
   const known = outcomes.filter((outcome) => outcome !== null);
   const why = common(known.map((outcome) => outcome.why).filter(Boolean));
   const rule = common(decisions.map((decision) => decision?.rule ?? ""));
+  const pruning = common(members.map((layer) => pruningOf(layer, rows)).filter(Boolean));
   const parameters = members.reduce((sum, layer) => sum + rows.data.layers[layer]!.parameters, 0);
   const type = common(members.map((layer) => rows.data.layers[layer]!.type));
   const applied = known.length
@@ -126,6 +139,7 @@ export function cellsOf(row: Row, rows: Rows, open: boolean, toggle: () => void)
         "planned",
       ),
     ),
+    ...(hasPruning(rows) ? [make("td", { class: "pbb-note", title: pruning }, pruning || "–")] : []),
     ...(hasRun(rows) ? [appliedCell, whyCell, ...numbers] : [...numbers, appliedCell, whyCell]),
     make("td", { class: "pbb-number", title: `${parameters} parameters` }, shortNumber(parameters)),
     make("td", { class: "pbb-rule", title: rule }, rule === "global" ? "default" : rule),
@@ -146,6 +160,8 @@ export function spoken(row: Row, rows: Rows): string {
   const outcomes = row.members.map((layer) => rows.outcome(layer)).filter((outcome) => outcome !== null);
   const applied = outcomes.length ? `, applied ${common(outcomes.map(({ label }) => label))}` : "";
   const why = common(outcomes.map((outcome) => outcome.why).filter(Boolean));
+  const pruned = common(row.members.map((layer) => pruningOf(layer, rows)).filter(Boolean));
   const numbers = row.layer < 0 ? [] : rows.data.columns.map((column) => spokenNumber(column, row.layer));
-  return [`${name}, planned ${planned}${applied}${why ? `: ${why}` : ""}`, ...numbers].join(", ");
+  const pruning = pruned ? [`pruning ${pruned}`] : [];
+  return [`${name}, planned ${planned}${applied}${why ? `: ${why}` : ""}`, ...pruning, ...numbers].join(", ");
 }

@@ -32,6 +32,8 @@ const WORDS: Record<string, Record<string, string>> = {
   weights: { "32": "float" },
   activations: { "32": "float" },
   block: { "0": "per channel" },
+  mask: { "1:1": "weights" },
+  amount: Object.fromEntries(["10", "25", "50", "75", "90"].map((share) => [share, `${share} %`])),
 };
 
 export class Editor {
@@ -76,7 +78,9 @@ export class Editor {
     const arrow = make("span", { "aria-hidden": "true" }, this.more ? " ▴" : " ▾");
     const more = make("button", { ...attributes, class: "pbb-quiet", click: toggle }, "More settings", arrow);
     if (!edited.layers) return [more];
-    const hasRule = edited.decisions.some(({ rule }) => rule !== "global");
+    const hasRule = edited.decisions.some(
+      ({ rule, pruned_by: by }) => rule !== "global" || !["", "global"].includes(by),
+    );
     const title = "Remove what was set for these layers: the default applies again";
     const click = (): void => this.events.reset();
     const reset = make(
@@ -88,7 +92,7 @@ export class Editor {
   }
 
   private precisions({ precisions, decisions, base, layers }: Edited): HTMLElement {
-    const shown = new Set(layers ? decisions.map(({ label }) => label) : [base]);
+    const shown = new Set(layers ? decisions.map(({ label }) => label) : [base.split(", ")[0]!]);
     const group = make("div", { class: "pbb-choice", role: "radiogroup", "aria-label": "Precision" });
     for (const { name, label, explanation, enabled } of precisions) {
       const on = shown.size === 1 && (shown.has(label) || shown.has(name));

@@ -12,6 +12,7 @@ import { offerFixes } from "./offers";
 import { Place } from "./place";
 import { PrecisionStep } from "./precision";
 import { Rail, type StepName } from "./rail";
+import { RecoverStep } from "./recover";
 import { ResultsStep } from "./results";
 import { runStep } from "./run";
 import { tellSight } from "./sight";
@@ -73,6 +74,7 @@ export class Frame {
     if (name === "capture") return captureStep(model, ends);
     if (name === "axes") return axesStep(model, ends);
     if (name === "run") return runStep(model, ends);
+    if (name === "recover") return new RecoverStep(model, ends).element;
     if (name === "results") return new ResultsStep(model, ends).element;
     this.precision = new PrecisionStep(model, ends);
     return this.precision.element;

@@ -45,7 +45,7 @@ export class PrecisionStep {
     this.editor = new Editor({
       precision: (precision) => act(model, "set_precision", { pattern: this.patterns(), precision }),
       setting: (field, value) => act(model, "set_layers", { pattern: this.patterns(), field, value }),
-      reset: () => act(model, "clear_rules", { pattern: this.deciding() }),
+      reset: () => this.reset(),
     });
     this.search = this.searchBox();
     this.statuses = this.statusBox();
@@ -141,10 +141,17 @@ export class PrecisionStep {
     return layers.size ? this.rows.patternsFor(layers) : ["*"];
   }
 
-  /** The rules that decide for what is marked. */
-  private deciding(): string[] {
-    const rules = [...this.table.marked.layers].map((layer) => this.rows.decision(layer)?.rule ?? "");
-    const known = new Set(this.model.get("rules").map(({ pattern }) => pattern));
+  /** Removes the rules that decide for what is marked, of both kinds. */
+  private reset(): void {
+    const [quantizing, pruning] = [this.deciding("rule"), this.deciding("pruned_by")];
+    if (quantizing.length) act(this.model, "clear_rules", { pattern: quantizing });
+    if (pruning.length) act(this.model, "clear_pruning", { pattern: pruning });
+  }
+
+  private deciding(by: "rule" | "pruned_by"): string[] {
+    const rules = [...this.table.marked.layers].map((layer) => this.rows.decision(layer)?.[by] ?? "");
+    const own = this.model.get("rules").filter(({ prunes }) => Boolean(prunes) === (by === "pruned_by"));
+    const known = new Set(own.map(({ pattern }) => pattern));
     return [...new Set(rules)].filter((rule) => known.has(rule));
   }
 

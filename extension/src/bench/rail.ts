@@ -1,4 +1,4 @@
-/** The five steps, as tabs with their status; they are places, not gates. */
+/** The steps, as tabs with their status; they are places, not gates. */
 
 import type { StepSummary } from "../generated/widgets";
 import { make } from "../render/dom";

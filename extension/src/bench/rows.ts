@@ -169,6 +169,7 @@ export class Rows {
     if (sort === "parameters") return Float64Array.from(layers, ({ parameters }) => parameters);
     if (sort === "type") return ranks(this.lowerTypes);
     if (sort === "planned") return looked(ranks(decisions.map(({ label }) => label)), planned, layers.length);
+    if (sort === "pruning") return looked(ranks(decisions.map(({ pruning }) => pruning)), planned, layers.length);
     if (sort === "rule") return looked(ranks(decisions.map(({ rule }) => rule)), planned, layers.length);
     if (sort === "applied") return looked(ranks(outcomes.map(({ label }) => label)), applied, layers.length);
     if (sort === "why") return looked(ranks(outcomes.map(({ why }) => why)), applied, layers.length);

@@ -9,9 +9,9 @@ export function rulesView(model: BenchModel): HTMLElement {
   const title = make("h4", {}, "Rules");
   const base = make("li", {}, make("code", {}, "every layer"), ` ${model.get("base")}`);
   base.className = "pbb-rule-chip pbb-dim";
-  const chips = rules.map(({ pattern, label, layers }) => {
-    const click = (): void => act(model, "clear_rules", { pattern: [pattern] });
-    const name = `Remove the rule ${pattern}`;
+  const chips = rules.map(({ pattern, label, layers, prunes }) => {
+    const click = (): void => act(model, prunes ? "clear_pruning" : "clear_rules", { pattern: [pattern] });
+    const name = `Remove the rule ${pattern}${prunes ? " of pruning" : ""}`;
     const remove = make("button", { type: "button", class: "pbb-icon", title: name, "aria-label": name, click }, "✕");
     const count = make("span", { class: "pbb-dim" }, counted(layers, "layer"));
     const code = make("code", { title: pattern }, pattern);

@@ -18,7 +18,7 @@ export function runStep(model: BenchModel, ends: Cleanups): HTMLElement {
     { class: "pbb-run" },
     live(model, ["targets", "leaf_wrap", "leaf_label"], targetsView, ends),
     live(model, ["workload"], workloadView, ends),
-    live(model, ["running", "targets", "is_queued", "then"], startView, ends),
+    live(model, ["running", "targets", "is_queued", "then", "recovery"], startView, ends),
     new ProgressView(model, ends).element,
     logView(model, ends), // what comes below it when a run ends moves nothing in this step
     live(model, ["queue"], queueView, ends),
@@ -103,7 +103,9 @@ function startView(model: BenchModel): HTMLElement {
     title,
   });
   const then = model.get("then");
-  const list = then.length ? `Then: ${then.join(", ")}` : "";
+  const { on, steps } = model.get("recovery");
+  const training = on ? `Trains back for ${counted(steps, "step")} first (Recover).` : "";
+  const list = [training, then.length ? `Then: ${then.join(", ")}` : ""].filter(Boolean).join(" ");
   return make("div", { class: "pbb-line" }, button, make("span", { class: "pbb-dim", role: "status" }, list));
 }
 

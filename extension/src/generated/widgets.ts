@@ -36,6 +36,7 @@ export interface BenchSummary {
   is_measuring: boolean;
   search: SearchSummary;
   search_now: SearchNow;
+  recovery: RecoverySummary;
   rules: RuleSummary[];
   base: string;
   settings: SettingField[];
@@ -124,6 +125,11 @@ export interface Decision {
   observer: string;
   algorithm: string;
   quantized: boolean;
+  pruning: string;
+  pruned_by: string;
+  mask: string;
+  amount: string;
+  score: string;
 }
 
 export interface DifferenceRow {
@@ -229,6 +235,7 @@ export interface OptionField {
 export interface Outcome {
   label: string;
   why: string;
+  pruned: string;
 }
 
 export interface PinRun {
@@ -250,6 +257,18 @@ export interface QueuedSummary {
   settings: string;
 }
 
+export interface RecoverySummary {
+  unavailable: string;
+  on: boolean;
+  said: string;
+  labelled: boolean;
+  metric: string;
+  steps: number;
+  distill: boolean;
+  by_metric: boolean;
+  learning_rate: number;
+}
+
 export interface RenameRun {
   id: string;
   name: string;
@@ -259,6 +278,7 @@ export interface RuleSummary {
   pattern: string;
   label: string;
   layers: number;
+  prunes: boolean;
 }
 
 export interface RunDifference {
@@ -283,6 +303,7 @@ export interface RunStatus {
   log: string[];
   message: Card;
   writing: WrittenBy[];
+  training: TrainingCurve;
 }
 
 export interface RunSummary {
@@ -401,7 +422,7 @@ export interface Staleness {
 }
 
 export interface StepSummary {
-  name: "capture" | "axes" | "precision" | "run" | "results";
+  name: "capture" | "axes" | "precision" | "run" | "recover" | "results";
   title: string;
   status: string;
   kind: "" | "good" | "warning" | "bad";
@@ -422,6 +443,25 @@ export interface Tick {
 
 export interface ToPath {
   path: string;
+}
+
+export interface TrainBack {
+  steps: number | null;
+  distill: boolean;
+  by_metric: boolean;
+  learning_rate: number | null;
+}
+
+export interface TrainingCurve {
+  total: number;
+  step: number;
+  losses: number[];
+  every: number;
+  metric: string;
+  scored: number[];
+  scores: number[];
+  best: number;
+  said: string;
 }
 
 export interface Trouble {
@@ -472,6 +512,10 @@ export interface BenchActions {
   measure_layers: Record<string, never>;
   search: Search;
   use_candidate: OfCandidate;
+  clear_pruning: ClearRules;
+  train_back: TrainBack;
+  stop_training: Record<string, never>;
+  no_training: Record<string, never>;
   cancel: Record<string, never>;
   cancel_all: Record<string, never>;
   remove_queued: OfRun;

@@ -45,6 +45,7 @@ def recover(
     validation: Iterable[Any] | None = None,
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
     learning_rate: float = 1e-3,
+    on_step: Callable[[int, float | None, float | None], None] | None = None,
     progress: ProgressCallback = report_nothing,
 ) -> Recovery:
     """Train a prepared model for some steps, in place, and leave it with the best weights that were found.
@@ -67,6 +68,9 @@ def recover(
         validation: batches like those of ``data`` that the score is taken on; the first 16 of ``data`` when left out.
         optimizer: makes an optimizer of the parameters; AdamW when left out.
         learning_rate: of AdamW at its highest; it rises over the first steps and falls to 0 along a cosine.
+        on_step: ``on_step(steps, loss, score)`` is called after each step with its loss, and with the score where one
+            was taken, else None; also before the first step, when there is no loss. May raise ``KeyboardInterrupt`` to
+            end as if the steps were over.
         progress: receives each step; may raise :class:`prepbench.Cancelled` to stop, after which the model holds the
             best weights so far.
 
@@ -92,6 +96,7 @@ def recover(
     _check(
         prepared, data, validation, loss, steps, teacher, metric, higher_is_better, optimizer, learning_rate, progress
     )
+    check_function("on_step", on_step, "on_step(steps, loss, score)", optional=True)
     goal = _Goal.of(prepared, loss, teacher, metric, higher_is_better)
     batches = Batches(prepared, data, goal.takes_targets)
     if validation is None:
@@ -100,7 +105,7 @@ def recover(
         checked = list(read_batches(prepared, validation, goal.takes_targets, "validation"))
     if not checked:
         raise InputError("validation is empty: give at least one batch, or leave it out.")
-    return _Training(prepared, goal, steps, progress).run(batches, checked, optimizer, learning_rate)
+    return _Training(prepared, goal, steps, progress, on_step).run(batches, checked, optimizer, learning_rate)
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,7 @@ class _Training:
     goal: _Goal
     steps: int
     progress: ProgressCallback
+    on_step: Callable[[int, float | None, float | None], None] | None = None
     losses: list[float] = field(default_factory=list)
     scores: dict[int, float] = field(default_factory=dict)
     best_step: int = 0
@@ -216,6 +222,7 @@ class _Training:
         begun = time.perf_counter()
         try:
             self._check(checked)
+            self._tell()
             self._train(batches, checked, trained, optimizer, rate)
         except KeyboardInterrupt:
             if self._best is None:
@@ -245,6 +252,7 @@ class _Training:
                 schedule.step()
             if done % every == 0 or done == self.steps:
                 self._check(checked)
+            self._tell()
             self.progress(Progress("recover", done, self.steps, f"loss {self.losses[-1]:.4g}"))
             if done == self.steps or self._worse >= _PATIENCE:
                 break
@@ -273,6 +281,11 @@ class _Training:
         loss.backward()
         optimizer.step()
         self.losses.append(value)
+
+    def _tell(self) -> None:
+        if self.on_step is not None:
+            step = len(self.losses)
+            self.on_step(step, self.losses[-1] if step else None, self.scores.get(step))
 
     @torch.no_grad()
     def _check(self, checked: list[Batch]) -> None:

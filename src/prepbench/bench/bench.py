@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from prepbench._display import view
@@ -46,10 +47,15 @@ class Bench(Searching):
         metric: ``metric(output, target) -> number`` for ``data``, e.g. ``pb.metrics.accuracy``.
         decode: makes text of the token numbers of a generation, such as ``tokenizer.decode``; the numbers are shown
             when left out.
+        training_data: batches to train back on, see :meth:`start_recovery`: ``(input, target)`` pairs where there is a
+            ``loss``, else inputs. Without it the calibration inputs are, with the float model as the teacher.
+        loss: ``loss(output, target)`` gives the number that training makes small, e.g. ``F.cross_entropy``.
 
     Attributes:
         selected: the FQN of the module that is selected in all views; "" for none.
         comparison: the newest comparison; None before the first.
+        trained: the model of the newest training with its best weights, also where that was cancelled, and what it
+            brought back; None before the first.
 
     Raises:
         InputError: no samples, samples of different structure, a metric without data or one that is no metric of
@@ -73,14 +79,19 @@ class Bench(Searching):
         data: Iterable[Any] | Generation | None = None,
         metric: Callable[[Any, Any], Any] | None = None,
         decode: Callable[[list[int]], str] | None = None,
+        training_data: Iterable[Any] | None = None,
+        loss: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         _check_arguments(model, tracing_inputs, calibration_inputs, data, metric, decode)
+        _check_training(training_data, loss)
         arguments = {"tracing_inputs": tracing_inputs, "calibration_inputs": calibration_inputs, "data": data}
         self._arguments = {"model": model, **arguments, "metric": metric, "decode": decode}
+        self._arguments |= {"training_data": training_data, "loss": loss}
         calibration = _read(model, calibration_inputs, "calibration_inputs")
         tracing = _read(model, tracing_inputs, "tracing_inputs") or calibration
         compared = data if data is None or isinstance(data, Generation) else list(data)
-        super().__init__(model, tracing, calibration, compared, metric, decode)
+        often = list(training_data) if isinstance(training_data, Iterator) else training_data
+        super().__init__(model, tracing, calibration, compared, metric, decode, often, loss)
         self._facts = layer_facts(model, self.layer_rules.layers)
         self._summary: BenchSummary | None = None
 
@@ -192,7 +203,9 @@ class Bench(Searching):
         check_table("namespace", namespace, "globals()", optional=True)
         found = self._named(namespace)
         writes = isinstance(self.data, Generation)
-        return code_for(self.state, self.inferred_axes, self.explained, found, self.float_name, writes=writes)
+        training = self._training_data() if self.state.recovery is not None else None
+        given = (self.state, self.inferred_axes, self.explained, found, self.float_name)
+        return code_for(*given, writes=writes, training=training)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the bench to ``*.bench.json``, which JupyterLab opens in a tab, and its runs to the journal beside it.
@@ -218,7 +231,8 @@ class Bench(Searching):
         Args:
             path: the file.
             model: the model that the bench was made for.
-            given: ``tracing_inputs``, ``calibration_inputs``, ``data``, ``metric`` and ``decode``, as for a new bench.
+            given: ``tracing_inputs``, ``calibration_inputs``, ``data``, ``metric``, ``decode``, ``training_data`` and
+                ``loss``, as for a new bench.
 
         Returns:
             A bench of the same kind as the one that was saved.
@@ -327,6 +341,18 @@ def _check_arguments(
         raise InputError("Bench needs samples: give tracing_inputs, calibration_inputs, or both.")
     if metric is not None and data is None:
         raise InputError("metric was given without data: give data=[(input, target), ...] to compare on.")
+
+
+def _check_training(data: Any, loss: Any) -> None:
+    check_function("loss", loss, "loss(output, target)", optional=True)
+    if data is not None and (
+        isinstance(data, torch.Tensor | str | bytes | type | Mapping) or not isinstance(data, Iterable)
+    ):
+        raise InputError(
+            f"training_data must be an iterable of batches, got {described(data)}. Give a list or a DataLoader."
+        )
+    if loss is not None and data is None:
+        raise InputError("loss was given without training_data: give training_data=[(input, target), ...] to train on.")
 
 
 def _read(model: nn.Module, inputs: Iterable[Any] | None, name: str) -> list[Sample]:

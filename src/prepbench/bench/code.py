@@ -9,6 +9,7 @@ from typing import Any
 
 from prepbench.bench.axis_groups import input_groups
 from prepbench.bench.names import Named
+from prepbench.bench.recovering import TrainingData
 from prepbench.bench.state import BenchState, label_of
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
@@ -23,6 +24,7 @@ def code_for(
     base: str,
     *,
     writes: bool = False,
+    training: TrainingData | None = None,
 ) -> str:
     """Python source for ``state``.
 
@@ -34,10 +36,11 @@ def code_for(
             ``decode``; what was not given is left out.
         base: what the float model is called in the comparison.
         writes: whether text is generated.
+        training: what is trained on, where something is.
 
     Returns:
         Source that sets ``axes``, ``compiled`` and ``comparison``; with several targets ``compiled`` is a dict. What
-        was generated is ``written``.
+        was generated is ``written``; what is trained is ``prepared``, and ``recovery`` says what that brought back.
     """
     names = given.expressions
     model = names["model"]
@@ -47,15 +50,24 @@ def code_for(
     fixed = _fixes(state, names)
     lines += fixed
     called = {**names, "model": "fixed"} if fixed else names
-    labels = {label_of(explained, target, base): target for target in state.targets}
+    labels = {label_of(state, explained, target, base): target for target in state.targets}
+    trains = state.recovery is not None and training is not None
+    made, function = ("prepared", "pb.trainable(") if trains else ("compiled", "pb.compile_model(")
     if len(labels) == 1:
-        lines += ["compiled = pb.compile_model(", *_call_lines(state, explained, called, _call(state.targets[0])), ")"]
+        lines += [f"{made} = {function}", *_call_lines(state, explained, called, _call(state.targets[0])), ")"]
+        if trains:
+            lines += [f"recovery = {_recover(state, called, training, 'prepared')}"]
+            lines += ["compiled = pb.compile_model(prepared)"]
         compiled = f"{next(iter(labels))!r}: compiled"
     else:
         lines += ["targets = {", *(f"    {label!r}: {_call(target)}," for label, target in labels.items()), "}"]
-        lines += ["compiled = {", "    name: pb.compile_model("]
+        lines += [f"{made} = {{", f"    name: {function}"]
         lines += [indent(line, "    ") for line in _call_lines(state, explained, called, "target")]
         lines += ["    )", "    for name, target in targets.items()", "}"]
+        if trains:
+            each = _recover(state, called, training, "each")
+            lines += [f"recovery = {{name: {each} for name, each in prepared.items()}}"]
+            lines += ["compiled = {name: pb.compile_model(each) for name, each in prepared.items()}"]
         compiled = "**compiled"
     lines.append(_comparison(compiled, called, base))
     lines += [f"written = comparison.generated({called.get('decode', '')})"] if writes else []
@@ -75,6 +87,21 @@ def _call_lines(
 ) -> list[str]:
     arguments = _arguments(state, explained, names, target)
     return [f"    {names['model']},", *(f"    {name}={value}," for name, value in arguments)]
+
+
+def _recover(state: BenchState, names: Mapping[str, str], training: TrainingData | None, prepared: str) -> str:
+    """The call that trains."""
+    settings = state.recovery
+    assert settings is not None
+    assert training is not None
+    data = next(names[kind] for kind in ("training_data", "calibration_inputs", "tracing_inputs") if kind in names)
+    given = [prepared, data, *([names["loss"]] if training.loss is not None else [])]
+    given += [f"teacher={names['model']}"] if settings.distill else []
+    standard = {"learning_rate": 1e-3}
+    for name, value in training.arguments(settings).items():
+        if standard.get(name) != value:
+            given.append(f"{name}={names['metric'] if name == 'metric' else repr(value)}")
+    return f"pb.recover({', '.join(given)})"
 
 
 def _changes(axes: DynamicAxes, inferred: DynamicAxes) -> list[str]:
@@ -106,14 +133,17 @@ def _arguments(
 ) -> list[tuple[str, str]]:
     quantized = any(layer.settings is not None for layer in explained)
     arguments = [("tracing_inputs", names["tracing_inputs"])]
-    if quantized:
+    if quantized or state.pruning_needs_samples:
         arguments.append(("calibration_inputs", names["calibration_inputs"]))
     arguments += [("dynamic_axes", "axes"), ("deployment_settings", target)]
     if quantized:
         arguments.append(("quantization_settings", _call(state.quantization)))
     if quantized and state.rules:
-        rows = "".join(f"        {key!r}: {_call(value)},\n" for key, value in state.rules.items())
-        arguments.append(("layer_quantization_settings", "{\n" + rows + "    }"))
+        arguments.append(("layer_quantization_settings", _table(state.rules)))
+    if state.pruning is not None:
+        arguments.append(("pruning_settings", _call(state.pruning)))
+    if state.pruning_rules:
+        arguments.append(("layer_pruning_settings", _table(state.pruning_rules)))
     if state.options != CompileOptions():
         arguments.append(("compile_options", _call(state.options)))
     if state.leaves:
@@ -121,6 +151,11 @@ def _arguments(
     if not state.fullgraph:
         arguments.append(("fullgraph", "False"))
     return arguments
+
+
+def _table(rules: Mapping[str, Any]) -> str:
+    rows = "".join(f"        {key!r}: {_call(value)},\n" for key, value in rules.items())
+    return "{\n" + rows + "    }"
 
 
 def _call(settings: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -12,14 +12,17 @@ from torch import nn
 from prepbench.bench.captures import Captures
 from prepbench.bench.cards import Card, error_card
 from prepbench.bench.history import measured, new_run
+from prepbench.bench.progress import RECOVERING
 from prepbench.bench.queue import QueuedRun, RunQueue
-from prepbench.bench.runs import Runs
+from prepbench.bench.recovering import train_and_compile
+from prepbench.bench.recovery_settings import RecoverySettings
 from prepbench.bench.state import BenchState, display_name, label_of
 from prepbench.bench.status import TARGET, RunStatus, StatusOfRuns
+from prepbench.bench.training_back import TrainingBack
 from prepbench.bench.writing import Writing
 from prepbench.bench.written import Decode, prompt_texts, run_generation
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
-from prepbench.checks import check_function, check_progress
+from prepbench.checks import check_function, check_progress, check_type
 from prepbench.compile import CompiledModel, KeptStages, compile_model
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback, report_nothing
@@ -27,9 +30,10 @@ from prepbench.measure.comparison import Comparison
 from prepbench.measure.generation import Generation
 from prepbench.measure.run import compare
 from prepbench.results.run import Run
+from prepbench.settings import ExplainedLayer
 
 
-class Compiling(Runs):
+class Compiling(TrainingBack):
     """What a bench runs; see :class:`prepbench.Bench`."""
 
     def __init__(
@@ -40,6 +44,8 @@ class Compiling(Runs):
         data: list[Any] | Generation | None,
         metric: Callable[[Any, Any], Any] | None,
         decode: Decode | None,
+        training_data: Iterable[Any] | None = None,
+        loss: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self.tracing_inputs, self.calibration_inputs = tracing_inputs, calibration_inputs
         self.data, self.metric, self.decode = data, metric, decode
@@ -47,8 +53,10 @@ class Compiling(Runs):
         self._captures = Captures(model, tracing_inputs)
         self._captures.collection()  # samples that the model does not take are refused here
         super().__init__(model, DynamicAxes.infer(tracing_inputs, model), calibrated=bool(calibration_inputs))
+        self.training_data, self.loss = training_data, loss
         self._kept = KeptStages()
         self._status = StatusOfRuns()
+        self._watch.listen(self._status.train)
         self._queue = RunQueue(self._changed)
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -126,7 +134,24 @@ class Compiling(Runs):
         check_progress(progress)
         check_function("on_end", on_end, "on_end(error)", optional=True)
         run = QueuedRun.of(self.state, self.explained, self.float_name)
-        return self._enqueued(run, functools.partial(self._compile, run.state), progress, on_end)
+        stages = None if run.state.recovery is None else RECOVERING
+        return self._enqueued(run, functools.partial(self._compile, run.state), progress, on_end, stages=stages)
+
+    def start_recovery(self, settings: RecoverySettings | None = None) -> Job[CompiledModel]:
+        """Train back and compile in a background thread: :meth:`set_recovery` and :meth:`start`.
+
+        Args:
+            settings: of the training; those of the current choices, or else the usual ones, if left out.
+
+        Raises:
+            SettingsError: nothing is quantized or pruned, there is nothing to learn from, or leaves are kept, which
+                cannot be trained.
+        """
+        settings = settings or self.state.recovery or RecoverySettings()
+        check_type("settings", settings, RecoverySettings, "Give RecoverySettings(steps=300).")
+        self._check_trainable(self.state, settings)
+        self.set_recovery(settings)
+        return self.start()
 
     def in_background(
         self,
@@ -256,23 +281,9 @@ class Compiling(Runs):
         """Compile for the one target of ``state``; the run is in the history, also where it failed."""
         began = time.monotonic()
         explained = self.layer_rules.explained(state.quantization, state.rules)
-        quantized = any(layer.settings is not None for layer in explained)
-        label = label_of(explained, state.targets[0], self.float_name)
+        label = label_of(state, explained, state.targets[0], self.float_name)
         try:
-            compiled: CompiledModel = compile_model(
-                self._captures.model(state.fixes),
-                tracing_inputs=self.tracing_inputs,
-                calibration_inputs=self.calibration_inputs if quantized else None,
-                dynamic_axes=state.axes,
-                deployment_settings=state.targets[0],
-                quantization_settings=state.quantization if quantized else None,
-                layer_quantization_settings=(dict(state.rules) or None) if quantized else None,
-                compile_options=state.options,
-                leaf_modules=state.leaves,
-                fullgraph=state.fullgraph,
-                reuse=self._kept,
-                progress=progress,
-            )
+            compiled = self._made(state, explained, progress)
         except Exception as error:
             if not isinstance(error, Cancelled):
                 name = self._history.free_name(f"{label} (failed)", {})
@@ -293,10 +304,39 @@ class Compiling(Runs):
             stages=dict(report.seconds),
             reused=report.reused,
             size_bytes=report.size_bytes,
+            pruned={row.fqn: row.summary for row in report.pruned},
+            recovered=self._recovered() if state.recovery is not None else "",
         )
         self._history.add(run, compiled)
         self._changed()
         return run
+
+    def _made(
+        self, state: BenchState, explained: Sequence[ExplainedLayer], progress: ProgressCallback
+    ) -> CompiledModel:
+        """Compile for the one target of ``state``, after a training where it has one."""
+        quantized = any(layer.settings is not None for layer in explained)
+        needs_samples = quantized or state.pruning_needs_samples
+        given: dict[str, Any] = {
+            "tracing_inputs": self.tracing_inputs,
+            "calibration_inputs": self.calibration_inputs if needs_samples else None,
+            "dynamic_axes": state.axes,
+            "deployment_settings": state.targets[0],
+            "quantization_settings": state.quantization if quantized else None,
+            "layer_quantization_settings": (dict(state.rules) or None) if quantized else None,
+            "pruning_settings": state.pruning,
+            "layer_pruning_settings": dict(state.pruning_rules) or None,
+            "compile_options": state.options,
+        }
+        model = self._captures.model(state.fixes)
+        if state.recovery is not None:
+            self._check_trainable(state, state.recovery)
+            return train_and_compile(
+                model, self._training_data(), state.recovery, given, self._watch, self._keep, progress
+            )
+        leaves: dict[str, Any] = {"leaf_modules": state.leaves, "fullgraph": state.fullgraph}
+        compiled: CompiledModel = compile_model(model, **given, **leaves, reuse=self._kept, progress=progress)
+        return compiled
 
     def _writing(self, state: BenchState, progress: ProgressCallback) -> Writing | None:
         """Where candidates generate as somebody looks on; the float model has done so. None for single calls."""

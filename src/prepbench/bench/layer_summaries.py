@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
 
+from prepbench.bench.pruning_rules import NOTHING, STAYS, percent, pruning_label
 from prepbench.bench.state import EVERYTHING, EXPLANATIONS, LABELS, PRECISIONS, display_name
 from prepbench.bench.summary import (
     Decision,
@@ -20,7 +22,16 @@ from prepbench.bench.summary import (
 )
 from prepbench.quantize import Placement
 from prepbench.quantize.report import LayerReport
-from prepbench.settings import DeploymentSettings, ExplainedLayer, LayerQuantizationSettings, QuantizationSettings
+from prepbench.settings import (
+    DeploymentSettings,
+    ExplainedLayer,
+    LayerPruningSettings,
+    LayerQuantizationSettings,
+    PrunableLayer,
+    PruningSettings,
+    QuantizationSettings,
+)
+from prepbench.settings.pruning import CHANNELS, SCORES
 from prepbench.settings.quantization import ACTIVATION_BITS, BITS, BLOCK_SIZES, OBSERVERS, WEIGHT_ALGORITHMS
 from prepbench.targets import target_for
 
@@ -78,7 +89,31 @@ _SETTINGS = (
         WEIGHT_ALGORITHMS,
     ),
     SettingField("observer", "Observer", "how the range of activations is learned", "choice", OBSERVERS),
+    SettingField(
+        "mask",
+        "Pruning",
+        "what is removed: single weights (1:1), two of each four inputs (2:4), or whole channels, which makes the "
+        "model smaller and faster",
+        "choice",
+        (NOTHING, "1:1", "2:4", CHANNELS),
+    ),
+    SettingField(
+        "amount",
+        "Pruned",
+        "the share of weights or channels that goes, in percent; 2:4 says it itself",
+        "choice",
+        ("10", "25", "50", "75", "90"),
+    ),
+    SettingField(
+        "score",
+        "Pruned first",
+        "the smallest weights, or the smallest products of weights and what enters the layer on calibration samples",
+        "choice",
+        SCORES,
+    ),
 )
+_PRUNING = ("mask", "amount", "score")
+"""The fields of the editor that say how layers are pruned."""
 
 
 def setting_fields(targets: Sequence[DeploymentSettings]) -> tuple[SettingField, ...]:
@@ -112,6 +147,18 @@ def layer_facts(model: nn.Module, layers: Sequence[str]) -> tuple[LayerFacts, ..
     return tuple(found)
 
 
+def is_of_pruning(field: str) -> bool:
+    """Whether a field of the editor says how layers are pruned."""
+    return field in _PRUNING
+
+
+def change_of_pruning(field: str, value: str) -> tuple[str, object]:
+    """The setting of :class:`PruningSettings` and its value that a choice in the editor means."""
+    if field == "mask":
+        return "mask_type", value
+    return (field, float(value) / 100) if field == "amount" else (field, value)
+
+
 def change_of(field: str, value: str) -> tuple[str, object]:
     """The setting of :class:`QuantizationSettings` and its value that a choice in the editor means."""
     if field == "weights":
@@ -128,11 +175,34 @@ def change_of(field: str, value: str) -> tuple[str, object]:
     return field, value
 
 
-def decisions(explained: Sequence[ExplainedLayer]) -> tuple[tuple[Decision, ...], tuple[int, ...]]:
-    """Each kind of decision once, and for each layer the index of its own."""
-    kinds: dict[tuple[str, QuantizationSettings | None], int] = {}
-    planned = tuple(kinds.setdefault((layer.rule, layer.settings), len(kinds)) for layer in explained)
-    return tuple(_decision(rule, settings) for rule, settings in kinds), planned
+_Kind = tuple[str, QuantizationSettings | None, str, PruningSettings | None]
+
+
+def decisions(
+    explained: Sequence[ExplainedLayer], pruning: Mapping[str, PrunableLayer]
+) -> tuple[tuple[Decision, ...], tuple[int, ...]]:
+    """Each kind of decision once, and for each layer the index of its own.
+
+    Args:
+        explained: how layers are quantized.
+        pruning: what is pruned, by FQN.
+    """
+    kinds: dict[_Kind, int] = {}
+
+    def kind_of(layer: ExplainedLayer) -> _Kind:
+        row = pruning.get(layer.fqn)
+        return (layer.rule, layer.settings, *(("", None) if row is None else (row.rule, row.settings)))
+
+    planned = tuple(kinds.setdefault(kind_of(layer), len(kinds)) for layer in explained)
+    return tuple(_with_pruning(_decision(kind[0], kind[1]), kind[2], kind[3]) for kind in kinds), planned
+
+
+def _with_pruning(decision: Decision, rule: str, settings: PruningSettings | None) -> Decision:
+    if settings is None:
+        return replace(decision, pruned_by="" if rule == EVERYTHING else rule)
+    amount = percent(settings) if settings.pattern is None else ""
+    said = replace(decision, mask=settings.mask_type, amount=amount, score=settings.score)
+    return replace(said, pruning=pruning_label(settings), pruned_by=rule)
 
 
 def _decision(rule: str, settings: QuantizationSettings | None) -> Decision:
@@ -173,7 +243,10 @@ def _listed(value: int | Sequence[int]) -> str:
 
 
 def outcomes(
-    layers: Sequence[str], report: Mapping[str, LayerReport], tables: Collection[str] = ()
+    layers: Sequence[str],
+    report: Mapping[str, LayerReport],
+    tables: Collection[str] = (),
+    pruned: Mapping[str, str] | None = None,
 ) -> tuple[tuple[Outcome, ...], tuple[int, ...]]:
     """Each kind of outcome once, and for each layer the index of its own; nothing without a report.
 
@@ -181,9 +254,15 @@ def outcomes(
         layers: FQNs.
         report: what a run made of layers.
         tables: those that are embeddings, which a report lists where they could be quantized.
+        pruned: what a run pruned, in words.
     """
     kinds: dict[Outcome, int] = {}
-    found = [_outcome(report.get(fqn), is_table=fqn in tables) for fqn in layers] if report else []
+    words = pruned or {}
+    is_float = bool(words) and not report  # pruned alone
+    found = []
+    for fqn in layers if report or words else ():
+        outcome = Outcome("float", "") if is_float else _outcome(report.get(fqn), is_table=fqn in tables)
+        found.append(replace(outcome, pruned=words.get(fqn, "")))
     applied = tuple(kinds.setdefault(outcome, len(kinds)) for outcome in found)
     return tuple(kinds), applied
 
@@ -220,6 +299,24 @@ def rule_summaries(
         if layer.rule in counts:
             counts[layer.rule] += 1
     return tuple(RuleSummary(key, settings_label(rule.applied_to(base)), counts[key]) for key, rule in rules.items())
+
+
+def pruning_rule_summaries(
+    base: PruningSettings | None, rules: Mapping[str, LayerPruningSettings], planned: Mapping[str, PrunableLayer]
+) -> tuple[RuleSummary, ...]:
+    """Each rule of pruning with the number of layers for which it decides; that all others stay is no rule to show."""
+    if base is None:
+        return ()
+    counts = Counter(row.rule for row in planned.values())
+    shown = {key: rule for key, rule in rules.items() if (key, rule) != (EVERYTHING, STAYS)}
+    labels = {key: pruning_label(rule.applied_to(base)) or "not pruned" for key, rule in shown.items()}
+    return tuple(RuleSummary(key, label, counts[key], prunes=True) for key, label in labels.items())
+
+
+def default_pruning(base: PruningSettings | None, rules: Mapping[str, LayerPruningSettings]) -> str:
+    """What is pruned where no other rule decides, in short; "" for nothing."""
+    everything = rules.get(EVERYTHING)
+    return "" if base is None else pruning_label(base if everything is None else everything.applied_to(base))
 
 
 def base_label(base: QuantizationSettings, rules: Mapping[str, LayerQuantizationSettings]) -> str:

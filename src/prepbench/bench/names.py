@@ -60,6 +60,8 @@ def given_to(arguments: Mapping[str, Any], sizes: Iterable[tuple[str, int]]) -> 
         "data": ("(input, target) pairs to compare on", "[...]"),
         "metric": ("a function: metric(output, target) -> number", "..."),
         "decode": ("a function: decode(tokens) -> text, such as tokenizer.decode", "..."),
+        "training_data": ("batches to train on: (input, target) pairs where there is a loss, else inputs", "[...]"),
+        "loss": ("a function: loss(output, target) -> tensor of one number", "..."),
     }
     if isinstance(arguments.get("data"), Generation):
         new_tokens = arguments["data"].new_tokens

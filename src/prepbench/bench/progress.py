@@ -33,6 +33,9 @@ SEARCHING = {
 }
 """The stages of a search; those of its compiles come again and again, and count once."""
 
+RECOVERING = {**COMPILING, "recover": 60.0, **COMPARING}
+"""The stages of a training, the compile behind it, and their comparison."""
+
 _LINES = 200
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from prepbench.bench.state import BenchState, axes_words, display_name, precision_label, precision_words
+from prepbench.bench.state import BenchState, axes_words, display_name, plan_label, precision_words
 from prepbench.checks import described
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.jobs import Job, ProgressCallback
@@ -48,8 +48,10 @@ class QueuedRun:
         targets = tuple(map(display_name, state.targets))
         said = [precision_words(explained), axes_words(state.axes)]
         said += ["leaves"] if not state.fullgraph else []
+        said += ["pruned"] if state.pruning is not None else []
+        said += [state.recovery.summary] if state.recovery is not None else []
         said += [f"{len(state.fixes)} fix{'es' * (len(state.fixes) != 1)}"] if state.fixes else []
-        return cls(uuid.uuid4().hex[:12], precision_label(explained, base), targets, " · ".join(said), state)
+        return cls(uuid.uuid4().hex[:12], plan_label(state, explained, base), targets, " · ".join(said), state)
 
     @classmethod
     def other(cls, work: Work, name: str, state: BenchState, explained: Sequence[ExplainedLayer]) -> QueuedRun:

@@ -66,7 +66,7 @@ def _summary(run: Run, live: bool, own: bool) -> RunSummary:
         speed=texts["speed"],
         size=texts["size"],
         slower=run.speedup is not None and run.speedup < 1,
-        why=run.why,
+        why=" ".join(filter(None, (run.recovered and f"Trained back: {run.recovered}.", run.why))),
         error=run.error,
         is_live=live,
         first=texts["first"],

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench.bench.choices import Choices
 from prepbench.bench.elsewhere import runs_of_file, where
 from prepbench.bench.history import KeptJournal, RunHistory, comparison_of
 from prepbench.bench.names import float_name
+from prepbench.bench.pruning_choices import PruningChoices
 from prepbench.bench.run_summaries import difference_of, outcome_of
 from prepbench.bench.state import BenchState
 from prepbench.bench.state_differences import setting_rows
@@ -29,7 +29,7 @@ from prepbench.results.run import Run
 from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
 
 
-class Runs(Choices):
+class Runs(PruningChoices):
     """The results of a bench; see :class:`prepbench.Bench`."""
 
     def __init__(self, model: nn.Module, axes: DynamicAxes, *, calibrated: bool) -> None:
@@ -215,7 +215,7 @@ class Runs(Choices):
         """
         run = self._history.get(id)
         state = self._state_of(run)
-        self.layer_rules.explained(state.quantization, state.rules)  # raises what does not fit
+        self._check_fit(state)
         self._choose(**vars(replace(state, targets=self._targets_of(run))))
         self._shown = run.id
         self._changed()
@@ -334,11 +334,16 @@ class Runs(Choices):
         for run in runs:
             try:
                 state = self._state_of(run)
-                self.layer_rules.explained(state.quantization, state.rules)
+                self._check_fit(state)
                 found.append(run)
             except PrepbenchError as error:
                 warnings.warn(f"The run {run.name!r} is left out: {error}", stacklevel=3)
         return tuple(found)
+
+    def _check_fit(self, state: BenchState) -> None:
+        """Raise what does not fit the model."""
+        self.layer_rules.explained(state.quantization, state.rules)
+        self.pruning_of(state)
 
     def _targets_of(self, run: Run) -> tuple[DeploymentSettings, ...]:
         """All targets of the compile that a run was part of."""

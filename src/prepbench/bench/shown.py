@@ -107,6 +107,7 @@ def _settings(state: BenchState, summary: BenchSummary) -> tuple[Fact, ...]:
     facts += [Fact("What cannot be captured", "becomes a leaf")] if state.leaf_wrap else []
     fixes = ", ".join(name or "the model itself" for name in state.fixes)
     facts += [Fact("Rewritten", fixes)] if fixes else []
+    facts += [Fact("Training back", state.recovery.summary)] if state.recovery is not None else []
     facts += [Fact("Results", summary.stale)] if summary.stale else []
     return tuple(facts)
 
@@ -153,10 +154,15 @@ def _layers(summary: BenchSummary) -> Table:
     for i, layer in enumerate(summary.layers):
         plan = summary.decisions[summary.planned[i]]
         done = summary.outcomes[summary.applied[i]] if summary.applied else None
-        results = (done.label, done.why) if done is not None else ("", "")
+        results = (_joined(done.label, done.pruned), done.why) if done is not None else ("", "")
         figures = [_figure(column.values[i] if column.values else None, column.unit) for column in summary.columns]
-        rows.append((layer.fqn, layer.type, f"{layer.parameters:,}", plan.label, plan.rule, *results, *figures))
+        asked = (_joined(plan.label, plan.pruning), plan.rule)
+        rows.append((layer.fqn, layer.type, f"{layer.parameters:,}", *asked, *results, *figures))
     return Table("Layers", head, tuple(rows), (2, *range(7, len(head))))
+
+
+def _joined(*texts: str) -> str:
+    return ", ".join(filter(None, texts))
 
 
 def _figure(value: float | None, unit: str) -> str:

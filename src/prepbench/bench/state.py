@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
+from prepbench.bench.recovery_settings import RecoverySettings
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_all_of, check_count
@@ -16,7 +17,9 @@ from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
     ExplainedLayer,
+    LayerPruningSettings,
     LayerQuantizationSettings,
+    PruningSettings,
     QuantizationSettings,
 )
 from prepbench.targets import TARGETS as ALL_TARGETS
@@ -39,6 +42,8 @@ EXPLANATIONS: dict[Precision, str] = {
     "int4 weights": "weights in 4 bits, activations in float",
     "float32": "left in float",
 }
+_LATER = frozenset(("pruning", "pruning_rules", "recovery"))
+"""The fields that older files lack."""
 EVERYTHING = "*"
 """The rule that stands for all layers."""
 FLOAT = LayerQuantizationSettings(skip_quantization=True)
@@ -86,6 +91,9 @@ class BenchState:
         leaf_wrap: whether lines that cannot be captured become leaves instead of stopping the compile.
         leaves: modules that are kept as leaf modules, by FQN.
         fixes: failures whose fix is applied, by FQN.
+        pruning: what is pruned in layers that no rule is for; None for nothing at all.
+        pruning_rules: other settings by the same kinds of keys, as ``layer_pruning_settings`` takes them.
+        recovery: the training between preparing and compiling; None for none.
     """
 
     axes: DynamicAxes
@@ -96,6 +104,9 @@ class BenchState:
     leaf_wrap: bool = False
     leaves: tuple[str, ...] = ()
     fixes: tuple[str, ...] = ()
+    pruning: PruningSettings | None = None
+    pruning_rules: Mapping[str, LayerPruningSettings] = field(default_factory=dict)
+    recovery: RecoverySettings | None = None
 
     @property
     def target(self) -> str:
@@ -106,6 +117,13 @@ class BenchState:
     def fullgraph(self) -> bool:
         """Whether the whole model must become one graph."""
         return not self.leaf_wrap and not self.leaves
+
+    @property
+    def pruning_needs_samples(self) -> bool:
+        """Whether calibration samples decide what is pruned."""
+        return self.pruning is not None and (
+            self.pruning.needs_samples or any(rule.needs_samples for rule in self.pruning_rules.values())
+        )
 
     def __eq__(self, other: object) -> bool:
         """Whether all choices are the same; the order of rules counts, because the last of two globs decides."""
@@ -119,15 +137,17 @@ class BenchState:
     @cached_property
     def _values(self) -> tuple[Any, ...]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return tuple({**values, "rules": tuple(self.rules.items())}.values())
+        ordered = {name: tuple(values[name].items()) for name in ("rules", "pruning_rules")}
+        return tuple({**values, **ordered}.values())
 
     def for_target(self, settings: DeploymentSettings) -> BenchState:
         """The same choices for one target."""
         return replace(self, targets=(settings,))
 
     def to_json(self) -> dict[str, Any]:
-        """The choices as plain values; the axes without their samples."""
-        return {
+        """The choices as plain values; the axes without their samples, and without what is neither pruned nor trained,
+        so that they equal what was written before there was either."""
+        found = {
             "axes": [{each.name: _plain(getattr(axis, each.name)) for each in fields(Axis)} for axis in self.axes.axes],
             "quantization": _plain(self.quantization.to_dict()),
             "rules": [[key, _plain(rule.to_dict())] for key, rule in self.rules.items()],
@@ -137,6 +157,12 @@ class BenchState:
             "leaves": list(self.leaves),
             "fixes": list(self.fixes),
         }
+        if self.pruning is not None:
+            found["pruning"] = _plain(self.pruning.to_dict())
+            found["pruning_rules"] = [[key, _plain(rule.to_dict())] for key, rule in self.pruning_rules.items()]
+        if self.recovery is not None:
+            found["recovery"] = _plain(self.recovery.to_dict())
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], axes: DynamicAxes) -> BenchState:
@@ -151,7 +177,7 @@ class BenchState:
             InputError: axes that the model's inputs do not have.
         """
         known = {each.name for each in fields(cls)}
-        if not isinstance(data, Mapping) or set(data) != known:
+        if not isinstance(data, Mapping) or not known - _LATER <= set(data) <= known:
             raise SettingsError(f"The choices of a bench must have the fields {', '.join(sorted(known))}.")
         try:
             return cls(
@@ -163,6 +189,9 @@ class BenchState:
                 _of(bool, data["leaf_wrap"]),
                 tuple(_of(str, name) for name in _of(list, data["leaves"])),
                 tuple(_of(str, name) for name in _of(list, data["fixes"])),
+                PruningSettings.from_dict(data["pruning"]) if "pruning" in data else None,
+                {_of(str, key): LayerPruningSettings.from_dict(rule) for key, rule in data.get("pruning_rules", ())},
+                RecoverySettings.from_dict(data["recovery"]) if "recovery" in data else None,
             )
         except (TypeError, KeyError, ValueError) as error:
             if isinstance(error, SettingsError):
@@ -192,7 +221,20 @@ class BenchState:
             said.append("leaves were " + ("off" if other.fullgraph else f"on{listed}"))
         said += ["the algorithms were others"] if other.options != self.options else []
         said += ["other fixes were applied"] if other.fixes != self.fixes else []
-        return tuple(said)
+        said += [_other_pruning(self, other), _other_recovery(self, other)]
+        return tuple(filter(None, said))
+
+
+def _other_pruning(one: BenchState, other: BenchState) -> str:
+    if (one.pruning, tuple(one.pruning_rules.items())) == (other.pruning, tuple(other.pruning_rules.items())):
+        return ""
+    return "nothing was pruned" if other.pruning is None else "other parts were pruned"
+
+
+def _other_recovery(one: BenchState, other: BenchState) -> str:
+    if one.recovery == other.recovery:
+        return ""
+    return "nothing was trained" if other.recovery is None else f"it was trained for {other.recovery.summary}"
 
 
 def check_steps(states: Any, position: Any) -> None:
@@ -206,9 +248,17 @@ def check_steps(states: Any, position: Any) -> None:
         )
 
 
-def label_of(explained: Sequence[ExplainedLayer], target: DeploymentSettings, base: str) -> str:
-    """A short name for a result, e.g. ``"int8 ONNX Runtime"`` or ``"mixed int4 weights OpenVINO"``."""
-    return f"{precision_label(explained, base)} {display_name(target)}"
+def label_of(state: BenchState, explained: Sequence[ExplainedLayer], target: DeploymentSettings, base: str) -> str:
+    """A short name for a result, e.g. ``"int8 ONNX Runtime"`` or ``"mixed int4 weights pruned recovered OpenVINO"``."""
+    return f"{plan_label(state, explained, base)} {display_name(target)}"
+
+
+def plan_label(state: BenchState, explained: Sequence[ExplainedLayer], base: str) -> str:
+    """The precision of most layers, and what else is done to the model, e.g. ``"int8 pruned recovered"``."""
+    said = [precision_label(explained, base)]
+    said += ["pruned"] if state.pruning is not None else []
+    said += ["recovered"] if state.recovery is not None else []
+    return " ".join(said)
 
 
 def precision_label(explained: Sequence[ExplainedLayer], base: str) -> str:

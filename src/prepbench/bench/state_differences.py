@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from prepbench.bench.layer_summaries import base_label, settings_label
+from prepbench.bench.layer_summaries import base_label, default_pruning, pruning_rule_summaries, settings_label
 from prepbench.bench.state import EVERYTHING, BenchState
 from prepbench.bench.summary import DifferenceRow
 from prepbench.capture.sizes.axis import Axis
@@ -30,6 +30,9 @@ def setting_rows(first: BenchState, second: BenchState) -> tuple[DifferenceRow, 
         *_target_options(first, second),
         ("Leaves", _leaves(first), _leaves(second)),
         ("Fixes", _listed(first.fixes), _listed(second.fixes)),
+        ("Pruning", *(default_pruning(state.pruning, state.pruning_rules) or _NONE for state in (first, second))),
+        *_pairs(_pruning_rules(first), _pruning_rules(second)),
+        ("Training back", _training(first), _training(second)),
     ]
     return tuple(DifferenceRow(what, one, other) for what, one, other in found if one != other)
 
@@ -41,6 +44,15 @@ def _pairs(first: Mapping[str, str], second: Mapping[str, str]) -> list[tuple[st
 def _rules(state: BenchState) -> dict[str, str]:
     base = state.quantization
     return {key: settings_label(rule.applied_to(base)) for key, rule in state.rules.items() if key != EVERYTHING}
+
+
+def _pruning_rules(state: BenchState) -> dict[str, str]:
+    rules = pruning_rule_summaries(state.pruning, state.pruning_rules, {})
+    return {f"{rule.pattern} (pruning)": rule.label for rule in rules}
+
+
+def _training(state: BenchState) -> str:
+    return _NONE if state.recovery is None else state.recovery.summary
 
 
 def _axes(state: BenchState) -> dict[str, str]:

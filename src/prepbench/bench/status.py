@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from prepbench.bench.cards import Card
 from prepbench.bench.progress import COMPARING, RunProgress
+from prepbench.bench.training_curve import NO_CURVE, TrainingCurve
 from prepbench.bench.written import WrittenBy
 from prepbench.jobs import CANCELLING, Progress
 
@@ -35,6 +36,7 @@ class RunStatus:
         log: what was done so far, with times.
         message: what the last action had to say.
         writing: what candidates have generated so far, while they do.
+        training: the newest training, while it goes on and afterwards.
     """
 
     running: bool = False
@@ -49,6 +51,7 @@ class RunStatus:
     log: tuple[str, ...] = ()
     message: Card = _NOTHING
     writing: tuple[WrittenBy, ...] = ()
+    training: TrainingCurve = NO_CURVE
 
 
 class StatusOfRuns:
@@ -88,7 +91,7 @@ class StatusOfRuns:
             self._run.note(name)
             self._tell(replace(before, cancelling=False, stage="starting", fraction=0.0, log=self._run.log, writing=()))
         else:
-            self._tell(RunStatus(running=True, stage="starting"))
+            self._tell(RunStatus(running=True, stage="starting", training=before.training))
 
     def step(self, step: Progress) -> None:
         """The run has made a step."""
@@ -121,6 +124,10 @@ class StatusOfRuns:
         if self.status.running:
             self._tell(replace(self.status, writing=writing))
 
+    def train(self, training: TrainingCurve) -> None:
+        """A training has gone on, or ended."""
+        self._tell(replace(self.status, training=training))
+
     def end(self, message: Card, *notes: str, goes_on: bool) -> None:
         """The run has ended.
 
@@ -132,7 +139,8 @@ class StatusOfRuns:
         for note in notes:
             self._run.note(note)
         elapsed = round(self._run.elapsed, 1)
-        self._tell(RunStatus(running=goes_on, log=self._run.log, elapsed_s=elapsed, message=message))
+        ended = RunStatus(running=goes_on, log=self._run.log, elapsed_s=elapsed, message=message)
+        self._tell(replace(ended, training=self.status.training))
 
     def _tell(self, status: RunStatus) -> None:
         self.status = status

@@ -9,8 +9,10 @@ from prepbench.bench.layer_summaries import (
     base_label,
     columns,
     decisions,
+    default_pruning,
     outcomes,
     precision_choices,
+    pruning_rule_summaries,
     rule_summaries,
     setting_fields,
 )
@@ -50,8 +52,8 @@ def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...
     runs = in_order(bench.listed_runs)
     stale = staleness_of(runs, lambda run: bench._differences_of(run) if run.id in own else ())
     prompts, written = written_by(bench.runs, bench.float_name, bench.prompts)
-    planned = decisions(bench.layer_rules.completed(explained))
-    done = outcomes(layers, report, bench.layer_rules.tables)
+    planned = decisions(bench.layer_rules.completed(explained), bench.pruning)
+    done = outcomes(layers, report, bench.layer_rules.tables, shown.pruned if shown is not None else {})
     # the card of what is fixed stays, so that it can be taken back
     failures = failure_summaries(captures.collection().failures, captures.fixes, state.fixes, state.leaves)
     axes = axis_summaries(state.axes, captures.verified(state.axes))
@@ -79,8 +81,17 @@ def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...
         is_measuring=bench.is_measuring,
         search=bench.search_summary(),
         search_now=bench.search_now(),
-        rules=rule_summaries(state.rules, state.quantization, explained),
-        base=base_label(state.quantization, state.rules),
+        recovery=bench.recovery_summary(),
+        rules=(
+            *rule_summaries(state.rules, state.quantization, explained),
+            *pruning_rule_summaries(state.pruning, state.pruning_rules, bench.pruning),
+        ),
+        base=", ".join(
+            filter(
+                None,
+                (base_label(state.quantization, state.rules), default_pruning(state.pruning, state.pruning_rules)),
+            )
+        ),
         settings=setting_fields(state.targets),
         precisions=precision_choices(calibrated=bench.is_calibrated),
         targets=targets,
@@ -134,18 +145,22 @@ def _steps(
     chosen = [target for target in targets if target.chosen]
     blocked = [target for target in chosen if target.unavailable or target.problem]
     broken = sum(bool(run.error) for run in bench.runs)
+    precision, training = precision_words(bench.explained), bench.state.recovery
+    count = sum(row.settings is not None for row in bench.pruning.values())
+    pruned = f"{count} pruned" if count else ""
     return (
         StepSummary("capture", "Capture", capture, "bad" if failing and not in_pytorch else "good"),
         StepSummary(
             "axes", "Axes", f"{wrong} wrong" if wrong else ", ".join(names[:3]) or "static", "bad" if wrong else "good"
         ),
-        StepSummary("precision", "Precision", precision_words(bench.explained), ""),
+        StepSummary("precision", "Precision", " · ".join(filter(None, (precision, pruned))), ""),
         StepSummary(
             "run",
             "Run",
             "not possible" if blocked else ", ".join(target.name for target in chosen),
             "bad" if blocked else "",
         ),
+        StepSummary("recover", "Recover", "off" if training is None else f"{training.steps} steps"),
         StepSummary(
             "results",
             "Results",

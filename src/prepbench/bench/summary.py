@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prepbench.bench.listed_runs import ElsewhereSummary, RunSummary
+from prepbench.bench.recovery_summary import RecoverySummary
 from prepbench.bench.search_summary import SearchNow, SearchSummary
 from prepbench.bench.state import Precision
 from prepbench.bench.written import WrittenBy
 
-StepName = Literal["capture", "axes", "precision", "run", "results"]
+StepName = Literal["capture", "axes", "precision", "run", "recover", "results"]
 Kind = Literal["", "good", "warning", "bad"]
 Control = Literal["choice", "switch", "number"]
 
@@ -126,6 +127,11 @@ class Decision:
         observer: how ranges are learned.
         algorithm: how weights become integers.
         quantized: whether the layer is quantized.
+        pruning: what is pruned, in short, e.g. ``"50% channels"``; "" for nothing.
+        pruned_by: the key of pruning that decides; "" where nothing is pruned and no rule says so.
+        mask: the field of that name as the editor has it.
+        amount: in percent; "" where the mask says it.
+        score: what goes first.
     """
 
     label: str
@@ -137,14 +143,20 @@ class Decision:
     observer: str
     algorithm: str
     quantized: bool
+    pruning: str = ""
+    pruned_by: str = ""
+    mask: str = "none"
+    amount: str = ""
+    score: str = ""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run made of layers: in short, and why it is not what was planned."""
+    """What a run made of layers: in short, why it is not what was planned, and what was pruned."""
 
     label: str
     why: str
+    pruned: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,11 +188,12 @@ class LayerColumn:
 
 @dataclass(frozen=True)
 class RuleSummary:
-    """A rule: its key, what it sets in short, and for how many layers it decides."""
+    """A rule: its key, what it sets in short, for how many layers it decides, and whether it is one of pruning."""
 
     pattern: str
     label: str
     layers: int
+    prunes: bool = False
 
 
 @dataclass(frozen=True)
@@ -301,6 +314,7 @@ class BenchSummary:
         is_measuring: whether that is measured with the current choices, or waits.
         search: the search for the best settings within a budget.
         search_now: how the current choices stand to it.
+        recovery: the training between preparing and compiling.
         rules: the rules, in order.
         base: what applies where no rule does, in short.
         settings: what the editor of layers offers.
@@ -345,6 +359,7 @@ class BenchSummary:
     is_measuring: bool
     search: SearchSummary
     search_now: SearchNow
+    recovery: RecoverySummary
     rules: tuple[RuleSummary, ...]
     base: str
     settings: tuple[SettingField, ...]

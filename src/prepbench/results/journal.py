@@ -17,6 +17,9 @@ from prepbench.results.run import Run
 
 M = TypeVar("M", bound=Measurement)
 
+_OWN = ("state", "target_name", "targets", "pruned", "recovered")
+"""What a run has beside its result, as its row of the journal keeps it."""
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -171,7 +174,7 @@ def _write(connection: sqlite3.Connection, run: Run) -> None:
     id = f"{run.id}/{measured + changed}"
     if changed:
         _record(connection, id, run.id, result)
-    own = _text({name: value for name, value in run.to_json().items() if name in ("state", "target_name", "targets")})
+    own = _text({name: value for name, value in run.to_json().items() if name in _OWN})
     connection.execute(
         "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, 0, ?)",
         (run.id, id, own, printable(run.name), run.pinned, _next(connection)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from prepbench.results.measurement import Measurement, Result
@@ -22,6 +22,8 @@ class Run(Measurement):
         target_name: the target for people, e.g. ``"ONNX Runtime"``.
         targets: all targets that were compiled for together, as ``BenchState.to_json()`` writes them.
         pinned: whether it stays at the top of the history.
+        pruned: what was pruned, in words, by FQN of each layer where something was decided.
+        recovered: what training brought back, in a sentence; empty where nothing was trained.
     """
 
     id: str
@@ -30,6 +32,8 @@ class Run(Measurement):
     target_name: str
     targets: tuple[Mapping[str, Any], ...] = ()
     pinned: bool = False
+    pruned: Mapping[str, str] = field(default_factory=dict, repr=False)
+    recovered: str = ""
 
     @property
     def result(self) -> Result:

@@ -14,7 +14,7 @@ from typing import Any
 import anywidget
 import ipywidgets
 
-from prepbench.bench import Bench, BenchSummary
+from prepbench.bench import Bench, BenchSummary, RecoverySettings
 from prepbench.bench.cards import error_card
 from prepbench.bench.elsewhere import is_far
 from prepbench.bench.journal_watch import JournalWatch
@@ -80,6 +80,14 @@ class BenchControls(anywidget.AnyWidget):
         budget = Budget(**{bound: loss}, max_latency_ms=latency, max_size_mb=size, minimize=minimize)
         if not self.bench.is_searching:
             self.bench.start_search(budget)
+
+    def train_back(self, steps: float | None, distill: bool, by_metric: bool, learning_rate: float | None) -> None:
+        """Train back and compile in the background; a second press says nothing new."""
+        count: Any = int(steps) if steps is not None and steps == int(steps) else steps
+        rate: Any = learning_rate
+        settings = RecoverySettings(steps=count, distill=distill, by_metric=by_metric, learning_rate=rate)
+        if not (self.bench.state.recovery == settings and self.bench.is_queued):
+            self.bench.start_recovery(settings)
 
     def look_for_fixes(self) -> None:
         """Look for changes that work in the background, while nothing else runs there."""

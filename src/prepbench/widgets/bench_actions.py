@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from prepbench.bench import Bench
-from prepbench.bench.layer_summaries import change_of
+from prepbench.bench.layer_summaries import change_of, change_of_pruning, is_of_pruning
 from prepbench.bench.state import TARGETS, Precision, display_name
 from prepbench.bench.target_summaries import with_option
 from prepbench.errors import SettingsError
@@ -31,6 +31,7 @@ class Controls(Protocol):
     def compile(self) -> None: ...
     def capture(self) -> None: ...
     def measure_layers(self) -> None: ...
+    def train_back(self, steps: float | None, distill: bool, by_metric: bool, learning_rate: float | None) -> None: ...
     def start_search(self, minimize: str, loss: float | None, latency: float | None, size: float | None) -> None: ...
     def send_still(self) -> None: ...
     def shown(self, shown: bool) -> None: ...
@@ -155,6 +156,16 @@ class Search:
 
 
 @dataclass(frozen=True)
+class TrainBack:
+    """Train for some steps and compile; numbers are None where no number was typed."""
+
+    steps: float | None
+    distill: bool
+    by_metric: bool
+    learning_rate: float | None
+
+
+@dataclass(frozen=True)
 class OfCandidate:
     """The settings that a search found."""
 
@@ -217,14 +228,17 @@ def _limit_axis(controls: Controls) -> Callable[..., object]:
 
 
 def _set_layers(controls: Controls) -> Callable[..., object]:
-    def change(pattern: tuple[str, ...], field: str, value: str) -> None:
+    def set_layers(pattern: tuple[str, ...], field: str, value: str) -> None:
+        change, meaning = controls.bench.set_layers, change_of
+        if is_of_pruning(field):
+            change, meaning = controls.bench.change_pruning, change_of_pruning
         try:
-            name, wanted = change_of(field, value)
+            name, wanted = meaning(field, value)
         except ValueError:
             raise SettingsError(f"{value!r} is no value of {field!r}.") from None
-        controls.bench.set_layers(pattern, name, wanted)
+        change(pattern, name, wanted)
 
-    return change
+    return set_layers
 
 
 def _set_target(controls: Controls) -> Callable[..., object]:
@@ -357,6 +371,10 @@ BENCH_ACTIONS: Mapping[str, Action[Any]] = {
     "measure_layers": Action(Nothing, lambda controls: controls.measure_layers),
     "search": Action(Search, lambda controls: controls.start_search),
     "use_candidate": Action(OfCandidate, lambda controls: lambda id: controls.bench.use_candidate(id)),
+    "clear_pruning": Action(ClearRules, lambda controls: lambda pattern: controls.bench.clear_pruning_rules(pattern)),
+    "train_back": Action(TrainBack, lambda controls: controls.train_back),
+    "stop_training": Action(Nothing, lambda controls: controls.bench.stop_training),
+    "no_training": Action(Nothing, lambda controls: lambda: controls.bench.set_recovery(None)),
     "cancel": Action(Nothing, lambda controls: controls.bench.cancel),
     "cancel_all": Action(Nothing, lambda controls: controls.bench.cancel_all),
     "remove_queued": Action(OfRun, lambda controls: controls.bench.remove_queued),

@@ -1,0 +1,138 @@
+"""The choices of a bench about pruning and training back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from prepbench.bench.choices import Choices
+from prepbench.bench.pruning_rules import STAYS, changed_pruning, planned_pruning, with_field
+from prepbench.bench.recovery_settings import RecoverySettings
+from prepbench.bench.state import EVERYTHING, BenchState
+from prepbench.checks import check_table, check_text, check_texts, check_type, described
+from prepbench.errors import SettingsError
+from prepbench.settings import LayerPruningSettings, PrunableLayer, PruningSettings
+
+_FIELDS = ("mask_type", "amount", "score", "pruning_sensitivity_threshold")
+
+
+class PruningChoices(Choices):
+    """What is pruned, and whether the model is trained before it is compiled; see :class:`prepbench.Bench`."""
+
+    _planned_pruning: tuple[BenchState, Mapping[str, PrunableLayer]] | None = None
+
+    @property
+    def pruning(self) -> Mapping[str, PrunableLayer]:
+        """What is planned for each layer that can be pruned, by FQN; empty where nothing is pruned."""
+        state = self.state
+        if self._planned_pruning is None or self._planned_pruning[0] is not state:
+            self._planned_pruning = state, self.pruning_of(state)
+        return self._planned_pruning[1]
+
+    def pruning_of(self, state: BenchState) -> Mapping[str, PrunableLayer]:
+        """What other choices mean for each layer that can be pruned.
+
+        Raises:
+            SettingsError: rules that do not fit the model.
+        """
+        return {row.fqn: row for row in planned_pruning(self.model, state.pruning, state.pruning_rules)}
+
+    def set_pruning(
+        self, settings: PruningSettings | None, rules: Mapping[str, LayerPruningSettings] | None = None
+    ) -> None:
+        """Set what is pruned, as ``pruning_settings`` and ``layer_pruning_settings`` of ``compile_model`` take it.
+
+        Args:
+            settings: for all layers that no rule is for; None prunes nothing.
+            rules: overrides by FQN, glob, ``re:`` pattern or class name; those that there are now are dropped.
+
+        Raises:
+            SettingsError: a rule that does not fit the model, or settings that need calibration inputs without any.
+
+        Example:
+            >>> bench.set_pruning(pb.PruningSettings(mask_type="channels", amount=0.5))
+        """
+        check_type("settings", settings, PruningSettings, "Give pb.PruningSettings().", optional=True)
+        check_table("rules", rules, '{"head": pb.LayerPruningSettings(skip_pruning=True)}', optional=True)
+        if settings is None and rules:
+            raise SettingsError("rules override settings, and there are none. Give pb.PruningSettings(), too.")
+        if settings is not None:
+            planned_pruning(self.model, settings, rules or {})  # raises what does not fit
+        self._choose_pruning(settings, dict(rules or {}))
+
+    def prune_layers(self, patterns: Iterable[str], settings: PruningSettings | None) -> None:
+        """Prune the layers that patterns mean, and leave all others as they are; None prunes them no longer.
+
+        Raises:
+            SettingsError: no such layers, or another way of pruning a weight that they share.
+        """
+        check_type("settings", settings, PruningSettings, "Give pb.PruningSettings().", optional=True)
+        self._change_pruning(patterns, lambda now: settings)
+
+    def change_pruning(self, patterns: Iterable[str], field: str, value: Any) -> None:
+        """Change one setting of how layers are pruned, and leave their other settings.
+
+        Args:
+            patterns: FQNs, globs, ``re:`` patterns or class names.
+            field: a field of :class:`prepbench.PruningSettings`.
+            value: its new value; ``"none"`` as ``mask_type`` prunes nothing there.
+
+        Raises:
+            SettingsError: no such layers, no such field, or a value that is not allowed.
+        """
+        check_text("field", field, "amount")
+        if field not in _FIELDS:
+            raise SettingsError(f"field must be one of {', '.join(_FIELDS)}, got {described(field)}.")
+        self._change_pruning(patterns, lambda now: with_field(now, field, value))
+
+    def clear_pruning_rules(self, patterns: Iterable[str]) -> None:
+        """Remove rules of pruning by their keys, so that more general ones decide again.
+
+        Raises:
+            SettingsError: there is no such rule.
+        """
+        check_texts("patterns", patterns, "encoder.*")
+        gone = set(patterns)
+        unknown = [key for key in gone if key not in self.state.pruning_rules]
+        if unknown:
+            known = ", ".join(map(repr, self.state.pruning_rules)) or "none"
+            raise SettingsError(f"There is no rule of pruning {unknown[0]!r}; there are: {known}.")
+        rules = {key: rule for key, rule in self.state.pruning_rules.items() if key not in gone}
+        left = None if rules == {EVERYTHING: STAYS} else self.state.pruning
+        self._choose_pruning(left, rules if left is not None else {})
+
+    def set_recovery(self, settings: RecoverySettings | None) -> None:
+        """Train the model for some steps between preparing and compiling it; None compiles it as it is.
+
+        Example:
+            >>> bench.set_recovery(prepbench.bench.RecoverySettings(steps=100))
+        """
+        check_type("settings", settings, RecoverySettings, "Give RecoverySettings(steps=300).", optional=True)
+        self._choose(recovery=settings)
+
+    def take_over(self, states: Sequence[BenchState], position: int) -> None:
+        """Make these the steps of undo and redo, as :attr:`steps` gave them.
+
+        Raises:
+            SettingsError: choices that do not fit the model, or a position beyond them.
+        """
+        for state in states:
+            if isinstance(state, BenchState):  # what is none is told below
+                self.pruning_of(state)
+        super().take_over(states, position)
+
+    def _change_pruning(self, patterns: Iterable[str], change: Any) -> None:
+        check_texts("patterns", patterns, "encoder.*")
+        state, meant = self.state, {pattern: self.layer_rules.matched(pattern) for pattern in patterns}
+        self._choose_pruning(*changed_pruning(self.model, state.pruning, state.pruning_rules, meant, change))
+
+    def _choose_pruning(self, settings: PruningSettings | None, rules: Mapping[str, LayerPruningSettings]) -> None:
+        needs_samples = settings is not None and (
+            settings.needs_samples or any(rule.needs_samples for rule in rules.values())
+        )
+        if needs_samples and not self.is_calibrated:
+            raise SettingsError(
+                "Scores and thresholds that samples decide need calibration inputs: Bench(model, "
+                "calibration_inputs=[...]). The magnitude of weights needs none."
+            )
+        self._choose(pruning=settings, pruning_rules=rules)

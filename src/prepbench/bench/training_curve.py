@@ -1,0 +1,111 @@
+"""The curve of a training, while it goes on and afterwards."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prepbench.adapt.recovery import Recovery
+from prepbench.bench.recovery_settings import RecoverySettings
+from prepbench.measure.scores import metric_name
+
+_POINTS = 400  # of the loss that are kept; where there are more, neighbours are averaged
+_PAUSE = 0.25  # seconds between two drawings of the curve
+
+
+@dataclass(frozen=True)
+class TrainingCurve:
+    """A training while it goes on and afterwards.
+
+    Attributes:
+        total: how many steps there are at most; 0 before the first training.
+        step: how many are done.
+        losses: the loss, every :attr:`every` steps the mean of these.
+        every: how many steps one loss stands for.
+        metric: what the score is.
+        scored: after how many steps each score was taken.
+        scores: the score in evaluation mode.
+        best: after how many steps the model had what is kept; -1 while nothing is scored.
+        said: how it ended, in a sentence; "" while it goes on.
+    """
+
+    total: int = 0
+    step: int = 0
+    losses: tuple[float, ...] = ()
+    every: int = 1
+    metric: str = ""
+    scored: tuple[int, ...] = ()
+    scores: tuple[float, ...] = ()
+    best: int = -1
+    said: str = ""
+
+
+NO_CURVE = TrainingCurve()
+
+
+class Watch:
+    """Follows a training: it draws the curve, and ends the training early where somebody asks for that."""
+
+    def __init__(self) -> None:
+        self._tell: Callable[[TrainingCurve], None] = lambda curve: None
+        self._losses: list[float] = []
+        self._scores: dict[int, float] = {}
+        self._told = 0.0
+        self._stop = threading.Event()
+        self.curve = TrainingCurve()
+
+    def listen(self, tell: Callable[[TrainingCurve], None]) -> None:
+        """Call ``tell`` with each curve."""
+        self._tell = tell
+
+    def begin(self, settings: RecoverySettings, metric: Any) -> None:
+        """A training begins."""
+        self._losses, self._scores, self._told = [], {}, 0.0
+        self._stop.clear()
+        name = "loss in evaluation" if metric is None else metric_name(metric)
+        self._show(TrainingCurve(total=settings.steps, metric=name))
+
+    def stop(self) -> None:
+        """End the training that goes on as if its steps were over."""
+        self._stop.set()
+
+    def step(self, step: int, loss: float | None, score: float | None) -> None:
+        """A step is done, or a score was taken.
+
+        Raises:
+            KeyboardInterrupt: somebody asked to stop, which ends the training with its best weights.
+        """
+        if loss is not None:
+            self._losses.append(loss)
+        if score is not None:
+            self._scores[step] = score
+        now = time.monotonic()
+        if now - self._told >= _PAUSE:
+            self._told = now
+            self._show(self._now())
+        if self._stop.is_set() and self._scores:
+            raise KeyboardInterrupt
+
+    def end(self, found: Recovery | None, error: BaseException | None = None) -> None:
+        """It has ended, with what it found or an error."""
+        last = self._now()
+        if found is not None:
+            self._show(replace(last, best=found.best_step, said=found.summary[:1].upper() + found.summary[1:] + "."))
+        else:
+            self._show(replace(last, said=f"It did not end: {error}" if error is not None else "It did not end."))
+
+    def _now(self) -> TrainingCurve:
+        every = -(-len(self._losses) // _POINTS) or 1
+        parts = [self._losses[i : i + every] for i in range(0, len(self._losses), every)]
+        means = tuple(sum(part) / len(part) for part in parts)
+        scored = tuple(step for step in sorted(self._scores) if math.isfinite(self._scores[step]))
+        scores = tuple(self._scores[step] for step in scored)
+        return replace(self.curve, step=len(self._losses), losses=means, every=every, scored=scored, scores=scores)
+
+    def _show(self, curve: TrainingCurve) -> None:
+        self.curve = curve
+        self._tell(curve)
