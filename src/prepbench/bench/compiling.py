@@ -143,6 +143,9 @@ class Compiling(TrainingBack):
         Args:
             settings: of the training; those of the current choices, or else the usual ones, if left out.
 
+        Returns:
+            The job, which can be waited for or cancelled. :meth:`stop_training` ends the training alone.
+
         Raises:
             SettingsError: nothing is quantized or pruned, there is nothing to learn from, or leaves are kept, which
                 cannot be trained.

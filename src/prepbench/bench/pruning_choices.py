@@ -32,6 +32,12 @@ class PruningChoices(Choices):
     def pruning_of(self, state: BenchState) -> Mapping[str, PrunableLayer]:
         """What other choices mean for each layer that can be pruned.
 
+        Args:
+            state: the choices.
+
+        Returns:
+            The decision for each layer, by FQN; none where nothing is pruned.
+
         Raises:
             SettingsError: rules that do not fit the model.
         """
@@ -50,7 +56,8 @@ class PruningChoices(Choices):
             SettingsError: a rule that does not fit the model, or settings that need calibration inputs without any.
 
         Example:
-            >>> bench.set_pruning(pb.PruningSettings(mask_type="channels", amount=0.5))
+            >>> bench = pb.Bench(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), tracing_inputs=[torch.ones(2, 4)])
+            >>> bench.set_pruning(PruningSettings(mask_type="channels", amount=0.5))
         """
         check_type("settings", settings, PruningSettings, "Give pb.PruningSettings().", optional=True)
         check_table("rules", rules, '{"head": pb.LayerPruningSettings(skip_pruning=True)}', optional=True)
@@ -62,6 +69,10 @@ class PruningChoices(Choices):
 
     def prune_layers(self, patterns: Iterable[str], settings: PruningSettings | None) -> None:
         """Prune the layers that patterns mean, and leave all others as they are; None prunes them no longer.
+
+        Args:
+            patterns: FQNs, globs, ``re:`` patterns or class names.
+            settings: what is pruned there; None for nothing.
 
         Raises:
             SettingsError: no such layers, or another way of pruning a weight that they share.
@@ -88,6 +99,9 @@ class PruningChoices(Choices):
     def clear_pruning_rules(self, patterns: Iterable[str]) -> None:
         """Remove rules of pruning by their keys, so that more general ones decide again.
 
+        Args:
+            patterns: the keys, as :attr:`state` has them.
+
         Raises:
             SettingsError: there is no such rule.
         """
@@ -104,14 +118,22 @@ class PruningChoices(Choices):
     def set_recovery(self, settings: RecoverySettings | None) -> None:
         """Train the model for some steps between preparing and compiling it; None compiles it as it is.
 
+        Args:
+            settings: of the training, from ``prepbench.bench.RecoverySettings``.
+
         Example:
-            >>> bench.set_recovery(prepbench.bench.RecoverySettings(steps=100))
+            >>> bench = pb.Bench(nn.Sequential(nn.Linear(4, 2)), calibration_inputs=[torch.ones(2, 4)])
+            >>> bench.set_recovery(RecoverySettings(steps=100))
         """
         check_type("settings", settings, RecoverySettings, "Give RecoverySettings(steps=300).", optional=True)
         self._choose(recovery=settings)
 
     def take_over(self, states: Sequence[BenchState], position: int) -> None:
         """Make these the steps of undo and redo, as :attr:`steps` gave them.
+
+        Args:
+            states: the choices, oldest first.
+            position: which of them are the current ones.
 
         Raises:
             SettingsError: choices that do not fit the model, or a position beyond them.
