@@ -11,7 +11,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.running.sqnr import sqnr
-from tests.adapt.models import ConvNet, samples, trained
+from tests.adapt.models import ConvNet, digits, logits, samples, shaped, trained
 from tests.adapt.test_trainable import INT4, INT8, prepared_of, some_steps
 
 LORA = pb.LoraSettings(rank=2, alpha=8.0)
@@ -95,6 +95,88 @@ def test_explained_settings_show_adapters() -> None:
     assert "adapter of rank 3" in repr(rows)
 
 
-def test_compile_model_names_what_trains_adapters() -> None:
-    with pytest.raises(pb.PrepbenchError, match=r"lora_settings to pb\.trainable"):
-        pb.compile_model(nn.Linear(2, 2), tracing_inputs=[torch.zeros(3, 2)], lora_settings=pb.LoraSettings(rank=1))
+def adapted(kind: str, settings: pb.LoraSettings | None, **keywords: object) -> pb.CompiledModel:
+    model = trained(kind)
+    return pb.compile_model(
+        model,
+        calibration_inputs=samples(model),
+        deployment_settings=pb.OnnxRuntimeDeployment(),
+        quantization_settings=INT4,
+        lora_settings=settings,
+        **keywords,
+    )
+
+
+@pytest.mark.parametrize("kind", ["conv", "transformer"])
+def test_in_a_compile_adapters_learn_what_quantization_costs(kind: str) -> None:
+    model = trained(kind)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    unseen = shaped(model, digits()[2][:64])
+    plain, with_adapters = adapted(kind, None), adapted(kind, pb.LoraSettings(rank=4))
+    with torch.no_grad():
+        exact = logits(model(unseen))
+        found = [sqnr(exact, logits(each(unseen))) for each in (plain, with_adapters)]
+    assert found[1] > found[0] + 1
+    assert "adapters of rank 4 beside" in repr(with_adapters.report)
+    assert {row.fqn for row in with_adapters.report.layers} == {row.fqn for row in plain.report.layers}
+    assert all("adapter of rank 4" in row.note for row in with_adapters.report.layers)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_fields_change_what_a_compile_gives() -> None:
+    x = samples(trained("conv"))[0]
+    settings = [
+        LORA,
+        pb.LoraSettings(rank=3, alpha=8.0),
+        pb.LoraSettings(rank=2, alpha=2.0),
+        pb.LoraSettings(rank=2, alpha=8.0, dropout_rate=0.5),
+        pb.LoraSettings(rank=2, alpha=8.0, target_modules=["head"]),
+    ]
+    results = [adapted("conv", each)(x) for each in settings]
+    assert all(sqnr(results[0], other) < 80 for other in results[1:])
+    assert torch.equal(results[0], adapted("conv", LORA)(x)), "the same again"
+
+
+def test_a_plan_names_layers_with_adapters() -> None:
+    plan = adapted("conv", pb.LoraSettings(target_modules=["head"]), is_dry_run=True)
+    assert {row.fqn: "adapter" in row.note for row in plan.layers} == {"stem": False, "branch": False, "head": True}
+    assert "would learn" in repr(plan)
+
+
+def test_the_backend_of_torch_takes_adapters() -> None:
+    model = trained("conv")
+    options = {
+        "calibration_inputs": samples(model),
+        "deployment_settings": pb.OnnxRuntimeDeployment(),
+        "quantization_settings": INT4,
+        "lora_settings": LORA,
+    }
+    x = samples(model)[0]
+    with torch.no_grad():
+        assert torch.equal(torch.compile(model, backend="prepbench", options=options)(x), adapted("conv", LORA)(x))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"quantization_settings": None}, "change nothing.*pb.trainable"),
+        ({"calibration_inputs": None, "quantization_settings": None}, "change nothing"),
+        ({"is_model_pretrained": False}, "is_model_pretrained=False"),
+        ({"fullgraph": False}, "do not go with fullgraph=False"),
+        ({"lora_settings": 3}, "lora_settings must be"),
+        ({"lora_settings": pb.LoraSettings(target_modules=["stem_norm"])}, "stem_norm.*BatchNorm2d"),
+        ({"compile_options": pb.CompileOptions(smooth_quant=True)}, "smooth_quant"),
+        ({"rang": 3}, "no argument 'rang'"),
+    ],
+)
+def test_what_adapters_do_not_go_with_is_named(keywords: dict[str, object], message: str) -> None:
+    model = ConvNet()
+    given = {
+        "calibration_inputs": samples(model),
+        "deployment_settings": pb.OnnxRuntimeDeployment(),
+        "quantization_settings": INT4,
+        "lora_settings": LORA,
+        **keywords,
+    }
+    with pytest.raises(pb.PrepbenchError, match=message):
+        pb.compile_model(model, **given)  # type: ignore[arg-type]

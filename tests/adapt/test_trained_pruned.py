@@ -103,19 +103,40 @@ def test_what_prune_gives_is_trained() -> None:
     assert prepared.stem.weight.shape == (6, 1, 3, 3)
 
 
-def test_channels_that_code_counts_are_refused_and_may_be_left_out() -> None:
+def test_where_code_counts_channels_the_graph_is_trained() -> None:
+    torch.manual_seed(0)
+    model, x = Encoder().eval(), [torch.randn(4, 8, 8), torch.randn(3, 8, 8)]
+    given = {
+        "calibration_inputs": x,
+        "deployment_settings": TARGETS["onnxruntime"],
+        "quantization_settings": INT8,
+    }
+    graph = pb.prune(model, x, HALF)
+    assert graph.why_graph
+    prepared = pb.trainable(model, pruning_settings=HALF, **given)
+    assert "code counts" in prepared.notes[0]
+    assert sum(p.numel() for p in prepared.parameters()) == sum(p.numel() for p in graph.model.parameters())
+    with torch.no_grad():
+        assert sqnr(graph.model(x[0]), prepared(x[0])) > 15
+    before = pb.recover(prepared, x, steps=20, learning_rate=3e-3)
+    assert before.scores[before.best_step] < before.scores[0]
+    with torch.no_grad():
+        assert sqnr(prepared(x[1]), pb.compile_model(prepared)(x[1])) >= 40
+    with pytest.raises(pb.PrepbenchError, match=r"no model of the original's class.*compile_model"):
+        prepared.float_model()
+    with pytest.raises(pb.PrepbenchError, match=r"code counts.*encoder.self_attn.*skip_pruning"):
+        pb.trainable(model, pruning_settings=HALF, lora_settings=pb.LoraSettings(), **given)
+    with pytest.raises(pb.PrepbenchError, match=r"model is a graph.*pruning_settings"):
+        pb.trainable(graph.model, **given)
+
+
+def test_channels_that_code_counts_may_be_left_out() -> None:
     model, x = Encoder(), [torch.randn(4, 8, 8), torch.randn(3, 8, 8)]
     given = {
         "calibration_inputs": x,
         "deployment_settings": TARGETS["onnxruntime"],
         "quantization_settings": INT8,
     }
-    with pytest.raises(pb.PrepbenchError, match=r"code counts.*encoder.self_attn.*skip_pruning"):
-        pb.trainable(model, pruning_settings=HALF, **given)
-    graph = pb.prune(model, x, HALF)
-    assert graph.why_graph
-    with pytest.raises(pb.PrepbenchError, match=r"model is a graph.*skip_pruning"):
-        pb.trainable(graph.model, **given)
     rules = {"encoder.self_attn*": pb.LayerPruningSettings(skip_pruning=True)}
     prepared = pb.trainable(model, pruning_settings=HALF, layer_pruning_settings=rules, **given)
     assert prepared.encoder.linear1.weight.shape == (8, 8)

@@ -47,6 +47,15 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> Any:
     return config
 
 
+def train_adapters_alone(model: nn.Module) -> None:
+    """Set evaluation mode for all of a model but its adapters, which get training mode."""
+    model.eval()
+    for module in model.modules():
+        dropout = getattr(module, "lora_dropout", None)
+        if isinstance(getattr(module, _BASE, None), nn.Module) and isinstance(dropout, nn.Module):
+            dropout.train()
+
+
 def adapted_name(fqn: str, model: nn.Module) -> str:
     """The name of a layer inside the module that joins it with its adapter; its own where it has none."""
     module: Any = model

@@ -85,6 +85,7 @@ class TrainableParts:
         pruned: what was pruned, layer by layer.
         original: the user's model, from which it may learn.
         is_pretrained: whether that has learned anything.
+        no_code: why the model's own code does not run any more, only its graph; empty if it does.
         task: what compiles it, for ``compile_model``.
     """
 
@@ -100,6 +101,7 @@ class TrainableParts:
     pruned: tuple[PrunedLayer, ...] = ()
     original: nn.Module | None = field(default=None, repr=False)
     is_pretrained: bool = True
+    no_code: str = ""
     task: Any = field(default=None, repr=False)
 
 
@@ -110,6 +112,9 @@ class TrainableModel(nn.Module):
     class, and it is called like the original. In training mode it drops out and normalises as the original does; in
     evaluation mode it computes what :func:`prepbench.compile_model` makes of it. Everything that trains a
     ``torch.nn.Module`` trains it. Modes are those of the whole model: modes of single modules in it change nothing.
+
+    What quantizers have learned is in the metadata of the ``state_dict``, so it comes back with ``load_state_dict``,
+    also through ``torch.save``. A plain dict of tensors lacks it, and ranges of activations then stay as they are.
 
     Attributes:
         layer_reports: how each layer is quantized, as in the report of a compile; ``layers`` is the original's.
@@ -237,7 +242,15 @@ class TrainableModel(nn.Module):
         """A copy of the original with the weights that were trained, and what adapters add merged into them.
 
         Where channels were removed, layers are as small as here. Masked weights are zero, but for what adapters add.
+
+        Raises:
+            SettingsError: the code of the original does not run with the channels that are left.
         """
+        if self.parts.no_code:
+            raise SettingsError(
+                f"There is no model of the original's class: {self.parts.no_code} Compile the trained model with "
+                "pb.compile_model, whose EagerDeployment() runs in PyTorch."
+            )
         return merged(self.parts.model)
 
     def save_adapters(self, folder: str | os.PathLike[str]) -> Path:
@@ -281,12 +294,23 @@ def teach(model: TrainableModel, observed: fx.GraphModule) -> None:
 
 
 _BASE = ".base_layer."
+_LEARNED = "prepbench.learned"
 
 
-def _with_names_of_original(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """A layer with adapters holds the original as ``base_layer``, which is no name of the original's."""
+def _with_names_of_original(module: TrainableModel, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """A layer with adapters holds the original as ``base_layer``, which is no name of the original's.
+
+    What quantizers have learned is no tensor of the original's either. It goes into the metadata that torch keeps
+    beside the tensors, which every class loads and ``torch.save`` writes.
+    """
     for name in [name for name in state if _BASE in name]:
         state[name.replace(_BASE, ".")] = state.pop(name)
+    metadata[_LEARNED] = {name: one.state() for name, one in _learning(module).items()}
+
+
+def _learning(module: TrainableModel) -> dict[str, ActivationQuantizer | WeightQuantizer]:
+    found = module.parts.quantizers.items()
+    return {name: one for name, one in found if isinstance(one, ActivationQuantizer | WeightQuantizer)}
 
 
 @torch.no_grad()
@@ -297,8 +321,17 @@ def _with_zeros(module: TrainableModel, _: Any) -> None:
         weight.masked_fill_(zeros.to(weight.device), 0)
 
 
-def _with_names_of_adapted(module: nn.Module, state: dict[str, Any], *_: Any) -> None:
+def _with_names_of_adapted(module: TrainableModel, state: dict[str, Any], prefix: str, metadata: Any, *_: Any) -> None:
+    """Undo :func:`_with_names_of_original`. Ranges of a state without them stay; clips are found again."""
+    learning = _learning(module)
+    for one in learning.values():
+        if isinstance(one, WeightQuantizer):
+            one.take([])  # they belong to the weights that were there
+    known = metadata.get(_LEARNED)
+    if isinstance(known, dict) and known.keys() == learning.keys():
+        for name, one in learning.items():
+            one.take(known[name])
     for name in [name for name, _ in module.named_parameters()] + [name for name, _ in module.named_buffers()]:
-        short = name.replace(_BASE, ".")
-        if short != name and short in state:
-            state[name] = state.pop(short)
+        short = prefix + name.replace(_BASE, ".")
+        if short != prefix + name and short in state:
+            state[prefix + name] = state.pop(short)

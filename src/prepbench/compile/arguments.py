@@ -94,11 +94,6 @@ def with_extra_options(
     of_target = {field.name for field in fields(deployment)}
     of_compile = {field.name for field in fields(options)}
     for name in extra:
-        if name == "lora_settings":
-            raise SettingsError(
-                "compile_model does not train, and adapters that are not trained change nothing. Give lora_settings to "
-                "pb.trainable, train with pb.recover or a loop of your own, and compile what comes out."
-            )
         if name not in of_target | of_compile:
             near = difflib.get_close_matches(
                 name, sorted({*of_target, *of_compile, *arguments} - {"extra_options"}), n=1

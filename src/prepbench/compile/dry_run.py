@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from prepbench.adapt.adapters import short_name
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES
 from prepbench.compile.lowering import operator_places
 from prepbench.compile.memory import memory_needed
@@ -35,6 +36,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
                     task.program, captured.model, task.layer_settings, task.target.placement, captured.leaves
                 ).layers
                 layers = tuple(_with_candidates(row, task) for row in layers)
+                layers = tuple(replace(row, fqn=short_name(row.fqn)) for row in layers)
             except SettingsError as error:
                 problem = str(error)
     unsupported = [f"{leaf.part}: {leaf.kind}" for leaf in captured.leaves]
@@ -53,7 +55,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
         estimated_bytes=present + computed - as_captured - sum(map(_saved, layers)),
         unsupported=tuple(unsupported),
         problem=problem,
-        remarks=(f"compiling takes at least {needed / 1e6:.2f} MB of memory beyond the model",),
+        remarks=(*task.remarks, f"compiling takes at least {needed / 1e6:.2f} MB of memory beyond the model"),
         pruned=task.pruned,
     )
 

@@ -22,6 +22,7 @@ from prepbench.checks import (
     check_text,
     check_type,
 )
+from prepbench.compile.adapted import adapted_task
 from prepbench.compile.arguments import check_arguments, check_pruning, check_weights, with_extra_options
 from prepbench.compile.capture_stage import Wanted, captured_or_reused
 from prepbench.compile.compile_log import CompileLog
@@ -34,6 +35,7 @@ from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.stages import compile_task, compile_trained, settings_of_layers, uncompiled
 from prepbench.compile.task import CompileTask
 from prepbench.compile.trained import task_of_trained
+from prepbench.compile.training_arguments import TrainingArguments
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -49,6 +51,7 @@ from prepbench.settings import (
     DeploymentSettings,
     LayerPruningSettings,
     LayerQuantizationSettings,
+    LoraSettings,
     OnnxRuntimeDeployment,
     PruningSettings,
     QuantizationSettings,
@@ -70,6 +73,7 @@ def compile_model(
     layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None = None,
     pruning_settings: PruningSettings | None = None,
     layer_pruning_settings: Mapping[str, LayerPruningSettings] | None = None,
+    lora_settings: LoraSettings | None = None,
     logs_dir: str | Path | None = None,
     compile_options: CompileOptions | None = None,
     dynamic_axes: DynamicAxes | None = None,
@@ -107,6 +111,10 @@ def compile_model(
         pruning_settings: what to remove: channels and heads, which makes the model smaller and faster on every target,
             or single weights, which makes it smaller once it is compressed. None prunes nothing.
         layer_pruning_settings: overrides, by the same keys.
+        lora_settings: low-rank adapters in float beside layers of the quantized or pruned model, by PEFT. They learn on
+            the calibration samples, in at most 200 steps, to make up for what that costs; all other weights stay as
+            they are. To train them on data of your own, or to save them as a checkpoint, use
+            :func:`prepbench.trainable`.
         logs_dir: a folder for ``compile.log`` (for people) and ``events.jsonl`` (for programs); None writes nothing.
         compile_options: the algorithms of quantization, and the SQNR below which a layer stays in float.
         dynamic_axes: which dims are dynamic; inferred from the tracing inputs when omitted.
@@ -184,11 +192,38 @@ def compile_model(
             "layer_quantization_settings": layer_quantization_settings,
             "pruning_settings": pruning_settings,
             "layer_pruning_settings": layer_pruning_settings,
+            "lora_settings": lora_settings,
             "compile_options": compile_options,
             "dynamic_axes": dynamic_axes,
             "reuse": reuse,
         }
         task = task_of_trained(module_or_func, deployment_settings, settled, extra_options)
+        return compile_trained(task, logs_dir, graph_name, progress, is_dry_run=is_dry_run)
+    if lora_settings is not None:
+        given = TrainingArguments(
+            tracing_inputs=tracing_inputs,
+            calibration_inputs=calibration_inputs,
+            deployment_settings=deployment_settings,
+            data_transform_fn=data_transform_fn,
+            quantization_settings=quantization_settings,
+            layer_quantization_settings=layer_quantization_settings,
+            pruning_settings=pruning_settings,
+            layer_pruning_settings=layer_pruning_settings,
+            lora_settings=lora_settings,
+            compile_options=compile_options,
+            dynamic_axes=dynamic_axes,
+            is_model_pretrained=is_model_pretrained,
+        )
+        refused = {
+            "forward_fn": forward_fn is not None,
+            "leaf_modules": bool(list(leaf_modules)),
+            "fullgraph=False": not fullgraph,
+            "skip_eval_set_mode=True": skip_eval_set_mode,
+            "reuse": reuse is not None,
+        }
+        task = adapted_task(
+            module_or_func, given, refused, extra_options, progress, dynamic=dynamic, is_dry_run=is_dry_run
+        )
         return compile_trained(task, logs_dir, graph_name, progress, is_dry_run=is_dry_run)
     check_arguments(
         tracing_inputs,

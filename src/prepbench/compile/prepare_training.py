@@ -11,34 +11,34 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench.adapt.adapters import adapted_name, add_adapters, short_name
+from prepbench.adapt.adapters import adapted_name, add_adapters, short_name, train_adapters_alone
 from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
 from prepbench.adapt.trainable_model import ModeGraph, State, TrainableModel, TrainableParts
 from prepbench.adapt.trained_graph import FoldedNorms, counterparts, insert_quantizers, take_states, use_gradients
-from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
-from prepbench.checks import check_function, check_progress, check_switch, check_type, described
-from prepbench.compile.arguments import check_arguments, check_pruning, check_weights
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.checks import check_progress
+from prepbench.compile.arguments import check_weights
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.capture_stage import Wanted, captured_or_reused
-from prepbench.compile.pruned_for_training import pruned_in_its_class, zeros_of
-from prepbench.compile.pruned_model import PrunedGraph
-from prepbench.compile.samples import flat_samples, read_samples, with_static_sizes_of_first
+from prepbench.compile.configuration import configuration_of
+from prepbench.compile.pruned_for_training import pruned_as_graph, why_no_code, zeros_of
+from prepbench.compile.pruned_model import PrunedModel, pruned_model
+from prepbench.compile.samples import read_samples, with_static_sizes_of_first
 from prepbench.compile.stages import settings_of_layers
 from prepbench.compile.task import CompileTask
+from prepbench.compile.training_arguments import TrainingArguments
+from prepbench.compile.training_plan import observed_for_training, with_choices
 from prepbench.errors import CaptureError, InputError, SettingsError, sentence
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.quantize import (
-    LayerReport,
     Observed,
     WeightScheme,
-    calibrate,
     check_calibration,
-    choose_weight_schemes,
 )
 from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.insert import float_graph, insert_observers
+from prepbench.quantize.insert import float_graph
 from prepbench.quantize.observed_graph import observed_value, observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.running.module_state import state_bytes
@@ -53,8 +53,10 @@ from prepbench.settings import (
     LayerQuantizationSettings,
     LoraSettings,
     OnnxRuntimeDeployment,
+    PrunableLayer,
     PruningSettings,
     QuantizationSettings,
+    prunable_layers,
 )
 from prepbench.targets import target_for
 
@@ -101,7 +103,7 @@ def trainable(
         layer_quantization_settings: as for ``compile_model``.
         pruning_settings: what to remove before training, as for ``compile_model``. Masked weights stay zero whatever
             training does. Removed channels make the model smaller: it is still of the original's class, with smaller
-            weights.
+            weights. Where the model's own code counts the channels (heads of attention), its graph is trained.
         layer_pruning_settings: as for ``compile_model``.
         lora_settings: adds low-rank adapters, by PEFT. They are trained in the place of the weights, which stay as they
             are, and are computed in float beside the quantized layers (as in QLoRA).
@@ -116,7 +118,7 @@ def trainable(
 
     Raises:
         SettingsError: as ``compile_model``; an option that changes weights before training; adapters on layers that
-            cannot take them; channels that the model's own code counts.
+            cannot take them, or beside channels that the model's own code counts.
         PreparationError: the model without channels does not compute what it computes with zeros in their place.
         InputError: the samples do not fit the model or each other; the model is no module.
         CaptureError: the model cannot be captured as one graph.
@@ -134,44 +136,82 @@ def trainable(
         >>> list(prepared.state_dict()) == list(net.state_dict())
         True
     """
-    _check(model, data_transform_fn, dynamic_axes, lora_settings, is_model_pretrained, progress)
-    if calibration_inputs is None and quantization_settings is not None and not is_model_pretrained:
-        calibration_inputs = tracing_inputs
-    check_pruning(pruning_settings, layer_pruning_settings, calibration_inputs)
-    check_arguments(
-        tracing_inputs,
-        calibration_inputs,
-        deployment_settings,
-        quantization_settings,
-        layer_quantization_settings,
-        compile_options,
+    given = TrainingArguments(
+        tracing_inputs=tracing_inputs,
+        calibration_inputs=calibration_inputs,
+        deployment_settings=deployment_settings,
+        data_transform_fn=data_transform_fn,
+        quantization_settings=quantization_settings,
+        layer_quantization_settings=layer_quantization_settings,
+        pruning_settings=pruning_settings,
+        layer_pruning_settings=layer_pruning_settings,
+        lora_settings=lora_settings,
+        compile_options=compile_options,
+        dynamic_axes=dynamic_axes,
+        is_model_pretrained=is_model_pretrained,
     )
-    options = _options(compile_options)
-    settings = deployment_settings if deployment_settings is not None else OnnxRuntimeDeployment()
+    return prepare_training(model, given, progress)
+
+
+def prepare_training(model: nn.Module, given: TrainingArguments, progress: ProgressCallback) -> TrainableModel:
+    """What :func:`trainable` does."""
+    check_progress(progress)
+    given.check(model)
+    options = _options(given.compile_options)
+    settings = given.deployment_settings if given.deployment_settings is not None else OnnxRuntimeDeployment()
     check_weights(model)
-    samples, calibration = read_samples(Twin(model).model, tracing_inputs, calibration_inputs, data_transform_fn)
+    transform = given.data_transform_fn
+    samples, calibration = read_samples(Twin(model).model, given.tracing_inputs, given.calibration, transform)
     pruned = None
-    if pruning_settings is not None:
-        pruned = pruned_in_its_class(model, pruning_settings, layer_pruning_settings, samples, calibration, progress)
-    own = _own_copy(model if pruned is None else pruned.model)
-    zeros = {} if pruned is None else zeros_of(own, pruned)
-    rows = settings_of_layers(own, target_for(settings), settings, quantization_settings, layer_quantization_settings)
-    adapters = None if lora_settings is None else add_adapters(own, lora_settings)
-    rows = None if rows is None else tuple(_for_training(row, own) for row in rows)
-    if quantization_settings is not None:
+    layers: Sequence[PrunableLayer] = ()
+    if given.pruning_settings is not None:
+        layers = prunable_layers(model, given.pruning_settings, given.layer_pruning_settings)
+        pruned = pruned_model(model, layers, samples, calibration, progress)
+        _check_adapters(pruned, given.lora_settings)
+    no_code = "" if pruned is None else why_no_code(pruned)
+    own = _own_copy(model if pruned is None or no_code else pruned.model)
+    zeros: Mapping[int, torch.Tensor] = {} if pruned is None or no_code else zeros_of(own, pruned.masks)
+    rows = settings_of_layers(
+        own, target_for(settings), settings, given.quantization_settings, given.layer_quantization_settings
+    )
+    adapters = None if given.lora_settings is None else add_adapters(own, given.lora_settings)
+    rows = None if rows is None else tuple(_for_training(row, own, given.lora_settings) for row in rows)
+    if given.quantization_settings is not None:
         check_calibration(own, calibration)
-    axes = DynamicAxes.infer(samples, own) if dynamic_axes is None else dynamic_axes
+    axes = DynamicAxes.infer(samples, own) if given.dynamic_axes is None else given.dynamic_axes
+    is_pretrained = given.is_model_pretrained
     with numbers_kept():
-        captured = functools.partial(_captured, own, samples, axes, settings, options, progress)
+        captured = functools.partial(_captured, own, samples, axes, settings, options, progress, given.adapters_alone)
         task = captured(is_training=False)
-        task = replace(task, layer_settings=rows, calibration=tuple(calibration), is_pretrained=is_model_pretrained)
-        task = replace(task, name=type(model).__name__, fullgraph=True, data_transform_fn=data_transform_fn)
-        if pruned is not None:
+        task = replace(task, layer_settings=rows, calibration=tuple(calibration), is_pretrained=is_pretrained)
+        task = replace(task, name=type(model).__name__, fullgraph=True, data_transform_fn=transform)
+        task = replace(task, configuration=configuration_of(model))
+        if no_code:
+            smaller = pruned_as_graph(task, own, layers)
+            task, own, zeros = smaller.task, smaller.own, smaller.zeros
+            captured = functools.partial(_no_code, no_code)
+        elif pruned is not None:
             task = replace(task, pruned=pruned.layers, dense_bytes=state_bytes(model))
         parts = _parts(task, own, captured, zeros, progress)
-    parts.adapters, parts.original, parts.is_pretrained = adapters, model, is_model_pretrained
+    parts.adapters, parts.original, parts.is_pretrained = adapters, model, is_pretrained
     parts.pruned = () if pruned is None else pruned.layers
+    parts.no_code = no_code
     return TrainableModel(parts)
+
+
+def _no_code(why: str, *, is_training: bool) -> CompileTask:
+    raise CaptureError(why)
+
+
+def _check_adapters(pruned: PrunedModel, lora: LoraSettings | None) -> None:
+    if lora is not None and pruned.why_graph:
+        names = ", ".join(row.fqn for row in pruned.layers if row.removed_channels)
+        raise SettingsError(
+            "lora_settings put adapters into the model, and pruning_settings remove what its own code counts, so only "
+            f"its graph is left: {pruned.why_graph} Pruned were {names}. Leave the layers whose channels it counts "
+            '(heads of attention) as they are: layer_pruning_settings={"...": '
+            "pb.LayerPruningSettings(skip_pruning=True)}, or leave lora_settings out."
+        )
 
 
 def _parts(
@@ -181,8 +221,8 @@ def _parts(
     zeros: Mapping[int, torch.Tensor],
     progress: ProgressCallback,
 ) -> TrainableParts:
-    task = _with_choices(task, own, progress)
-    observed = None if task.layer_settings is None else _observed(task, own, progress)
+    task = with_choices(task, own, progress)
+    observed = None if task.layer_settings is None else observed_for_training(task, own, progress)
     plan = Plan() if observed is None else observed.plan
     schemes = {fqn: fitting_schemes(plan, fqn)[0][0] for fqn in plan.nodes}
     quantizers = {} if observed is None else _quantizers(observed, schemes)
@@ -249,6 +289,7 @@ def _captured(
     settings: DeploymentSettings,
     options: CompileOptions,
     progress: ProgressCallback,
+    adapters_alone: bool,
     *,
     is_training: bool,
 ) -> CompileTask:
@@ -256,6 +297,8 @@ def _captured(
     progress(Progress("capture", int(is_training), 2))
     twin = Twin(own)
     twin.model.train(is_training)
+    if is_training and adapters_alone:
+        train_adapters_alone(twin.model)
     with tracing(progress):
         wanted = Wanted(
             called=(own, None),
@@ -275,53 +318,6 @@ def _captured(
     return task
 
 
-def _observed(task: CompileTask, own: nn.Module, progress: ProgressCallback) -> Observed:
-    """The float graph with observers, calibrated if ranges are to be learned from samples."""
-    assert task.layer_settings is not None
-    samples = flat_samples(task.calibration, task.call_spec)
-    program = task.in_types_of_target().program
-    with tracing(progress):
-        observed = insert_observers(
-            program, own, task.layer_settings, task.target.placement, task.captured.leaves, options=task.options
-        )
-    return calibrate(observed, samples, progress) if task.is_pretrained else observed
-
-
-def _with_choices(task: CompileTask, own: nn.Module, progress: ProgressCallback) -> CompileTask:
-    """The task with one number of bits and one size of blocks for each layer, where its settings name several."""
-    rows = task.layer_settings
-    if rows is None or not any(_is_open(row.settings) for row in rows):
-        return task
-    if not task.is_pretrained:
-        raise SettingsError(
-            "Bits, blocks and thresholds are chosen by measuring trained weights, which is_model_pretrained=False says "
-            "these are not. Name one number of bits and one size of blocks, and no threshold."
-        )
-    samples = flat_samples(task.calibration, task.call_spec)
-    chosen = {row.fqn: row for row in choose_weight_schemes(_observed(task, own, progress), samples, progress).layers}
-    return replace(task, layer_settings=tuple(_decided(row, chosen[row.fqn]) for row in rows))
-
-
-def _is_open(settings: QuantizationSettings | None) -> bool:
-    return settings is not None and (
-        settings.quantization_sensitivity_threshold is not None or len(list(settings.candidates())) > 1
-    )
-
-
-def _decided(row: ExplainedLayer, report: LayerReport) -> ExplainedLayer:
-    if row.settings is None or not _is_open(row.settings):
-        return row
-    if not report.quantized:
-        return replace(row, settings=None)
-    single = replace(
-        row.settings,
-        weights_num_bits=report.weights_bits,
-        weights_only_quantization_block_size=report.block_size,
-        quantization_sensitivity_threshold=None,
-    )
-    return replace(row, settings=single)
-
-
 def _quantizers(observed: Observed, schemes: Mapping[str, WeightScheme]) -> dict[str, nn.Module]:
     """What stands for each observer, by its name."""
     owners = {edge: layer.fqn for edge, layer in observed.plan.weights.items()}
@@ -339,13 +335,15 @@ def _quantizers(observed: Observed, schemes: Mapping[str, WeightScheme]) -> dict
     return found
 
 
-def _for_training(row: ExplainedLayer, own: nn.Module) -> ExplainedLayer:
+def _for_training(row: ExplainedLayer, own: nn.Module, lora: LoraSettings | None) -> ExplainedLayer:
     """The settings of a layer, rounded to nearest, by its name where it has adapters."""
     if row.settings is not None and row.settings.cross_layer_equalization:
         raise _changes_weights("QuantizationSettings.cross_layer_equalization")
     settings = None if row.settings is None else replace(row.settings, weights_algorithm="nearest")
     until = tuple(adapted_name(name, own) for name in row.until)
-    return replace(row, fqn=adapted_name(row.fqn, own), settings=settings, until=until)
+    name = adapted_name(row.fqn, own)
+    adapter = f"adapter of rank {lora.rank}" if lora is not None and name != row.fqn else ""
+    return replace(row, fqn=name, settings=settings, until=until, adapter=adapter)
 
 
 def _changes_weights(name: str) -> SettingsError:
@@ -371,22 +369,3 @@ def _options(given: CompileOptions | None) -> CompileOptions:
         if getattr(options, name):
             raise _changes_weights(f"CompileOptions.{name}")
     return replace(options, keep_ruined_layers_in_float=False, bias_correction=False)
-
-
-def _check(model: object, transform: object, axes: object, lora: object, pretrained: object, progress: object) -> None:
-    if not isinstance(model, nn.Module) or isinstance(model, TrainableModel):
-        raise InputError(
-            f"model must be a torch.nn.Module whose weights are trained, got {described(model)}. Give the module, in "
-            "float."
-        )
-    if isinstance(model, PrunedGraph):
-        raise InputError(
-            "model is a graph, because pb.prune removed channels that the model's own code counts (heads of "
-            "attention), and the graph computes evaluation mode only. Leave those layers out with "
-            "layer_pruning_settings (skip_pruning=True), so that pb.prune gives a model of your own class."
-        )
-    check_function("data_transform_fn", transform, "data_transform_fn(element)", optional=True)
-    check_axes(axes)
-    check_type("lora_settings", lora, LoraSettings, "Write lora_settings=pb.LoraSettings().", optional=True)
-    check_switch("is_model_pretrained", pretrained)
-    check_progress(progress)

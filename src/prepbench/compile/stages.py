@@ -137,6 +137,7 @@ def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None 
         model_divergence=quantized.score.divergence if quantized and quantized.score else None,
         fallbacks=fallbacks,
         remarks=(
+            *task.remarks,
             *_remarks(target, quantized),
             *size_remarks(task, quantized.layers if quantized else ()),
             *(leaves.remarks if leaves is not None else ()),

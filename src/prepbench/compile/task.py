@@ -42,6 +42,7 @@ class CompileTask:
         configuration: the model's own files that go with its weights.
         pruned: what was pruned, layer by layer; ``captured.model`` then has the weights that are left, for counting.
         dense_bytes: bytes of parameters and buffers before pruning; None where nothing was pruned.
+        remarks: what was done to the model before, in words.
         trained: the model that learned what its quantizers are in training; None where observers are to learn it.
     """
 
@@ -60,6 +61,7 @@ class CompileTask:
     configuration: Configuration = field(default_factory=dict)
     pruned: tuple[PrunedLayer, ...] = ()
     dense_bytes: int | None = None
+    remarks: tuple[str, ...] = ()
     trained: TrainableModel | None = None
 
     @classmethod

@@ -63,7 +63,11 @@ class LayerReporter:
             reason=_why_weights_only(layer, self.plan.nodes[layer.fqn][0]) if only_weights else "",
             block_size=first.weights_only_quantization_block_size if only_weights else 0,
             observer="" if only_weights or is_dynamic else settings.observer,
-            note=", ".join(filter(None, (layer.note, _IN_EACH_CALL if is_dynamic else "", self.notes.get(layer.fqn)))),
+            note=", ".join(
+                filter(
+                    None, (layer.note, layer.adapter, _IN_EACH_CALL if is_dynamic else "", self.notes.get(layer.fqn))
+                )
+            ),
         )
 
     def _why_float(self, layer: ExplainedLayer) -> str:

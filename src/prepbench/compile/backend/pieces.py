@@ -28,6 +28,10 @@ REMEDY = (
     "compiles the model as a whole."
 )
 
+_WHOLE = {
+    "pruning_settings": "channels go with all that reads them",
+    "lora_settings": "adapters learn what the whole model gives",
+}
 _LAYERS = ("quantization_settings", "layer_quantization_settings")
 
 
@@ -48,11 +52,12 @@ def compile_piece(call: GraphCall) -> GraphRunner:
             "dynamic_axes names arguments of the model, but dynamo makes several graphs of it, which have other "
             f"inputs. Leave it out, so that dynamic sizes are inferred from tracing_inputs. {REMEDY}"
         )
-    if keywords.get("pruning_settings") is not None:
-        raise SettingsError(
-            "pruning_settings need the whole model as one graph, because channels go with all that reads them, and "
-            f"dynamo makes several graphs of it. {REMEDY}"
-        )
+    for name, why in _WHOLE.items():
+        if keywords.get(name) is not None:
+            raise SettingsError(
+                f"{name} need the whole model as one graph, because {why}, and dynamo makes several graphs of it. "
+                f"{REMEDY}"
+            )
     keywords.setdefault("graph_name", type(call.root).__name__)
     state = {id(tensor) for tensor in state_tensors(call.root)}
     roles = call.roles({id(call.values[place]) for place in graph.tensor_inputs} - state)

@@ -1,0 +1,86 @@
+"""The arguments of ``trainable``, and whether they fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from prepbench.adapt.trainable_model import TrainableModel
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
+from prepbench.checks import check_function, check_switch, check_type, described
+from prepbench.compile.arguments import check_arguments, check_pruning
+from prepbench.compile.pruned_model import PrunedGraph
+from prepbench.errors import InputError
+from prepbench.settings import (
+    CompileOptions,
+    DeploymentSettings,
+    LayerPruningSettings,
+    LayerQuantizationSettings,
+    LoraSettings,
+    PruningSettings,
+    QuantizationSettings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingArguments:
+    """The arguments of :func:`prepbench.trainable`.
+
+    Attributes:
+        adapters_alone: in training mode all but the adapters computes as in evaluation: no dropout, no statistics of
+            batches.
+    """
+
+    tracing_inputs: Iterable[Any] | None
+    calibration_inputs: Iterable[Any] | None
+    deployment_settings: DeploymentSettings | None
+    data_transform_fn: Callable[[Any], Any] | None
+    quantization_settings: QuantizationSettings | None
+    layer_quantization_settings: Mapping[str, LayerQuantizationSettings] | None
+    pruning_settings: PruningSettings | None
+    layer_pruning_settings: Mapping[str, LayerPruningSettings] | None
+    lora_settings: LoraSettings | None
+    compile_options: CompileOptions | None
+    dynamic_axes: DynamicAxes | None
+    is_model_pretrained: bool
+    adapters_alone: bool = False
+
+    @property
+    def calibration(self) -> Iterable[Any] | None:
+        """The calibration inputs; what a model that has learned nothing quantizes needs none."""
+        learns = self.quantization_settings is not None and not self.is_model_pretrained
+        return self.tracing_inputs if self.calibration_inputs is None and learns else self.calibration_inputs
+
+    def check(self, model: object) -> None:
+        """Raise the error for what is of the wrong type, or lacks something that it needs."""
+        _check(model, self.data_transform_fn, self.dynamic_axes, self.lora_settings, self.is_model_pretrained)
+        check_pruning(self.pruning_settings, self.layer_pruning_settings, self.calibration)
+        check_arguments(
+            self.tracing_inputs,
+            self.calibration,
+            self.deployment_settings,
+            self.quantization_settings,
+            self.layer_quantization_settings,
+            self.compile_options,
+        )
+
+
+def _check(model: object, transform: object, axes: object, lora: object, pretrained: object) -> None:
+    if not isinstance(model, nn.Module) or isinstance(model, TrainableModel):
+        raise InputError(
+            f"model must be a torch.nn.Module whose weights are trained, got {described(model)}. Give the module, in "
+            "float."
+        )
+    if isinstance(model, PrunedGraph):
+        raise InputError(
+            "model is a graph, because pb.prune removed channels that the model's own code counts (heads of "
+            "attention), and a graph has no layers to prepare. Give the model itself, with the same "
+            "pruning_settings=..., which trains that graph."
+        )
+    check_function("data_transform_fn", transform, "data_transform_fn(element)", optional=True)
+    check_axes(axes)
+    check_type("lora_settings", lora, LoraSettings, "Write lora_settings=pb.LoraSettings().", optional=True)
+    check_switch("is_model_pretrained", pretrained)
