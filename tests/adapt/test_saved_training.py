@@ -1,9 +1,8 @@
-"""What training learned, saved and loaded; loops of others, and half precision."""
+"""What training learned, saved and loaded, and training in half precision."""
 
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import pytest
 import torch
@@ -33,7 +32,6 @@ def test_what_was_learned_comes_back_with_the_state(kind: str, lora: pb.LoraSett
         assert not torch.equal(logits(fresh(x)), expected)
         fresh.load_state_dict(state)
         assert torch.equal(logits(fresh(x)), expected)
-        assert sqnr(expected, logits(pb.compile_model(fresh)(x))) > 40
         # inside of another module, as loops have it
         around = torch.nn.ModuleDict({"inner": prepared_of(model, "openvino", FOUR, lora_settings=lora)})
         around.load_state_dict(torch.nn.ModuleDict({"inner": prepared}).state_dict())
@@ -56,30 +54,6 @@ def test_autocast_trains() -> None:
         found.backward()
         optimizer.step()
         assert bool(found.isfinite())
-    x = samples(model)[0]
-    with torch.no_grad():
-        assert sqnr(prepared.eval()(x), pb.compile_model(prepared)(x)) > 40
-
-
-def test_the_trainer_of_transformers_trains(tmp_path: Any) -> None:
-    pytest.importorskip("accelerate")
-    from transformers import Trainer, TrainingArguments
-
-    model = trained("conv")
-    prepared = prepared_of(model)
-
-    class WithLoss(Trainer):
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
-            found = loss(model(inputs["x"]), inputs["labels"])
-            return (found, None) if return_outputs else found
-
-    rows = [{"x": x, "labels": y} for batch in batches(model)[:2] for x, y in zip(*batch, strict=True)]
-    arguments = TrainingArguments(
-        str(tmp_path), max_steps=4, per_device_train_batch_size=16, report_to=[], use_cpu=True, save_strategy="no"
-    )
-    before = prepared.stem.weight.detach().clone()
-    WithLoss(prepared, arguments, train_dataset=rows).train()
-    assert not torch.equal(before, prepared.stem.weight)
     x = samples(model)[0]
     with torch.no_grad():
         assert sqnr(prepared.eval()(x), pb.compile_model(prepared)(x)) > 40
