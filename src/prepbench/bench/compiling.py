@@ -150,8 +150,8 @@ class Compiling(TrainingBack):
             SettingsError: nothing is quantized or pruned, there is nothing to learn from, or leaves are kept, which
                 cannot be trained.
         """
+        check_type("settings", settings, RecoverySettings, "Give RecoverySettings(steps=300).", optional=True)
         settings = settings or self.state.recovery or RecoverySettings()
-        check_type("settings", settings, RecoverySettings, "Give RecoverySettings(steps=300).")
         self._check_trainable(self.state, settings)
         self.set_recovery(settings)
         return self.start()

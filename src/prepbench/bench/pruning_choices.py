@@ -26,10 +26,10 @@ class PruningChoices(Choices):
         """What is planned for each layer that can be pruned, by FQN; empty where nothing is pruned."""
         state = self.state
         if self._planned_pruning is None or self._planned_pruning[0] is not state:
-            self._planned_pruning = state, self.pruning_of(state)
+            self._planned_pruning = state, self._pruning_of(state)
         return self._planned_pruning[1]
 
-    def pruning_of(self, state: BenchState) -> Mapping[str, PrunableLayer]:
+    def _pruning_of(self, state: BenchState) -> Mapping[str, PrunableLayer]:
         """What other choices mean for each layer that can be pruned.
 
         Args:
@@ -59,8 +59,8 @@ class PruningChoices(Choices):
             >>> bench = pb.Bench(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), tracing_inputs=[torch.ones(2, 4)])
             >>> bench.set_pruning(PruningSettings(mask_type="channels", amount=0.5))
         """
-        check_type("settings", settings, PruningSettings, "Give pb.PruningSettings().", optional=True)
         check_table("rules", rules, '{"head": pb.LayerPruningSettings(skip_pruning=True)}', optional=True)
+        check_type("settings", settings, PruningSettings, "Give pb.PruningSettings().", optional=True)
         if settings is None and rules:
             raise SettingsError("rules override settings, and there are none. Give pb.PruningSettings(), too.")
         if settings is not None:
@@ -77,6 +77,7 @@ class PruningChoices(Choices):
         Raises:
             SettingsError: no such layers, or another way of pruning a weight that they share.
         """
+        check_texts("patterns", patterns, "encoder.*")
         check_type("settings", settings, PruningSettings, "Give pb.PruningSettings().", optional=True)
         self._change_pruning(patterns, lambda now: settings)
 
@@ -91,6 +92,7 @@ class PruningChoices(Choices):
         Raises:
             SettingsError: no such layers, no such field, or a value that is not allowed.
         """
+        check_texts("patterns", patterns, "encoder.*")
         check_text("field", field, "amount")
         if field not in _FIELDS:
             raise SettingsError(f"field must be one of {', '.join(_FIELDS)}, got {described(field)}.")
@@ -140,11 +142,10 @@ class PruningChoices(Choices):
         """
         for state in states:
             if isinstance(state, BenchState):  # what is none is told below
-                self.pruning_of(state)
+                self._pruning_of(state)
         super().take_over(states, position)
 
     def _change_pruning(self, patterns: Iterable[str], change: Any) -> None:
-        check_texts("patterns", patterns, "encoder.*")
         state, meant = self.state, {pattern: self.layer_rules.matched(pattern) for pattern in patterns}
         self._choose_pruning(*changed_pruning(self.model, state.pruning, state.pruning_rules, meant, change))
 

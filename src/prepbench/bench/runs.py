@@ -343,7 +343,7 @@ class Runs(PruningChoices):
     def _check_fit(self, state: BenchState) -> None:
         """Raise what does not fit the model."""
         self.layer_rules.explained(state.quantization, state.rules)
-        self.pruning_of(state)
+        self._pruning_of(state)
 
     def _targets_of(self, run: Run) -> tuple[DeploymentSettings, ...]:
         """All targets of the compile that a run was part of."""
