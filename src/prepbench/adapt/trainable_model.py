@@ -243,6 +243,9 @@ class TrainableModel(nn.Module):
 
         Where channels were removed, layers are as small as here. Masked weights are zero, but for what adapters add.
 
+        Returns:
+            The copy, of the original's class.
+
         Raises:
             SettingsError: the code of the original does not run with the channels that are left.
         """
