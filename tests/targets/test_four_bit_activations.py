@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import prepbench as pb
 from prepbench.running.sqnr import sqnr
@@ -32,6 +33,39 @@ def test_a_target_computes_what_evaluation_mode_does(kind: str, target: str, tmp
             assert torch.equal(logits(compiled(each)), logits(loaded(each)))
         assert 5 < sqnr(logits(model(x)), logits(compiled(x))) < 30
     assert all(row.activations_bits == 4 for row in compiled.report.layers if row.quantized)
+
+
+class Sum(nn.Module):
+    """Two convolutions whose results are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.two(x)
+
+
+@pytest.mark.parametrize("lora", [None, pb.LoraSettings(rank=2)])
+@pytest.mark.parametrize("target", TARGETS)
+def test_additions_are_those_of_evaluation_mode(target: str, lora: pb.LoraSettings | None) -> None:
+    torch.manual_seed(0)
+    batches = [torch.randn(2, 3, 8, 8), torch.randn(3, 3, 8, 8)]
+    prepared = pb.trainable(
+        Sum().eval(),
+        calibration_inputs=batches,
+        deployment_settings=TARGETS[target],
+        quantization_settings=FOUR,
+        lora_settings=lora,
+    )
+    with torch.no_grad():
+        for name, parameter in prepared.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+        prepared.eval()
+        compiled = pb.compile_model(prepared)
+        assert sqnr(prepared(batches[0]), compiled(batches[0])) >= 60
+    assert all(row.quantized for row in compiled.report.layers)
 
 
 def test_few_bits_of_activations_lower_the_floors() -> None:

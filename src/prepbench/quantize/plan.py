@@ -15,6 +15,9 @@ from prepbench.settings import QuantizationSettings
 
 Edge = tuple[str, str]
 
+# bits of integers that kernels add
+_FEWEST_ADDED = 8
+
 
 @dataclass(frozen=True)
 class QuantizationPoint:
@@ -172,6 +175,9 @@ def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[f
     # the kernel of a convolution that nothing else reads can add
     ends_branch = any(ends[o].is_convolution and len(o.users) == 1 for o in operands if o in ends)
     if len(operands) < 2 or not known or not (placement.additions or (placement.conv_additions and ends_branch)):
+        return
+    # no kernel adds integers of fewer bits, and what runtimes fuse in its place rounds otherwise (OpenVINO)
+    if plan.settings[known[0].fqn].activations_num_bits < _FEWEST_ADDED:
         return
     # residual branches have one shape; kernels for others are rare, and OpenVINO's are wrong at other batch sizes
     if len({str(operand.meta["val"].shape) for operand in operands}) > 1:
