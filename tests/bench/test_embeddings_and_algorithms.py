@@ -112,8 +112,8 @@ def test_what_targets_lack_is_told(bench: pb.Bench) -> None:
     assert not any(refused().values())
     bench.set_targets([pb.OnnxRuntimeDeployment(), pb.ExecuTorchDeployment()])
     assert refused()["weights"] == {"4": "ExecuTorch lacks it"}
-    assert refused()["activations"] == {"16": "ExecuTorch lacks it"}
+    assert refused()["activations"] == {"4": "ExecuTorch lacks it", "16": "ExecuTorch lacks it"}
     assert set(refused()["block"]) == {"16", "32", "64", "128", "256"}
     bench.set_targets([pb.OpenVinoDeployment(), pb.ExecuTorchDeployment()])
-    assert refused()["activations"] == {"16": "OpenVINO, ExecuTorch lack it"}
+    assert refused()["activations"] == {"4": "ExecuTorch lacks it", "16": "OpenVINO, ExecuTorch lack it"}
     assert refused()["algorithm"] == {}

@@ -138,7 +138,7 @@ class StatusOfRuns:
         """
         for note in notes:
             self._run.note(note)
-        elapsed = round(self._run.elapsed, 1)
+        elapsed = round(self._run.elapsed, 3)
         ended = RunStatus(running=goes_on, log=self._run.log, elapsed_s=elapsed, message=message)
         self._tell(replace(ended, training=self.status.training))
 
