@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import io
 
 import pytest
 import torch
 
 import prepbench as pb
+from prepbench.errors import InputError
 from prepbench.running.sqnr import sqnr
 from tests.adapt.models import batches, logits, loss, samples, trained
 from tests.adapt.test_trainable import prepared_of, some_steps
@@ -57,3 +59,20 @@ def test_autocast_trains() -> None:
     x = samples(model)[0]
     with torch.no_grad():
         assert sqnr(prepared.eval()(x), pb.compile_model(prepared)(x)) > 40
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_in_half_precision_are_told_what_to_do(dtype: torch.dtype) -> None:
+    model = copy.deepcopy(trained("conv")).to(dtype)
+    given = {
+        "calibration_inputs": [x.to(dtype) for x in samples(model)],
+        "deployment_settings": pb.OnnxRuntimeDeployment(),
+        "quantization_settings": pb.QuantizationSettings(),
+    }
+    with pytest.raises(InputError, match=r"stem\.weight is torch\..*16.*Give model\.float\(\)"):
+        pb.trainable(model, **given)
+    with pytest.raises(InputError, match=r"Give model\.float\(\)"):
+        pb.compile_model(model, **given, lora_settings=pb.LoraSettings(rank=2))
+    prepared = prepared_of(model.float())
+    x = samples(model)[0].to(dtype)
+    assert prepared.float_model().to(dtype)(x).dtype == dtype

@@ -120,7 +120,7 @@ def trainable(
         SettingsError: as ``compile_model``; an option that changes weights before training; adapters on layers that
             cannot take them, or beside channels that the model's own code counts.
         PreparationError: the model without channels does not compute what it computes with zeros in their place.
-        InputError: the samples do not fit the model or each other; the model is no module.
+        InputError: the samples do not fit the model or each other; the model is no module, or in half precision.
         CaptureError: the model cannot be captured as one graph.
         MissingPackageError: ``peft`` is needed and not installed.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from prepbench.adapt.trainable_model import TrainableModel
@@ -80,7 +81,19 @@ def _check(model: object, transform: object, axes: object, lora: object, pretrai
             "attention), and a graph has no layers to prepare. Give the model itself, with the same "
             "pruning_settings=..., which trains that graph."
         )
+    _check_precision(model)
     check_function("data_transform_fn", transform, "data_transform_fn(element)", optional=True)
     check_axes(axes)
     check_type("lora_settings", lora, LoraSettings, "Write lora_settings=pb.LoraSettings().", optional=True)
     check_switch("is_model_pretrained", pretrained)
+
+
+def _check_precision(model: nn.Module) -> None:
+    """Raise ``InputError`` for weights of which a step of training is often too small to change anything."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype.itemsize < torch.float32.itemsize:
+            raise InputError(
+                f"{name} is {parameter.dtype}, and steps of training are smaller than what its numbers can tell "
+                "apart. Give model.float() and samples in float32, train under torch.autocast if that is to be fast, "
+                "and convert what comes out: prepared.float_model().to(dtype)."
+            )
