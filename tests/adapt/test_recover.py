@@ -65,7 +65,9 @@ def test_each_step_is_told_and_may_be_the_last() -> None:
     found = pb.recover(prepared, batches(model)[:4], loss, steps=24, on_step=follow)
     assert [step for step, _, _ in heard] == [0, 1, 2, 3]
     assert [value for _, value, _ in heard] == [None, *found.losses]
-    assert {step: score for step, _, score in heard if score is not None} == found.scores
+    told = {step: score for step, _, score in heard if score is not None}
+    assert told == {step: score for step, score in found.scores.items() if step != 3}, "scored after it was ended"
+    assert 3 in found.scores
     assert found.stopped == "interrupted"
     with pytest.raises(pb.PrepbenchError, match="on_step"):
         pb.recover(prepared, batches(model)[:4], loss, on_step=3)
@@ -100,6 +102,20 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
     calls: list[int] = []
     found = pb.recover(prepared_of(model), batches(model)[:2], interrupted, steps=9)
     assert (found.stopped, len(found.losses)) == ("interrupted", 3)
+
+
+def test_what_was_trained_before_an_interrupt_is_scored() -> None:
+    model = trained("conv")
+
+    def interrupts(step: int, value: float | None, score: float | None) -> None:
+        if step == 40:
+            raise KeyboardInterrupt
+
+    data = batches(model)[:2]
+    found = pb.recover(prepared_of(model), data, loss, steps=4000, on_step=interrupts)
+    assert found.stopped == "interrupted"
+    assert set(found.scores) == {0, 40}, "no check was due"
+    assert found.best_step == 40
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -70,7 +71,7 @@ def recover(
         learning_rate: of AdamW at its highest; it rises over the first steps and falls to 0 along a cosine.
         on_step: ``on_step(steps, loss, score)`` is called after each step with its loss, and with the score where one
             was taken, else None; also before the first step, when there is no loss. May raise ``KeyboardInterrupt`` to
-            end as if the steps were over.
+            end as if the steps were over; a score that is taken then is only in what is returned.
         progress: receives each step; may raise :class:`prepbench.Cancelled` to stop, after which the model holds the
             best weights so far.
 
@@ -228,6 +229,9 @@ class _Training:
             if self._best is None:
                 raise
             self.stopped = "interrupted"
+            if len(self.losses) not in self.scores:
+                with contextlib.suppress(KeyboardInterrupt):
+                    self._check(checked)  # what was trained since the last check may be the best
         finally:
             if self._best is not None:
                 _put_back(self.model, self._best)
