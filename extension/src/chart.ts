@@ -1,8 +1,7 @@
 /** The chart of accuracy against latency as Python placed it, drawn. */
 
 import type { Chart, ChartPoint } from "./generated/saved";
-
-const SVG = "http://www.w3.org/2000/svg";
+import { label, svg, titled } from "./render/svg_parts";
 
 /** The chart; each point is a group with the number of the point in `data-point`. */
 export function chartSvg(data: Chart, kind: string): SVGSVGElement | null {
@@ -42,24 +41,6 @@ function mark(point: ChartPoint, at: number): SVGElement {
   return group;
 }
 
-function titled(text: string): SVGElement {
-  const title = svg("title", {});
-  title.textContent = text;
-  return title;
-}
-
-function label(x: number, y: number, text: string, anchor: string, kind: string): SVGElement {
-  const made = svg("text", { x, y, "text-anchor": anchor, class: kind });
-  made.textContent = text;
-  return made;
-}
-
 function path(kind: string, d: string): SVGElement {
   return svg("path", { class: kind, d });
-}
-
-function svg(tag: string, attributes: Record<string, string | number>): SVGElement {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-  return made;
 }

@@ -1,9 +1,9 @@
 /** The curve of a training, drawn as it comes: the loss of each step, and scores on an axis of their own. */
 
 import type { TrainingCurve } from "../generated/widgets";
+import { label, svg, titled } from "../render/svg_parts";
 import { shortNumber } from "./numbers";
 
-const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [720, 260, 56, 664, 30, 218];
 
 interface Scale {
@@ -76,22 +76,4 @@ function line(points: readonly (readonly number[])[]): string {
 
 function round(value: number): number {
   return Math.round(value * 10) / 10;
-}
-
-function titled(text: string): SVGElement {
-  const title = svg("title", {});
-  title.textContent = text;
-  return title;
-}
-
-function label(x: number, y: number, text: string, anchor: string, kind: string): SVGElement {
-  const made = svg("text", { x, y, "text-anchor": anchor, class: kind });
-  made.textContent = text;
-  return made;
-}
-
-function svg(tag: string, attributes: Record<string, string | number>): SVGElement {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-  return made;
 }

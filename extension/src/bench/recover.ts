@@ -9,11 +9,15 @@ import { act, type BenchModel } from "./model";
 import { ProgressView } from "./progress";
 import { boundOf } from "./search";
 
+/** The second press of a double click asks for nothing new. */
+const DOUBLE_CLICK_MS = 600;
+
 export class RecoverStep {
   readonly element: HTMLElement;
   private readonly steps = box("Steps at most", "numeric");
   private readonly rate = box("Learning rate", "decimal");
   private readonly distill = make("input", { type: "checkbox", "aria-label": "Learn from the float model, too" });
+  private started = Number.NEGATIVE_INFINITY;
   private readonly kept = make("select", { "aria-label": "Keep the weights with the best" });
   private readonly curve = make("div", { class: "pbb-curve" });
   private readonly said = make("p", { role: "status", class: "pbb-dim" });
@@ -83,7 +87,9 @@ export class RecoverStep {
   }
 
   private start(): void {
-    if (this.model.get("recovery").unavailable) return;
+    const again = performance.now() - this.started < DOUBLE_CLICK_MS;
+    if (this.model.get("recovery").unavailable || again) return;
+    this.started = performance.now();
     const settings = { distill: this.distill.checked, by_metric: this.kept.value === "metric" };
     act(this.model, "train_back", {
       steps: boundOf(this.steps.value),
