@@ -12,8 +12,10 @@ from torch.nn import functional as F
 
 import prepbench as pb
 from prepbench.bench import RecoverySettings
+from prepbench.bench.progress import RECOVERING, RunProgress
 from prepbench.bench.shown import shown
 from prepbench.errors import InputError, PrepbenchError, SettingsError, TrainingError
+from prepbench.jobs import Progress
 from prepbench.settings import LayerPruningSettings, PruningSettings
 
 STAYS = LayerPruningSettings(skip_pruning=True)
@@ -231,3 +233,29 @@ def test_arguments_of_training_are_checked(model: nn.Module, samples: list[torch
             pb.Bench(model, calibration_inputs=samples, **given)
     with pytest.raises(PrepbenchError, match="loss"):
         pb.Bench(model, calibration_inputs=samples, training_data=pairs, loss=3)  # type: ignore[arg-type]
+
+
+def test_the_code_names_a_loss_of_torch_and_few_bits_have_their_name() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+    samples = [torch.randn(3, 4), torch.randn(5, 4)]
+    pairs = [(x, torch.zeros(len(x), dtype=torch.long)) for x in samples]
+    bench = pb.Bench(model, calibration_inputs=samples, training_data=pairs, loss=torch.nn.functional.cross_entropy)
+    bench.set_quantization(pb.QuantizationSettings(weights_num_bits=4, activations_num_bits=4))
+    bench.set_recovery(RecoverySettings(steps=2))
+    space = {"bench": bench, "model": model, "samples": samples, "pairs": pairs}
+    code = bench.code(space)
+    assert "bench" not in code.replace("prepbench", "")
+    assert "torch.nn.functional.cross_entropy" in code
+    fresh = {name: value for name, value in space.items() if name != "bench"}
+    exec(code, fresh)
+    bench.compile()
+    assert bench.runs[-1].name.startswith("int4 recovered")
+
+
+def test_a_training_has_most_of_the_bar_where_it_comes() -> None:
+    stages = list(RECOVERING)
+    assert stages.index("convert") < stages.index("recover") < stages.index("lower")
+    progress = RunProgress(1, stages=RECOVERING)
+    progress(Progress("recover", 1, 1000))
+    assert progress.fraction < 0.25

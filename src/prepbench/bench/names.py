@@ -93,6 +93,8 @@ def named(given: tuple[Given, ...], bench: Any, namespace: Mapping[str, Any]) ->
         name = _public_name(each.value)
         if name is None and not _is_read_once(each.value):
             name = _name_of(each.value, namespace, each.argument)
+        if name is None and (name := _name_in_torch(each.value)) is not None:
+            definitions.append("import torch")
         if name is None and own is not None:
             name = f"{own}.{each.argument}"
         if name is None:
@@ -137,6 +139,14 @@ def _public_name(value: Any) -> str | None:
     name = getattr(value, "__name__", "")
     ours = getattr(value, "__module__", "") == "prepbench.measure.metrics" and name.isidentifier()
     return f"pb.metrics.{name}" if ours else None
+
+
+def _name_in_torch(value: Any) -> str | None:
+    """A loss is often a function of torch, which any notebook can import, e.g. ``torch.nn.functional.mse_loss``."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", "")
+    is_there = isinstance(module, str) and module.split(".")[0] == "torch" and "._" not in module
+    found = getattr(sys.modules.get(module), name, None) if is_there and module else None
+    return f"{module}.{name}" if found is value and value is not None else None
 
 
 def _is_read_once(value: Any) -> bool:

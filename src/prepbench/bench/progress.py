@@ -33,7 +33,12 @@ SEARCHING = {
 }
 """The stages of a search; those of its compiles come again and again, and count once."""
 
-RECOVERING = {**COMPILING, "recover": 60.0, **COMPARING}
+RECOVERING = {
+    **{stage: share for stage, share in COMPILING.items() if stage != "lower"},
+    "recover": 300.0,
+    "lower": COMPILING["lower"],
+    **COMPARING,
+}
 """The stages of a training, the compile behind it, and their comparison."""
 
 _LINES = 200

@@ -42,6 +42,7 @@ EXPLANATIONS: dict[Precision, str] = {
     "int4 weights": "weights in 4 bits, activations in float",
     "float32": "left in float",
 }
+_FEW = "int4"
 _LATER = frozenset(("pruning", "pruning_rules", "recovery"))
 """The fields that older files lack."""
 EVERYTHING = "*"
@@ -268,15 +269,22 @@ def precision_label(explained: Sequence[ExplainedLayer], base: str) -> str:
         explained: what is planned for each layer.
         base: what a model without quantized layers is called.
     """
-    kinds = [precision_of(layer.settings) for layer in explained]
-    quantized: list[Precision] = [kind for kind in kinds if kind != "float32"]
-    most_common = base if not quantized else max(PRECISIONS, key=quantized.count)
+    kinds = [_word(layer.settings) for layer in explained]
+    quantized = [kind for kind in kinds if kind != "float32"]
+    most_common = base if not quantized else max((*PRECISIONS, _FEW), key=quantized.count)
     return f"{'mixed ' if len(set(kinds)) > 1 else ''}{most_common}"
+
+
+def _word(settings: QuantizationSettings | None) -> str:
+    """The precision in names; weights of 4 bits with activations are no choice of a button, but have a name."""
+    precision = precision_of(settings)
+    few = precision == "int8" and settings is not None and settings.weights_num_bits == 4
+    return _FEW if few else precision
 
 
 def precision_words(explained: Sequence[ExplainedLayer]) -> str:
     """How many layers have which precision, e.g. ``"41 int8 · 3 float"``."""
-    counts = Counter(precision_of(layer.settings) for layer in explained)
+    counts = Counter(_word(layer.settings) for layer in explained)
     words = {"float32": "float"}
     return " · ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.most_common()) or "no layers"
 

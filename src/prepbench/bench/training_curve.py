@@ -92,6 +92,8 @@ class Watch:
 
     def end(self, found: Recovery | None, error: BaseException | None = None) -> None:
         """It has ended, with what it found or an error."""
+        if found is not None:
+            self._scores = dict(found.scores)  # also what was scored after it was stopped
         last = self._now()
         if found is not None:
             self._show(replace(last, best=found.best_step, said=found.summary[:1].upper() + found.summary[1:] + "."))
