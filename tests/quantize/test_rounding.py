@@ -14,11 +14,12 @@ from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Job
 from prepbench.quantize import Placement, adaround, calibrate, gptq, input_moments, insert_observers, parts
 from prepbench.quantize.layer_nodes import layer_nodes
+from prepbench.quantize.moments import InputMoments
 from prepbench.quantize.nearest import nearest
 from prepbench.quantize.observed_graph import all_observers
 from prepbench.quantize.patches import Patches
 from prepbench.quantize.rounding import quantized_rows
-from prepbench.quantize.rows import InputMoments, PackedRows, QuantizedRows
+from prepbench.quantize.rows import PackedRows, QuantizedRows
 from prepbench.quantize.weights import WeightScheme, weight_qparams
 from prepbench.settings import QuantizationSettings, explain_settings
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 
 from prepbench.jobs import check_cancelled
-from prepbench.quantize.gptq import damped, error_compensated, fitted_scales
-from prepbench.quantize.rows import InputMoments, QuantizedRows
+from prepbench.quantize.gptq import error_compensated, fitted_scales
+from prepbench.quantize.moments import InputMoments, damped
+from prepbench.quantize.rows import QuantizedRows
 from prepbench.quantize.weights import WeightScheme, weight_qparams
 
 _STEPS = 200

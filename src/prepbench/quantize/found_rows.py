@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from prepbench.quantize.moments import InputMoments
 from prepbench.quantize.rounding import quantized_rows
-from prepbench.quantize.rows import InputMoments, PackedRows, QuantizedRows
+from prepbench.quantize.rows import PackedRows, QuantizedRows
 from prepbench.quantize.weights import WeightScheme
 
 

@@ -14,11 +14,11 @@ from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize.fitting import fitting_schemes
 from prepbench.quantize.in_step import can_run_in_step, run_in_step
 from prepbench.quantize.layer_nodes import LayerNode
+from prepbench.quantize.moments import InputMoments
 from prepbench.quantize.observed_graph import observer_of
 from prepbench.quantize.patches import Patches
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.rounding import NEEDS_MOMENTS
-from prepbench.quantize.rows import InputMoments
 from prepbench.quantize.weights import WeightScheme
 
 # bytes of results, or of products of inputs, that are kept at a time
@@ -112,10 +112,8 @@ class _Weight:
         moments = [found[source] for source in self.sources if source in found]
         if not moments or not all(bool(one.products.isfinite().all()) for one in moments):
             return
-        products = moments[0].products
-        for other in moments[1:]:
-            products = products + other.products
-        self.rows.moments = InputMoments(products, sum(one.count for one in moments))
+        # the object itself where there is one, because it knows what was computed from it for another weight
+        self.rows.moments = moments[0] if len(moments) == 1 else InputMoments.joined(moments)
         for scheme in self.schemes:
             self.rows.rows(self.axis, scheme)
         self.rows.moments = None

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import torch
 
+from prepbench.quantize.moments import InputMoments
 from prepbench.quantize.parts import in_parts
-from prepbench.quantize.rows import InputMoments, QuantizedRows
+from prepbench.quantize.rows import QuantizedRows
 from prepbench.quantize.weights import WeightScheme, integers, rows_of, weight_qparams
 
 

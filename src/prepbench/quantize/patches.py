@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from prepbench.quantize.layer_nodes import LayerNode
-from prepbench.quantize.rows import InputMoments
+from prepbench.quantize.moments import InputMoments
 
 _LARGEST = 2048  # inputs of a patch: products are their square
 _POSITIONS = 4096  # of a sample; neighbours differ little

@@ -10,8 +10,9 @@ import torch
 from prepbench.quantize.adaround import adaptive
 from prepbench.quantize.gptq import error_compensated
 from prepbench.quantize.hqq import half_quadratic
+from prepbench.quantize.moments import InputMoments
 from prepbench.quantize.nearest import nearest, weighted
-from prepbench.quantize.rows import InputMoments, QuantizedRows
+from prepbench.quantize.rows import QuantizedRows
 from prepbench.quantize.weights import WeightScheme, rows_of
 
 

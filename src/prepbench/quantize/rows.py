@@ -1,4 +1,4 @@
-"""A weight in integers, and what is known about the inputs that it is multiplied by."""
+"""A weight in integers."""
 
 from __future__ import annotations
 
@@ -6,24 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-
-
-@dataclass(frozen=True)
-class InputMoments:
-    """What the inputs of a layer were on samples.
-
-    Attributes:
-        products: of shape (in, in), the sum over all positions of each input with each other.
-        count: how many positions were added.
-    """
-
-    products: torch.Tensor
-    count: int
-
-    @property
-    def power(self) -> torch.Tensor:
-        """The mean square of each input, of shape (in,)."""
-        return self.products.diag() / max(1, self.count)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,83 @@
+"""What is known about the inputs that a weight is multiplied by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from prepbench.quantize.weights import EPSILON
+
+DAMPING = 0.01
+"""Added to the squares of each input, as a fraction of their mean, so that inputs that hardly differ can be told
+apart."""
+
+
+@dataclass(frozen=True)
+class InputMoments:
+    """What the inputs of a layer were on samples.
+
+    Attributes:
+        products: of shape (in, in), the sum over all positions of each input with each other.
+        count: how many positions were added.
+    """
+
+    products: torch.Tensor
+    count: int
+
+    @classmethod
+    def joined(cls, parts: Sequence[InputMoments]) -> InputMoments:
+        """Of the inputs of several calls of one layer."""
+        products = parts[0].products
+        for other in parts[1:]:
+            products = products + other.products
+        return cls(products, sum(part.count for part in parts))
+
+    @property
+    def power(self) -> torch.Tensor:
+        """The mean square of each input, of shape (in,)."""
+        return self.products.diag() / max(1, self.count)
+
+    @cached_property
+    def order(self) -> torch.Tensor:
+        """The places of the inputs, those with most power first."""
+        return self.power.argsort(descending=True, stable=True)
+
+    @cached_property
+    def damped(self) -> torch.Tensor:
+        """The products, damped."""
+        return damped(self.products)
+
+    @cached_property
+    def inverse_factor(self) -> torch.Tensor | None:
+        """The upper Cholesky factor of the inverse of the damped products, in :attr:`order`; None where there is none.
+
+        Found once for all weights that these inputs are multiplied by.
+        """
+        return _inverse_factor(self.damped[self.order][:, self.order])
+
+
+def damped(products: torch.Tensor, share: float = 1.0) -> torch.Tensor:
+    """The products with a little more on the diagonal, so that inputs that hardly differ can be told apart.
+
+    Args:
+        products: of shape (in, in).
+        share: how much of the usual damping; less, where many positions were seen.
+    """
+    changed = products.clone()
+    # an input that was always zero says nothing about its weights, which are then rounded to nearest
+    changed.diagonal().add_(max(share * DAMPING * float(products.diag().mean()), EPSILON))
+    return changed
+
+
+def _inverse_factor(damped: torch.Tensor) -> torch.Tensor | None:
+    """The upper Cholesky factor of the inverse; None where the numbers do not allow one."""
+    # the factor of the inverse is the inverse of the factor, where both are found from the last input to the first
+    lower, failed = torch.linalg.cholesky_ex(damped.flip(0, 1))
+    if bool(failed):
+        return None
+    inverse = torch.linalg.solve_triangular(lower, torch.eye(len(lower)), upper=False)
+    factor = inverse.flip(0, 1)
+    return factor if bool(factor.isfinite().all()) else None
