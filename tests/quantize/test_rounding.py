@@ -13,6 +13,7 @@ import prepbench as pb
 from prepbench.inputs import Sample
 from prepbench.jobs import Cancelled, Job
 from prepbench.quantize import Placement, adaround, calibrate, gptq, input_moments, insert_observers, parts
+from prepbench.quantize import moments as moments_module
 from prepbench.quantize.layer_nodes import layer_nodes
 from prepbench.quantize.moments import InputMoments
 from prepbench.quantize.nearest import nearest
@@ -170,6 +171,36 @@ def test_scales_fit_the_integers_that_were_found_with_others(scheme: WeightSchem
     found = quantized_rows(weight, 0, scheme, known)
     before = replace(found, scale=quantized_rows(weight, 0, replace(scheme, algorithm="awq"), known).scale)
     assert lost(weight, found, unseen) < lost(weight, before, unseen)
+
+
+@pytest.mark.parametrize("block", [16, 64])
+def test_scales_fitted_one_after_the_other_are_nearly_those_of_least_squares(block: int) -> None:
+    weight, x = noise(4, 64), inputs(512)
+    known = moments(x)
+    scheme = WeightScheme(4, block_size=block, least_error=True)
+    start = nearest(weight, 0, scheme)
+    steps, scale = start.integers.reshape(4, 64).float(), start.scale.reshape(4, -1)
+    fitted = gptq.fitted_scales(weight, steps, scale, known.damped)
+
+    def lost_with(scales: torch.Tensor) -> float:
+        return float(((steps * scales.repeat_interleave(block, 1) - weight) @ x.t()).square().sum())
+
+    blocks = [(x[:, None] * row).unflatten(2, (-1, block)).sum(3)[:, 0] for row in steps]
+    best = torch.stack([torch.linalg.lstsq(left, x @ row).solution for left, row in zip(blocks, weight, strict=True)])
+    gained = lost_with(scale) - lost_with(fitted)
+    assert gained > 0.7 * (lost_with(scale) - lost_with(best))
+
+
+def test_weights_of_the_same_inputs_share_what_is_computed_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    monkeypatch.setattr(
+        "prepbench.quantize.moments._inverse_factor",
+        lambda products, take=moments_module._inverse_factor: found.append(len(products)) or take(products),
+    )
+    known = moments(inputs(256))
+    for seed in (3, 4):
+        quantized_rows(noise(32, 64, seed=seed), 0, replace(FOUR_BITS, algorithm="gptq"), known)
+    assert found == [64]
 
 
 def test_the_axis_of_output_channels_may_be_the_last() -> None:
