@@ -115,6 +115,50 @@ def test_what_is_shared_costs_and_counts_once(seed: int) -> None:
         assert cost_of(found, costs, ()) + math.fsum(one.cost for one in there(found)) == pytest.approx(best)
 
 
+@pytest.mark.parametrize("seeds", [range(first, first + 40) for first in range(0, 160, 40)], ids=str)
+def test_what_pairs_add_to_limits_counts(seeds: range) -> None:
+    """Also below zero, and within items that are chosen together."""
+    infeasible = 0
+    for seed in seeds:
+        draw = random.Random(seed)
+        costs = [[draw.random() for _ in range(3)] for _ in range(5)]
+        limits = [Limit([[draw.random() for _ in each] for each in costs], draw.uniform(1.0, 3.0)) for _ in range(2)]
+        borders = []
+        for one, other in draw.sample(list(itertools.permutations(range(5), 2)), 4):
+            tables = [[[draw.uniform(-0.6, 0.6) for _ in range(3)] for _ in range(3)] for _ in range(3)]
+            cost = draw.choice((tables[0], [[0.0] * 3] * 3, [[0.0, math.inf, 0.0]] * 3))
+            borders.append(Border(one, other, cost, {at: tables[at + 1] for at in draw.choice(((0,), (1,), (0, 1)))}))
+        groups = draw.choice(([], [(0, 1)], [(1, 3, 4)]))
+
+        def is_within(chosen: tuple[int, ...], limits: list[Limit] = limits, borders: list[Border] = borders) -> bool:
+            for at, limit in enumerate(limits):
+                values = [each[choice] for each, choice in zip(limit.values, chosen, strict=True)]
+                values += [
+                    border.values[at][chosen[border.one]][chosen[border.other]]
+                    for border in borders
+                    if at in border.values
+                ]
+                if math.fsum(values) > limit.at_most:
+                    return False
+            return True
+
+        best = min(
+            (
+                cost_of(chosen, costs, borders)
+                for chosen in itertools.product(range(3), repeat=5)
+                if is_allowed(chosen, costs, (), borders, groups) and is_within(chosen)
+            ),
+            default=math.inf,
+        )
+        found = cheapest(costs, limits, borders, groups)
+        infeasible += found is None
+        assert (found is None) == (best == math.inf), seed
+        if found is not None:
+            assert is_within(found), seed
+            assert cost_of(found, costs, borders) == pytest.approx(best, rel=1e-6, abs=1e-8), seed
+    assert 0 < infeasible < len(seeds) * 0.7
+
+
 def test_what_is_empty_impossible_or_has_one_choice() -> None:
     assert cheapest([]) == ()
     assert cheapest([], [Limit([], -1.0)]) is None

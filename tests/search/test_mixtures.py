@@ -9,13 +9,28 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from prepbench.search.mixtures import FLOAT, code_of, compile_arguments
+from prepbench.search.layer_choice import LayerChoice
+from prepbench.search.mixtures import FLOAT, code_of, compile_arguments, usual
+from prepbench.settings import prunable_layers
 
-CHOICES = {
+BITS = {
     "int8": pb.QuantizationSettings(),
     "int8 by error": pb.QuantizationSettings(observer="mse"),
     "int4 weights": pb.QuantizationSettings(
         weights_num_bits=4, prefer_weights_only_quantization=True, weights_only_quantization_block_size=32
+    ),
+}
+HALF, MASK = (
+    pb.PruningSettings(mask_type="channels", amount=0.5),
+    pb.PruningSettings(mask_type="2:4", score="activations"),
+)
+CHOICES = {
+    **{name: LayerChoice(settings) for name, settings in BITS.items()},
+    "half": LayerChoice(pruning=HALF),
+    "int8 half": LayerChoice(BITS["int8"], HALF),
+    "int8 mask": LayerChoice(BITS["int8"], MASK),
+    "careful": LayerChoice(
+        pruning=pb.PruningSettings(mask_type="channels", amount=0.25, pruning_sensitivity_threshold=0.01)
     ),
 }
 
@@ -42,17 +57,38 @@ class Nested(nn.Module):
         {"attention": "int8", "attention.out_proj": "int8 by error", "first": FLOAT, "head": "int4 weights"},
         {"table": "int4 weights", "attention": "int8", "attention.out_proj": "int8", "first": "int8", "head": "int8"},
         dict.fromkeys(("table", "attention", "attention.out_proj", "first", "head"), "int4 weights"),
+        {"attention": "int8 half", "attention.out_proj": "half", "first": "int8 mask", "head": FLOAT},
+        {"attention": FLOAT, "attention.out_proj": FLOAT, "first": "half", "head": FLOAT},
+        {"attention": "careful", "attention.out_proj": "careful", "first": "int8 half", "head": "int8 mask"},
     ],
 )
 def test_every_layer_gets_what_the_mixture_says(mixture: dict[str, str]) -> None:
     model = Nested()
     arguments = compile_arguments(model, mixture, CHOICES, pb.OnnxRuntimeDeployment(), pb.CompileOptions())
-    rows = pb.explain_settings(model, arguments["quantization_settings"], arguments["layer_quantization_settings"])
-    assert {row.fqn: row.settings for row in rows} == {
-        row.fqn: CHOICES.get(mixture.get(row.fqn, FLOAT)) for row in rows
-    }
-    assert {row.fqn for row in rows} >= set(mixture)
+    chosen = {fqn: CHOICES[name] for fqn, name in mixture.items() if name != FLOAT}
+    if any(one.quantization for one in chosen.values()):
+        rows = pb.explain_settings(model, arguments["quantization_settings"], arguments["layer_quantization_settings"])
+        assert {row.fqn: row.settings for row in rows} == {
+            row.fqn: chosen.get(row.fqn, LayerChoice()).quantization for row in rows
+        }
+        assert {row.fqn for row in rows} >= set(mixture)
+    else:
+        assert "quantization_settings" not in arguments
+    if any(one.pruning for one in chosen.values()):
+        pruned = prunable_layers(model, arguments["pruning_settings"], arguments["layer_pruning_settings"])
+        assert {row.fqn: row.settings for row in pruned} == {
+            row.fqn: chosen.get(row.fqn, LayerChoice()).pruning for row in pruned
+        }
+    else:
+        assert "pruning_settings" not in arguments
     assert _pasted(code_of(arguments)) == arguments
+
+
+def test_layers_that_cannot_take_a_choice_are_pruned_alike_or_quantized_alike() -> None:
+    refused = {("b", "int8 half"), ("c", "int8 half"), ("c", "half"), ("d", "int8"), ("d", "int8 half"), ("d", "half")}
+    assert usual("abcd", CHOICES, refused, "int8 half") == ("int8 half", "half", "int8", FLOAT)
+    assert usual("abcd", CHOICES, refused, "half") == ("half", "half", FLOAT, FLOAT)
+    assert usual("abcd", CHOICES, refused, FLOAT) == (FLOAT,) * 4
 
 
 def test_all_in_float_quantizes_nothing() -> None:
@@ -77,6 +113,7 @@ def _pasted(code: str) -> dict[str, Any]:
     fake = type("pb", (), {**names, "compile_model": staticmethod(compile_model)})
     program = code.replace("import prepbench as pb\n", "")
     exec(program, {"pb": fake, "model": None, "calibration_inputs": []})
-    if given.get("layer_quantization_settings") is None and "quantization_settings" in given:
-        given["layer_quantization_settings"] = {}
+    for name in ("quantization_settings", "pruning_settings"):
+        if name in given:
+            given.setdefault(f"layer_{name}", {})
     return given

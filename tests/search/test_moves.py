@@ -14,7 +14,7 @@ from prepbench.search.moves import gain, moves, near
 from prepbench.search.scoring import Scale
 from prepbench.search.search_result import SearchCandidate
 from prepbench.search.states import TargetState
-from tests.search.test_search_tables import LAYERS, tables
+from tests.search.test_search_tables import LAYERS, pruned_tables, tables
 
 SCALE = Scale("SQNR", is_sqnr=True, higher_is_better=True, base=float("inf"))
 BEST: Mixture = ("int8",) * 6
@@ -42,6 +42,14 @@ def test_a_few_layers_in_a_row_change_together() -> None:
         assert ("b" in changed) == ("d" in changed), "they share weights"
         assert len(set(one) - {"int8"}) == 1
         assert one[-1] != FLOAT
+
+
+def test_layers_that_lose_the_same_channels_change_together() -> None:
+    known = pruned_tables(0)
+    found = list(moves(known, BEST))
+    assert ("int4", "int8", "int8", "int4", "int8", "int8") in found
+    assert (FLOAT, "int8", "int8", "int8", "int8", "int8") in found, "bits alone may differ"
+    assert all((one[0] == "int4") == (one[3] == "int4") for one in found)
 
 
 def test_what_is_as_fast_as_far_as_is_known_is_worth_a_try_where_little_is_known() -> None:

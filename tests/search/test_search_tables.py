@@ -9,20 +9,20 @@ import random
 
 import pytest
 
+import prepbench as pb
 from prepbench.measure.profile_result import Profile, ProfileRow
 from prepbench.search.corrected import Corrected, Estimate
 from prepbench.search.costs import Whole, is_conversion, profiled_times, times_of
 from prepbench.search.curve import DropCurve
 from prepbench.search.mixtures import FLOAT, Mixture
+from prepbench.search.shrinking import Reading, Shrinking
+from prepbench.search.solving import Bounds, front, solve
 from prepbench.search.tables import (
     CONVERSION,
     CONVERTED_BYTE,
     REST,
-    Bounds,
     Neighbours,
     Tables,
-    front,
-    solve,
 )
 from prepbench.targets.kernel_times import CONVERSIONS
 
@@ -69,6 +69,61 @@ def test_the_fastest_within_a_bound_of_noise(seed: int, share: float) -> None:
     assert found is not None
     assert known.noise_of(found) <= bound * (1 + 1e-9)
     assert known.seconds(found) <= known.seconds(best) * 1.002  # a quieter one of nearly the same time may be taken
+
+
+def pruned_tables(seed: int) -> Tables:
+    """Where ``int4`` also removes channels: a and d make the same ones, b reads them, and c reads those of f."""
+    draw, known = random.Random(seed), tables(seed)
+    loss = {frozenset((("a", "int4"), ("d", "int4"))): Estimate(0.03, 0.01)}
+    shrinking = Shrinking(
+        {"int4": pb.PruningSettings(mask_type="channels")},
+        (frozenset("ad"),),
+        tuple(
+            Reading(maker, reader, {("int4", name): -draw.uniform(0.1, 0.6) for name in (FLOAT, "int8")})
+            for maker, reader in ("ab", "ec")
+        ),
+    )
+    noise = Corrected({**known.noise.estimates, **loss})
+    return dataclasses.replace(
+        known,
+        noise=noise,
+        rounded={part: part for part in loss},
+        bits={"int4": "int8"},
+        groups=(),
+        shrinking=shrinking,
+    )
+
+
+@pytest.mark.parametrize("goal", ["latency", "size", "drop"])
+@pytest.mark.parametrize("seed", range(8))
+def test_channels_that_go_count_in_all_that_makes_and_reads_them(seed: int, goal: str) -> None:
+    known = pruned_tables(seed)
+    every = itertools.product(CHOICES, repeat=len(LAYERS))
+    possible = [one for one in every if (one[0] == "int4") == (one[3] == "int4") and one[5] != "int4"]
+    assert all(known.shrinking.is_possible(dict(zip(LAYERS, one, strict=True))) for one in possible)
+    pruned = ("int4", FLOAT, FLOAT, "int4", FLOAT, FLOAT)
+    assert known.parts(pruned)["b", FLOAT] == pytest.approx(1 + known.shrinking.readings[0].more["int4", FLOAT])
+    assert known.noise_of(pruned) == pytest.approx(
+        0.03 + known.noise.size(("a", "int8")) + known.noise.size(("d", "int8"))
+    )
+    of = {"latency": known.seconds, "size": known.size, "drop": known.noise_of}
+    bounds = {name: 0.6 * min(map(of[name], possible)) + 0.4 * max(map(of[name], possible)) for name in of}
+    del bounds[goal]
+    within = [one for one in possible if all(of[name](one) <= bound for name, bound in bounds.items())]
+    found = solve(
+        known,
+        goal,
+        Bounds(
+            noise=bounds.get("drop", math.inf),
+            seconds=bounds.get("latency", math.inf),
+            bytes=bounds.get("size", math.inf),
+        ),
+    )
+    if not within:
+        assert found is None
+        return
+    assert found in within
+    assert of[goal](found) <= min(map(of[goal], within)) * 1.002
 
 
 @pytest.mark.parametrize("goal", ["latency", "size", "drop"])

@@ -70,7 +70,7 @@ def chosen_sets(
         samples: calls of the program, for scores and thresholds that need them.
     """
     uses = uses_of(channels.program)
-    dims = _weight_dims(channels, uses)
+    dims = weight_dims(channels, uses)
     sets = _sets(channels, dims, {layer.fqn: layer for layer in layers})
     wanted = [each for each in sets if each.settings is not None]
     powers = {}
@@ -103,7 +103,8 @@ def _count(each: ChannelSet, part: float) -> int:
     return min(int(part * each.settings.share * len(each.units) + 1e-9), len(each.units) - 1)
 
 
-def _weight_dims(channels: ChannelMap, uses: Sequence[Use]) -> list[WeightDim]:
+def weight_dims(channels: ChannelMap, uses: Sequence[Use]) -> list[WeightDim]:
+    """The dims of weights, with the classes of their channels."""
     reading = {(use.weight.name, use.inputs) for use in uses}
     found = []
     for node, value in channels.weights.items():

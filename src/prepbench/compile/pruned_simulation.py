@@ -1,14 +1,16 @@
-"""Simulations of a model in which one layer is pruned, beside the whole model in float."""
+"""Simulations of a model in which layers are pruned, beside the whole model in float."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from prepbench.adapt.zeroed import Zeroing
+from prepbench.adapt.cuts import Cut, Cuts
 from prepbench.compile.simulation import Assignment, Simulation
 from prepbench.errors import SettingsError
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -17,6 +19,8 @@ from prepbench.quantize.output_scores import ScoreSum
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
 from prepbench.settings import PruningSettings, QuantizationSettings
+
+_KEPT = 4  # pruned models whose ranges are remembered
 
 
 class PrunedSimulation(Simulation):
@@ -46,7 +50,7 @@ class PrunedSimulation(Simulation):
 
 
 class PrunedLayers:
-    """What pruning each layer alone does, by itself or together with bits.
+    """What pruning layers does, by itself or together with bits.
 
     Args:
         simulation: of the whole model.
@@ -57,21 +61,37 @@ class PrunedLayers:
         layers = [(fqn, facts.type) for fqn, facts in source.layers.items() if not facts.is_table]
         self._simulation = simulation
         self._names = {fqn for fqn, _ in layers}
-        self._zeroing = Zeroing(source.program, layers, source.samples)
+        self._simulations: OrderedDict[frozenset[Cut], PrunedSimulation] = OrderedDict()
+        self._lock = threading.RLock()
+        self.cuts = Cuts(source.program, layers, source.samples)
 
-    def simulation(self, fqn: str, settings: PruningSettings) -> PrunedSimulation:
-        """The model with one layer pruned.
+    def refusal(self, fqn: str, settings: PruningSettings) -> str:
+        """Why nothing of a layer would go; empty where something does."""
+        if fqn not in self._names:
+            return "an embedding is not pruned"
+        with self._lock, tracing():
+            return self.cuts.refusal(fqn, settings)
+
+    def alone(self, fqn: str, settings: PruningSettings) -> PrunedSimulation:
+        """The model with one layer pruned, and those that must lose the same channels.
 
         Raises:
             SettingsError: nothing would be pruned; says why.
         """
-        if fqn not in self._names:
-            raise SettingsError("an embedding is not pruned")
-        with tracing():
-            found = self._zeroing.alone(fqn, settings)
-        if found.why:
-            raise SettingsError(found.why)
-        return PrunedSimulation(self._simulation, found.program)
+        if why := self.refusal(fqn, settings):
+            raise SettingsError(why)
+        return self.simulation(self.cuts.around(fqn, settings))
+
+    def simulation(self, cuts: Sequence[Cut]) -> PrunedSimulation:
+        """The model without some of what it can lose."""
+        key = frozenset(cuts)
+        with self._lock, tracing():
+            if key not in self._simulations:
+                self._simulations[key] = PrunedSimulation(self._simulation, self.cuts.program(cuts))
+            self._simulations.move_to_end(key)
+            while len(self._simulations) > _KEPT:
+                self._simulations.popitem(last=False)
+            return self._simulations[key]
 
     def weight_bytes(
         self, pruned: PrunedSimulation, fqn: str, settings: PruningSettings, bits: QuantizationSettings | None

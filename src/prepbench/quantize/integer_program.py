@@ -3,58 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from prepbench.quantize.integer_parts import Border as Border
+from prepbench.quantize.integer_parts import Bound, added, bound_of, pairs_of, units_of
+from prepbench.quantize.integer_parts import Limit as Limit
+from prepbench.quantize.integer_parts import Shared as Shared
 
 # how far a sum may be above its limit, relative to the limit: sums are rounded
 _SLACK = 1e-9
 # HiGHS stops at an absolute gap of 1e-6, and takes rows as kept that are exceeded by 1e-6
 _LARGEST_COST = 1e4
 _TIGHTENED = 5
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A sum over all items that must stay within a limit.
-
-    Attributes:
-        values: ``values[item][choice]``; infinite where a choice is impossible.
-        at_most: the limit, in the unit of the values.
-    """
-
-    values: Sequence[Sequence[float]]
-    at_most: float
-
-
-@dataclass(frozen=True)
-class Border:
-    """What the choices of two items cost together, beyond what each costs.
-
-    Attributes:
-        one: an item.
-        other: another item.
-        cost: ``cost[choice of one][choice of other]``, in the unit of the costs; infinite where a pair is impossible.
-    """
-
-    one: int
-    other: int
-    cost: Sequence[Sequence[float]]
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What is there once, as soon as one of several items takes one of some choices.
-
-    Attributes:
-        needed_by: these choices, by item.
-        values: what it adds to each limit, in their order.
-        cost: what it adds to the costs.
-    """
-
-    needed_by: Mapping[int, Collection[int]]
-    values: Sequence[float]
-    cost: float = 0.0
 
 
 def cheapest(
@@ -95,7 +56,7 @@ def cheapest(
     if shared:
         costs, limits, borders = _with_shared(costs, limits, borders, shared)
     _check(costs, limits, borders, groups)
-    program = _Program(costs, limits, borders, _units(len(costs), groups))
+    program = _Program(costs, limits, borders, units_of(len(costs), groups))
     if not program.discard_impossible():
         return None
     found = program.cheapest_alone()
@@ -133,9 +94,9 @@ class _Program:
         units: Sequence[int],
     ) -> None:
         self.units = units
-        self.costs = _added(costs, units)
-        self.borders = _borders(borders, units, self.costs)
-        self.limits = [Limit(_added(limit.values, units), limit.at_most) for limit in limits]
+        self.costs = added(costs, units)
+        self.borders = pairs_of(borders, units, self.costs, lambda border: border.cost)
+        self.limits = [bound_of(at, limit, borders, units) for at, limit in enumerate(limits)]
         self.possible = [
             [
                 math.isfinite(cost) and all(math.isfinite(limit.values[unit][choice]) for limit in self.limits)
@@ -198,23 +159,35 @@ class _Program:
         """The choices that are left to a unit."""
         return [choice for choice, is_possible in enumerate(self.possible[unit]) if is_possible]
 
-    def least(self, limit: Limit) -> list[float]:
+    def least(self, limit: Bound) -> list[float]:
         """The least value of each unit."""
         return [min(values[choice] for choice in self.choices_of(unit)) for unit, values in enumerate(limit.values)]
 
-    def room(self, limit: Limit, least: Sequence[float]) -> float:
-        """What is left of a limit when all units take the least."""
-        return limit.at_most - math.fsum(least) + _rounding(limit, least)
+    def least_of_pairs(self, limit: Bound) -> dict[tuple[int, int], float]:
+        """The least value of each border."""
+        return {
+            (one, other): min(values[pair] for pair in self._pairs(one, other))
+            for (one, other), values in limit.pairs.items()
+        }
+
+    def room(self, limit: Bound, least: Sequence[float]) -> float:
+        """What is left of a limit when all units and borders take the least."""
+        taken = [*least, *self.least_of_pairs(limit).values()]
+        return limit.at_most - math.fsum(taken) + _rounding(limit, taken)
+
+    def _pairs(self, one: int, other: int) -> list[tuple[int, int]]:
+        return [(choice, second) for choice in self.choices_of(one) for second in self.choices_of(other)]
 
     def _keeps_limits(self, chosen: Sequence[int]) -> bool:
         for limit in self.limits:
             values = [each[choice] for each, choice in zip(limit.values, chosen, strict=True)]
+            values += [values_of[chosen[one], chosen[other]] for (one, other), values_of in limit.pairs.items()]
             if math.fsum(values) > limit.at_most + _rounding(limit, values):
                 return False
         return True
 
 
-def _rounding(limit: Limit, values: Sequence[float]) -> float:
+def _rounding(limit: Bound, values: Sequence[float]) -> float:
     return _SLACK * max([abs(limit.at_most), *map(abs, values)])
 
 
@@ -234,19 +207,15 @@ class _Matrix:
             least = min(each[choice] for choice in choices)
             self.of.append({choice: self._variable(each[choice] - least) for choice in choices})
             self._row([(variable, 1.0) for variable in self.of[unit].values()], 1.0, 1.0)
-        for (one, other), cost in program.borders.items():
-            self._border(self.of[one], self.of[other], cost)
+        counted = {border for limit in program.limits for border in limit.pairs}
+        self.pairs = {
+            (one, other): self._border(self.of[one], self.of[other], cost)
+            for (one, other), cost in program.borders.items()
+            if (one, other) in counted or any(cost[c, d] for c in self.of[one] for d in self.of[other])
+        }
         first = len(self._lower)
         for limit in program.limits:
-            least_of = program.least(limit)
-            room = program.room(limit, least_of)
-            # within [0, 1], because what exceeds the room by itself is not possible
-            entries = [
-                (variable, (values[choice] - least_of[unit]) / room if room > 0 else 0.0)
-                for unit, values in enumerate(limit.values)
-                for choice, variable in self.of[unit].items()
-            ]
-            self._row(entries, -math.inf, 1.0)
+            self._limit(program, limit)
         self._limits = range(first, len(self._lower))
 
     def costs(self) -> Any:
@@ -287,13 +256,31 @@ class _Matrix:
         self._lower.append(lower)
         self._upper.append(upper)
 
-    def _border(self, one: Mapping[int, int], other: Mapping[int, int], cost: Mapping[tuple[int, int], float]) -> None:
+    def _limit(self, program: _Program, limit: Bound) -> None:
+        least = program.least(limit)
+        room = program.room(limit, least)
+        scale = 1 / room if room > 0 else 0.0
+        # choices are within [0, 1], because what exceeds the room by itself is not possible
+        entries = [
+            (variable, scale * (values[choice] - least[unit]))
+            for unit, values in enumerate(limit.values)
+            for choice, variable in self.of[unit].items()
+        ]
+        least_of_pairs = program.least_of_pairs(limit)
+        for border, values_of in limit.pairs.items():
+            entries += [
+                (variable, scale * (values_of[pair] - least_of_pairs[border]))
+                for pair, variable in self.pairs[border].items()
+            ]
+        self._row(entries, -math.inf, 1.0)
+
+    def _border(
+        self, one: Mapping[int, int], other: Mapping[int, int], cost: Mapping[tuple[int, int], float]
+    ) -> dict[tuple[int, int], int]:
         """A variable for each pair, whose sums over either choice are the variables of the other.
 
         This is exact, and tighter than one inequality for each pair. Pairs need not be integers: choices make them so.
         """
-        if not any(cost[choice, second] for choice in one for second in other):
-            return
         pairs = {}
         for choice in one:
             for second in other:
@@ -304,49 +291,7 @@ class _Matrix:
             self._row([(variable, -1.0), *((pairs[choice, second], 1.0) for second in other)], 0.0, 0.0)
         for second, variable in other.items():
             self._row([(variable, -1.0), *((pairs[choice, second], 1.0) for choice in one)], 0.0, 0.0)
-
-
-def _units(count: int, groups: Sequence[Sequence[int]]) -> list[int]:
-    """The unit of each item; groups that share an item are one unit."""
-    leader = list(range(count))
-
-    def find(item: int) -> int:
-        while leader[item] != item:
-            item = leader[item]
-        return item
-
-    for group in groups:
-        for item in group:
-            first, second = sorted((find(group[0]), find(item)))
-            leader[second] = first
-    numbers = {item: number for number, item in enumerate(dict.fromkeys(map(find, range(count))))}
-    return [numbers[find(item)] for item in range(count)]
-
-
-def _added(values: Sequence[Sequence[float]], units: Sequence[int]) -> list[list[float]]:
-    """The sum of the values of each unit's items, by choice."""
-    result: dict[int, list[float]] = {}
-    for unit, each in zip(units, values, strict=True):
-        result[unit] = [a + b for a, b in zip(result[unit], each, strict=True)] if unit in result else list(each)
-    return [result[unit] for unit in range(len(result))]
-
-
-def _borders(
-    borders: Sequence[Border], units: Sequence[int], costs: list[list[float]]
-) -> dict[tuple[int, int], dict[tuple[int, int], float]]:
-    """The cost of each pair of choices by pair of units; within a unit it is added to the unit's own costs."""
-    result: dict[tuple[int, int], dict[tuple[int, int], float]] = {}
-    for border in borders:
-        one, other = units[border.one], units[border.other]
-        if one == other:
-            costs[one] = [cost + border.cost[choice][choice] for choice, cost in enumerate(costs[one])]
-            continue
-        pairs = result.setdefault((min(one, other), max(one, other)), {})
-        for choice, row in enumerate(border.cost):
-            for second, cost in enumerate(row):
-                pair = (choice, second) if one < other else (second, choice)
-                pairs[pair] = pairs.get(pair, 0.0) + cost
-    return result
+        return pairs
 
 
 def _check(
@@ -363,7 +308,8 @@ def _check(
             raise ValueError("Minus infinity is neither a limit nor a value.")
     for border in borders:
         wanted = [lengths[border.other]] * lengths[border.one]
-        if border.one == border.other or [len(row) for row in border.cost] != wanted:
+        matrices = (border.cost, *border.values.values())
+        if border.one == border.other or any([len(row) for row in each] != wanted for each in matrices):
             raise ValueError(
                 f"The border of items {border.one} and {border.other} needs {lengths[border.one]} rows of "
                 f"{lengths[border.other]} costs, for two items."
@@ -372,5 +318,9 @@ def _check(
         if len({lengths[item] for item in group}) > 1:
             raise ValueError(f"The items {tuple(group)} are chosen together, but have different numbers of choices.")
     numbers = [*costs, *(each for limit in limits for each in limit.values), [limit.at_most for limit in limits]]
-    if any(math.isnan(value) for each in (*numbers, *(row for one in borders for row in one.cost)) for value in each):
+    if any(math.isnan(value) for each in (*numbers, *_rows(borders)) for value in each):
         raise ValueError("A cost, a value or a limit is NaN.")
+
+
+def _rows(borders: Sequence[Border]) -> list[Sequence[float]]:
+    return [row for border in borders for each in (border.cost, *border.values.values()) for row in each]

@@ -80,12 +80,14 @@ def profiled_times(tables: Tables, mixture: Mixture, whole: Whole) -> list[Measu
     if whole.profile is None or whole.profile.total_ms <= 0:
         return []
     found = []
-    own = _own_times(tables.layers, whole, {})
+    own, counts = _own_times(tables.layers, whole, {}), tables.parts(mixture)
     for part in zip(tables.layers, mixture, strict=True):
         seconds = own[part[0]]
         if seconds > 0:  # else it is part of another layer's kernel
             value = seconds + tables.beside.get(part, 0.0)
-            found.append(Measured({part: 1.0}, max(value, 0.0), _DOUBT * seconds + _LEAST_DOUBT * whole.seconds))
+            found.append(
+                Measured({part: counts[part]}, max(value, 0.0), _DOUBT * seconds + _LEAST_DOUBT * whole.seconds)
+            )
     conversions = {part: count for part, count in tables.time_parts(mixture).items() if is_conversion(part)}
     share = sum(row.share for row in whole.profile.rows if row.name == CONVERSIONS and not row.is_layer)
     if conversions and share > 0:
@@ -133,7 +135,7 @@ def _conversions(neighbours: Sequence[Neighbours]) -> dict[Part, Estimate]:
     return estimates
 
 
-def sizes_of(weights: Mapping[tuple[str, str], int], whole: int) -> Corrected:
+def sizes_of(weights: Mapping[tuple[str, str], float], whole: float) -> Corrected:
     """Bytes of each layer and choice.
 
     Args:

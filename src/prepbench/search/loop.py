@@ -16,9 +16,9 @@ from prepbench.results.measurement import Result
 from prepbench.search.budget import Budget
 from prepbench.search.costs import Whole, profiled_times, sizes_of, times_of
 from prepbench.search.measuring import Subject, Timing
-from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of
+from prepbench.search.mixtures import FLOAT, Arguments, Mixture, summary_of, usual
 from prepbench.search.moves import WORTH, gain, near
-from prepbench.search.noise import noise_by_layer, noise_of
+from prepbench.search.noise import noise_by_part, noise_of
 from prepbench.search.outcome import POINTS, Known
 from prepbench.search.recalled import recalled
 from prepbench.search.remembered import Remembered
@@ -26,7 +26,7 @@ from prepbench.search.scoring import Scoring
 from prepbench.search.search_result import SearchCandidate
 from prepbench.search.states import LEFT_IN_FLOAT, TargetState, is_within
 from prepbench.search.target_job import TargetJob, empty_tables
-from prepbench.settings import CompileOptions, QuantizationSettings
+from prepbench.settings import CompileOptions
 
 _REFINED = 4  # how often mixtures are simulated and solved again before one is compiled
 _HELD = 3  # compiled models that wait to be scored
@@ -184,10 +184,9 @@ class Loop:
     def _wholes(self, at: int) -> dict[str, tuple[Mixture, CompiledModel]]:
         """Compiled models of one choice each, by name."""
         job = self._jobs[at]
-        empty = empty_tables(job)
-        mixtures = {FLOAT: (FLOAT,) * len(empty.layers)}
-        for name in job.choices:
-            mixtures[name] = tuple(FLOAT if (fqn, name) in empty.refused else name for fqn in empty.layers)
+        mixtures = {
+            name: usual(job.simulation.layers, job.choices, job.refused, name) for name in (FLOAT, *job.choices)
+        }
         found, failed = {}, dict[str, PrepbenchError]()
         for name, mixture in mixtures.items():
             try:
@@ -205,10 +204,7 @@ class Loop:
         """A model, and what its layers really take: some a target may leave in float."""
         compiled = self._subject.compiled(self._arguments.of(at, mixture), self._progress)
         self.compiled += 1
-        layers = self._jobs[at].simulation.layers
-        quantized = {row.fqn for row in compiled.report.layers if row.quantized}
-        real = tuple(name if fqn in quantized else FLOAT for fqn, name in zip(layers, mixture, strict=True))
-        return real, compiled
+        return self._jobs[at].really(mixture, compiled.report), compiled
 
     def _name(self, at: int, name: str) -> str:
         return name if len(self._jobs) == 1 else f"{name}, {self._jobs[at].label}"
@@ -226,15 +222,13 @@ class Loop:
         wholes = {name: Whole(seconds[names[name]], profiles[names[name]]) for name in tables.choices}
         work = {fqn: float(count) for fqn, count in job.simulation.multiplications.items()}
         weights = {
-            (fqn, name): job.simulation.weight_bytes(fqn, None if name == FLOAT else job.choices[name])
+            (fqn, name): job.weight_bytes(fqn, name) * tables.shrinking.left.get((fqn, name), 1.0)
             for fqn in tables.layers
             for name in tables.choices
             if (fqn, name) not in tables.refused
         }
         times, beside = times_of(tables.layers, wholes, tables.neighbours, work)
-        noise, rounded = noise_by_layer(
-            job.simulation, job.choices, tables.refused, self._subject.executor, self._progress
-        )
+        noise, rounded = noise_by_part(job, self._subject.executor, self._progress)
         tables = replace(
             tables,
             times=times,
@@ -285,6 +279,7 @@ class Loop:
             spread=spread,
             noise=state.noise_of(mixture),
             settings=arguments,
+            only_pruned=state.tables.only_pruned,
         )
         self.states[at] = state.with_measured(mixture, candidate, self._scale, again=again)
         self._told(candidate)
@@ -339,11 +334,8 @@ class Loop:
         state = self.states[at]
         if mixture in state.noise:
             return
-        job = self._jobs[at]
-        settings: dict[str, QuantizationSettings | None] = {
-            fqn: job.choices.get(name) for fqn, name in zip(job.simulation.layers, mixture, strict=True)
-        }
-        self.states[at] = state.with_noise(mixture, noise_of(job.simulation.score(settings, self._progress)))
+        score = self._jobs[at].pruned.score(mixture, self._progress)
+        self.states[at] = state.with_noise(mixture, noise_of(score))
 
     def _proposals(self, at: int, timed: bool) -> list[Mixture]:
         """The mixtures that are predicted to be within the budget, among those that were not scored."""

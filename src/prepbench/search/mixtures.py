@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
+from prepbench.search.layer_choice import Choices
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
+    LayerPruningSettings,
     LayerQuantizationSettings,
+    PruningSettings,
     QuantizationSettings,
     explain_settings,
+    prunable_layers,
 )
 from prepbench.settings.quantizable import is_table
 
 FLOAT = "float"
-"""The choice of a layer that is not quantized."""
+"""The choice of a layer that stays as it is: neither quantized nor pruned."""
 
-Choices = Mapping[str, QuantizationSettings]
-"""Settings that a layer may take, by name; without :data:`FLOAT`."""
+_Settings = TypeVar("_Settings", QuantizationSettings, PruningSettings)
 
 Mixture = tuple[str, ...]
 """The name of what each layer takes, in the order of the layers."""
@@ -63,8 +66,8 @@ def compile_arguments(
 
     Args:
         model: the model.
-        mixture: the name of the choice, by FQN of the layer; layers that are missing stay in float.
-        choices: settings by name.
+        mixture: the name of the choice, by FQN of the layer; layers that are missing stay as they are.
+        choices: bits and pruning by name.
         deployment: the target.
         options: algorithms. The guard that leaves ruined layers in float is switched off: the mixture decides.
 
@@ -75,20 +78,64 @@ def compile_arguments(
     """
     options = replace(options, keep_ruined_layers_in_float=False)
     result: dict[str, Any] = {"deployment_settings": deployment, "compile_options": options}
-    counted = Counter(name for name in mixture.values() if name != FLOAT)
-    if not counted:
-        return result
-    common = max(counted, key=lambda name: (counted[name], -list(choices).index(name)))
+    taken = {fqn: choices[name] for fqn, name in mixture.items() if name != FLOAT}
+    bits = {fqn: one.quantization for fqn, one in taken.items() if one.quantization is not None}
+    pruning = {fqn: one.pruning for fqn, one in taken.items() if one.pruning is not None}
+    if bits:
+        common = _commonest(bits, [one.quantization for one in choices.values()])
+        result["quantization_settings"] = common
+        result["layer_quantization_settings"] = _with_tables(model, _bit_rules(model, bits, common), bits, common)
+    if pruning:
+        # a rule can set a threshold, and cannot take one back
+        freest = {fqn: one for fqn, one in pruning.items() if one.pruning_sensitivity_threshold is None}
+        most = _commonest(freest or pruning, [one.pruning for one in choices.values()])
+        result["pruning_settings"] = most
+        result["layer_pruning_settings"] = _pruning_rules(model, pruning, most)
+    return result
+
+
+def _commonest(taken: Mapping[str, _Settings], order: Sequence[_Settings | None]) -> _Settings:
+    """The settings of most layers; of equally many, those that were given first."""
+    counted = Counter(taken.values())
+    return max(counted, key=lambda settings: (counted[settings], -order.index(settings)))
+
+
+def _bit_rules(
+    model: nn.Module, wanted: Mapping[str, QuantizationSettings], common: QuantizationSettings
+) -> dict[str, LayerQuantizationSettings]:
     rules: dict[str, LayerQuantizationSettings] = {}
-    wanted = {fqn: choices.get(name) for fqn, name in mixture.items()}
     for _ in range(2):  # a rule of a layer may be for layers inside of it as well, which then need their own
-        for row in explain_settings(model, choices[common], rules):
+        for row in explain_settings(model, common, rules):
             expected = wanted.get(row.fqn)
             if row.settings != expected:
-                rules[row.fqn] = _rule(expected, choices[common])
-    result["quantization_settings"] = choices[common]
-    result["layer_quantization_settings"] = _with_tables(model, rules, wanted, choices[common])
-    return result
+                rules[row.fqn] = _rule(expected, common)
+    return rules
+
+
+def _pruning_rules(
+    model: nn.Module, wanted: Mapping[str, PruningSettings], common: PruningSettings
+) -> dict[str, LayerPruningSettings]:
+    """Rules of single layers; those of two that share weights contradict each other until both are there."""
+    rows = [row.fqn for row in prunable_layers(model, common, None)]
+    return {fqn: _pruning_rule(wanted.get(fqn), common) for fqn in rows if wanted.get(fqn) != common}
+
+
+def usual(layers: Sequence[str], choices: Choices, refused: Collection[tuple[str, str]], name: str) -> Mixture:
+    """All layers with one choice. Those that cannot take it are pruned alike, or else get the same bits, or stay.
+
+    Args:
+        layers: FQNs.
+        choices: bits and pruning by name.
+        refused: layers and choices that do not go together.
+        name: of the choice; :data:`FLOAT` for none.
+    """
+    if name == FLOAT:
+        return (FLOAT,) * len(layers)
+    wanted = choices[name]
+    alike = [other for other, one in choices.items() if one.pruning == wanted.pruning and wanted.pruning is not None]
+    whole = [other for other, one in choices.items() if one.pruning is None and one.quantization == wanted.quantization]
+    order = [name, *alike, *whole, FLOAT]
+    return tuple(next(one for one in order if (fqn, one) not in refused) for fqn in layers)
 
 
 def summary_of(mixture: Mixture) -> str:
@@ -117,17 +164,28 @@ def _rule(settings: QuantizationSettings | None, common: QuantizationSettings) -
     return LayerQuantizationSettings(**said | differing)
 
 
+def _pruning_rule(settings: PruningSettings | None, common: PruningSettings) -> LayerPruningSettings:
+    if settings is None:
+        return LayerPruningSettings(skip_pruning=True)
+    differing = {
+        one.name: getattr(settings, one.name)
+        for one in fields(PruningSettings)
+        if getattr(settings, one.name) != getattr(common, one.name)
+    }
+    return LayerPruningSettings(**differing)
+
+
 def _with_tables(
     model: nn.Module,
     rules: dict[str, LayerQuantizationSettings],
-    wanted: Mapping[str, QuantizationSettings | None],
+    wanted: Mapping[str, QuantizationSettings],
     common: QuantizationSettings,
 ) -> dict[str, LayerQuantizationSettings]:
     """Tables of embeddings are layers only where weights alone are quantized, so they need rules of their own."""
     if common.prefer_weights_only_quantization:
         return rules
     modules = dict(model.named_modules())
-    tables = {fqn: value for fqn, value in wanted.items() if value is not None and is_table(modules[fqn])}
+    tables = {fqn: value for fqn, value in wanted.items() if is_table(modules[fqn])}
     return rules | {fqn: _rule(value, common) for fqn, value in tables.items()}
 
 
@@ -158,7 +216,7 @@ def code_of(arguments: Mapping[str, Any], names: Sequence[str] = ()) -> str:
     return "\n".join([*lines, ")"])
 
 
-def _rules_code(name: str, rules: Mapping[str, LayerQuantizationSettings]) -> list[str]:
+def _rules_code(name: str, rules: Mapping[str, Any]) -> list[str]:
     if not rules:
         return []
     layers: dict[str, list[str]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prepbench.search.budget import Budget
 from prepbench.search.mixtures import FLOAT, Mixture
@@ -21,20 +21,18 @@ _LONGEST = 4  # layers in a row that change together: each border between types 
 def moves(tables: Tables, mixture: Mixture) -> Iterator[Mixture]:
     """Mixtures in which a few layers that follow each other take another choice, all of them the same one.
 
-    Layers that cannot take it stay as they are, and layers that share weights change together.
+    Layers that cannot take it stay as they are. Layers that share weights, or lose the same channels, change together.
 
     Args:
         tables: of the target.
         mixture: what the layers take now.
     """
-    together = {fqn: group for group in tables.groups for fqn in group}
+    taken_now = dict(zip(tables.layers, mixture, strict=True))
     seen = {mixture}
     for first in range(len(tables.layers)):
         for length in range(1, min(_LONGEST, len(tables.layers) - first) + 1):
-            changed: set[str] = set()
-            for fqn in tables.layers[first : first + length]:
-                changed |= together.get(fqn, {fqn})
             for name in tables.choices:
+                changed = _together(tables, tables.layers[first : first + length], name, taken_now)
                 one = tuple(
                     name if fqn in changed and (fqn, name) not in tables.refused else taken
                     for fqn, taken in zip(tables.layers, mixture, strict=True)
@@ -44,10 +42,28 @@ def moves(tables: Tables, mixture: Mixture) -> Iterator[Mixture]:
                     yield one
 
 
+def _together(tables: Tables, changed: Iterable[str], name: str, taken: Mapping[str, str]) -> set[str]:
+    """Layers that change to a choice, with those that have to follow: of the same weights, or of the same channels."""
+    found, left = set[str](), set(changed)
+    while left:
+        found |= left
+        weights = {fqn for group in tables.groups if group & left for fqn in group}
+        channels = {
+            fqn
+            for group in tables.shrinking.together
+            if any(not tables.shrinking.fits(taken[one], name) for one in group & left)
+            for fqn in group
+        }
+        left = (weights | channels) - found
+    return found
+
+
 def _splits(tables: Tables, mixture: Mixture) -> bool:
-    """Whether layers that share weights differ, because one of them cannot take what the others do."""
+    """Whether layers that share weights or channels differ, because one cannot take what the others do."""
     taken = dict(zip(tables.layers, mixture, strict=True))
-    return any(len({taken.get(fqn, FLOAT) for fqn in group}) > 1 for group in tables.groups)
+    return not tables.shrinking.is_possible(taken) or any(
+        len({taken.get(fqn, FLOAT) for fqn in group}) > 1 for group in tables.groups
+    )
 
 
 def gain(

@@ -11,7 +11,9 @@ from prepbench.jobs import Progress, ProgressCallback
 from prepbench.quantize import Score
 from prepbench.search.corrected import Corrected, Estimate, Measured, Part
 from prepbench.search.each import each, is_here, scores_elsewhere
-from prepbench.search.mixtures import FLOAT, Choices
+from prepbench.search.mixtures import FLOAT
+from prepbench.search.target_job import TargetJob, alike_in_bits
+from prepbench.settings import QuantizationSettings
 
 _DOUBT = 0.3  # of what was simulated of one layer alone: it may grow or fade beside others
 _DOUBT_OF_ESTIMATE = 1.0  # where it was not simulated
@@ -26,10 +28,44 @@ def noise_of(score: Score) -> float:
     return 0.0 if score.sqnr == math.inf else 10 ** (-score.sqnr / 10)
 
 
+def noise_by_part(
+    job: TargetJob, executor: Any, progress: ProgressCallback
+) -> tuple[Corrected, dict[Part, frozenset[tuple[str, str]]]]:
+    """The noise of each layer and choice, of each value that is rounded between layers, and of all that is pruned.
+
+    Layers whose choices have the same bits have the same noise: of the first of these choices.
+
+    Args:
+        job: the target.
+        executor: where layers are simulated, as :func:`prepbench.search` takes it.
+        progress: told after each; it may raise to cancel.
+
+    Returns:
+        The noise by part, and the layers and choices that need the parts which are no layers.
+    """
+    first = alike_in_bits(job.choices)
+    bits = {name: one.quantization for name, one in job.choices.items() if one.quantization is not None}
+    own = {name: settings for name, settings in bits.items() if first[name] == name}
+    noise, needed_by = noise_by_layer(job.simulation, own, executor, progress) if own else (_silence(job), {})
+    needs = {
+        part: frozenset((fqn, name) for fqn, of in pairs for name in bits if first[name] == of)
+        for part, pairs in needed_by.items()
+    }
+    estimates = dict(noise.estimates)
+    for score, pairs in job.pruned.noises(progress):
+        value = noise_of(score)
+        estimates[pairs] = Estimate(value, _DOUBT * value)
+        needs[pairs] = pairs
+    return Corrected(estimates), needs
+
+
+def _silence(job: TargetJob) -> Corrected:
+    return Corrected({(fqn, FLOAT): Estimate(0.0, 0.0) for fqn in job.simulation.layers})
+
+
 def noise_by_layer(
     simulation: Simulation,
-    choices: Choices,
-    refused: Mapping[tuple[str, str], str],
+    choices: Mapping[str, QuantizationSettings],
     executor: Any,
     progress: ProgressCallback,
 ) -> tuple[Corrected, dict[Part, frozenset[tuple[str, str]]]]:
@@ -41,14 +77,13 @@ def noise_by_layer(
     Args:
         simulation: of the model.
         choices: settings by name.
-        refused: layers and choices that do not go together.
         executor: where layers are simulated, as :func:`prepbench.search` takes it.
         progress: told after each; it may raise to cancel.
 
     Returns:
         The noise by part, and the layers and choices that need the parts which are values.
     """
-    parts, own, needed_by = _estimated(simulation, choices, refused, progress)
+    parts, own, needed_by = _estimated(simulation, choices, progress)
     sums = {part: {part: 1.0, **{one: 1.0 for one, needs in needed_by.items() if part in needs}} for part in parts}
     alone = {part: math.fsum(own[each] for each in found) for part, found in sums.items()}
     loudest = sorted(parts, key=lambda part: -alone[part])[:_SIMULATED]
@@ -68,11 +103,16 @@ def noise_by_layer(
 
 
 def _estimated(
-    simulation: Simulation, choices: Choices, refused: Mapping[tuple[str, str], str], progress: ProgressCallback
+    simulation: Simulation, choices: Mapping[str, QuantizationSettings], progress: ProgressCallback
 ) -> tuple[list[tuple[str, str]], dict[Part, float], dict[Part, frozenset[tuple[str, str]]]]:
     """Layers and choices, the estimated noise of these and of values, and who needs the values."""
     effects = simulation.effects(dict(choices), progress)
-    parts = [(fqn, name) for fqn in simulation.layers for name in choices if (fqn, name) not in refused]
+    parts = [
+        (fqn, name)
+        for fqn in simulation.layers
+        for name, settings in choices.items()
+        if not simulation.refusal(fqn, settings)
+    ]
     own: dict[Part, float] = {(fqn, name): effects[name].weights.get(fqn, 0.0) for fqn, name in parts}
     needed_by: dict[Part, frozenset[tuple[str, str]]] = {}
     for name, found in effects.items():
@@ -85,7 +125,7 @@ def _estimated(
 
 def _simulated(
     simulation: Simulation,
-    choices: Choices,
+    choices: Mapping[str, QuantizationSettings],
     parts: Sequence[tuple[str, str]],
     executor: Any,
     progress: ProgressCallback,

@@ -1,51 +1,25 @@
-"""Candidates of ``pb.sensitivity`` that prune, by themselves or together with bits."""
+"""Candidates that prune, by themselves or together with bits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from prepbench.compile.pruned_simulation import PrunedLayers, PrunedSimulation
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import SettingsError
-from prepbench.search.candidates import name_of_settings, named_candidates
-from prepbench.settings import DeploymentSettings, PruningSettings, QuantizationSettings
+from prepbench.search.layer_choice import LayerChoice
+from prepbench.settings import PruningSettings, QuantizationSettings
 
 
-@dataclass(frozen=True)
-class PrunedChoice:
-    """What a layer may become.
-
-    Attributes:
-        pruning: what goes.
-        quantization: how what is left is quantized; None for float.
-    """
-
-    pruning: PruningSettings
-    quantization: QuantizationSettings | None = None
-
-    @property
-    def given(self) -> Any:
-        """The candidate as it was given."""
-        return self.pruning if self.quantization is None else (self.quantization, self.pruning)
-
-    @property
-    def name(self) -> str:
-        """What it says, in a few words."""
-        bits = "" if self.quantization is None else f"{name_of_settings(self.quantization)}, "
-        return f"{bits}{self.pruning.summary}"
-
-
-def without_pruning(given: Any, deployment: DeploymentSettings) -> tuple[Any, dict[str, PrunedChoice]]:
+def without_pruning(given: Any) -> tuple[Any, dict[str, LayerChoice]]:
     """Candidates as they were given but for those that prune, and these by name.
 
     Args:
         given: settings by name, a list of settings, or None.
-        deployment: the target's settings.
 
     Raises:
-        SettingsError: a pair that is no settings of quantization and of pruning, or that the target lacks.
+        SettingsError: a pair that is no settings of quantization and of pruning.
     """
     if isinstance(given, Mapping):
         pruned = {name: choice for name, value in given.items() if (choice := _choice(name, value)) is not None}
@@ -56,15 +30,17 @@ def without_pruning(given: Any, deployment: DeploymentSettings) -> tuple[Any, di
         others = [value for value, choice in zip(given, choices, strict=True) if choice is None]
     else:
         return given, {}
-    for name, choice in pruned.items():
-        if choice.quantization is not None:
-            named_candidates({name: choice.quantization}, deployment)
     return others, pruned
 
 
-def _choice(name: object, value: object) -> PrunedChoice | None:
+def bits_of(pruned: Mapping[str, LayerChoice]) -> dict[str, QuantizationSettings]:
+    """The settings of what is quantized beside being pruned, by name."""
+    return {name: choice.quantization for name, choice in pruned.items() if choice.quantization is not None}
+
+
+def _choice(name: object, value: object) -> LayerChoice | None:
     if isinstance(value, PruningSettings):
-        return PrunedChoice(value)
+        return LayerChoice(pruning=value)
     if not isinstance(value, tuple):
         return None
     kinds = (QuantizationSettings, PruningSettings)
@@ -73,7 +49,7 @@ def _choice(name: object, value: object) -> PrunedChoice | None:
             f"candidates[{name!r}] must be settings, or a pair of bits and pruning: (pb.QuantizationSettings(), "
             f'pb.PruningSettings(mask_type="2:4")), got a tuple of {len(value)}.'
         )
-    return PrunedChoice(value[1], value[0])
+    return LayerChoice(*value)
 
 
 class PrunedTrials:
@@ -84,7 +60,7 @@ class PrunedTrials:
         choices: by name.
     """
 
-    def __init__(self, simulation: Simulation, choices: Mapping[str, PrunedChoice]) -> None:
+    def __init__(self, simulation: Simulation, choices: Mapping[str, LayerChoice]) -> None:
         self._simulation = simulation
         self._choices = choices
         self._layers = PrunedLayers(simulation)
@@ -105,8 +81,9 @@ class PrunedTrials:
         """The model with one layer pruned; None, and the refusal is noted, where nothing would go."""
         fqn, name = pair
         choice = self._choices[name]
+        assert choice.pruning is not None
         try:
-            found = self._layers.simulation(fqn, choice.pruning)
+            found = self._layers.alone(fqn, choice.pruning)
         except SettingsError as error:
             self.refusals[pair] = str(error)
             return None

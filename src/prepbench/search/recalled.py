@@ -8,9 +8,17 @@ from typing import Any
 from torch import nn
 
 from prepbench.errors import PrepbenchError
-from prepbench.search.mixtures import FLOAT, Arguments, Choices, Mixture
+from prepbench.search.layer_choice import Choices, LayerChoice
+from prepbench.search.mixtures import FLOAT, Arguments, Mixture
 from prepbench.search.remembered import Remembered
-from prepbench.settings import LayerQuantizationSettings, QuantizationSettings, explain_settings
+from prepbench.settings import (
+    LayerPruningSettings,
+    LayerQuantizationSettings,
+    PruningSettings,
+    QuantizationSettings,
+    explain_settings,
+    prunable_layers,
+)
 
 
 def recalled(remembered: Remembered, arguments: Arguments, at: int) -> Iterator[Mixture]:
@@ -38,14 +46,27 @@ def recalled(remembered: Remembered, arguments: Arguments, at: int) -> Iterator[
 
 def _mixture_of(plan: Mapping[str, Any], model: nn.Module, choices: Choices) -> dict[str, str] | None:
     """The name of what each layer takes, "" for none of the choices; None for a plan of another version."""
-    if "quantization_settings" not in plan:
-        return {}
-    names = {settings: name for name, settings in choices.items()}
     try:
-        common = QuantizationSettings.from_dict(plan["quantization_settings"])
-        given = plan.get("layer_quantization_settings", {})
-        rules = {fqn: LayerQuantizationSettings.from_dict(rule) for fqn, rule in given.items()}
-        rows = explain_settings(model, common, rules)
+        bits, pruning = _bits_of(plan, model), _pruning_of(plan, model)
     except PrepbenchError:
         return None
-    return {row.fqn: FLOAT if row.settings is None else names.get(row.settings, "") for row in rows}
+    names = {LayerChoice(): FLOAT} | {choice: name for name, choice in choices.items()}
+    return {fqn: names.get(LayerChoice(bits.get(fqn), pruning.get(fqn)), "") for fqn in {**bits, **pruning}}
+
+
+def _bits_of(plan: Mapping[str, Any], model: nn.Module) -> dict[str, QuantizationSettings | None]:
+    if "quantization_settings" not in plan:
+        return {}
+    common = QuantizationSettings.from_dict(plan["quantization_settings"])
+    given = plan.get("layer_quantization_settings", {})
+    rules = {fqn: LayerQuantizationSettings.from_dict(rule) for fqn, rule in given.items()}
+    return {row.fqn: row.settings for row in explain_settings(model, common, rules)}
+
+
+def _pruning_of(plan: Mapping[str, Any], model: nn.Module) -> dict[str, PruningSettings | None]:
+    if "pruning_settings" not in plan:
+        return {}
+    common = PruningSettings.from_dict(plan["pruning_settings"])
+    given = plan.get("layer_pruning_settings", {})
+    rules = {fqn: LayerPruningSettings.from_dict(rule) for fqn, rule in given.items()}
+    return {row.fqn: row.settings for row in prunable_layers(model, common, rules)}

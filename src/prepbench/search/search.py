@@ -35,17 +35,18 @@ from prepbench.running.callable_module import with_forward_fn
 from prepbench.running.check_inputs import check_runs, find_writes
 from prepbench.running.twin import Twin
 from prepbench.search.budget import Budget
-from prepbench.search.candidates import named_candidates, without_lacking
 from prepbench.search.executors import check_executor
 from prepbench.search.fitting_data import check_data
+from prepbench.search.layer_choice import Candidates, Choices
 from prepbench.search.loop import Loop
 from prepbench.search.measuring import Subject, Timing
-from prepbench.search.mixtures import FLOAT, Choices
 from prepbench.search.remembered import Remembered
 from prepbench.search.scoring import Scoring, is_higher_better, read_often
+from prepbench.search.search_candidates import choices_by_target
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.search.target_job import TargetJob
-from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment, QuantizationSettings
+from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment
+from prepbench.settings.pruning import CHANNELS
 from prepbench.storage import temporary_folder
 from prepbench.targets import target_for
 
@@ -57,7 +58,7 @@ def search(
     *,
     budget: Budget,
     targets: Sequence[DeploymentSettings] | None = None,
-    candidates: Mapping[str, QuantizationSettings] | Sequence[QuantizationSettings] | None = None,
+    candidates: Candidates = None,
     data: Iterable[Any] | None = None,
     metric: Metric | None = None,
     higher_is_better: bool | None = None,
@@ -88,6 +89,8 @@ def search(
         budget: what must hold, and what is to be as small as possible.
         targets: where the model may run; the best of all is found. ONNX Runtime when omitted.
         candidates: settings that a layer may take instead of staying in float: by name, or a list. 8 bits when omitted.
+            :class:`prepbench.PruningSettings` prune a layer, and a pair ``(QuantizationSettings(...),
+            PruningSettings(...))`` quantizes what is left; layers that make the same channels lose them together.
             Of several targets, one that lacks a candidate goes without it, which a note of the result says.
         data: read once for each model that is measured: pairs ``(input, target)`` with a ``metric``, inputs alone
             without one. Its first element is what is timed. The calibration inputs when omitted.
@@ -149,7 +152,7 @@ def search(
     if calibration_inputs is None:
         raise SettingsError("calibration_inputs must be a list of samples, got None. Give calibration_inputs=[...].")
     check_executor(executor)
-    choices, lacking = _choices(candidates, deployments)
+    choices, lacking = choices_by_target(candidates, deployments)
     called: Any = model if forward_fn is None else with_forward_fn(model, forward_fn)
     tracing, calibration = read_samples(called, tracing_inputs, calibration_inputs, None)
     check_runs(called, calibration)
@@ -198,32 +201,6 @@ def _checked_targets(targets: Any) -> list[DeploymentSettings]:
     return list(targets)
 
 
-def _choices(candidates: Any, deployments: Sequence[DeploymentSettings]) -> tuple[list[Choices], list[dict[str, str]]]:
-    """What layers may take on each target, and why a target lacks others; what none of them takes is an error."""
-    found: list[Choices] = []
-    lacking: list[dict[str, str]] = []
-    if len(deployments) > 1 and isinstance(candidates, Mapping | Sequence) and not isinstance(candidates, str):
-        for each in deployments:
-            taken, missing = without_lacking(candidates, each)
-            found.append(_candidates_for(taken, each) if taken else {})
-            lacking.append(missing)
-        every = set.intersection(*(set(missing) for missing in lacking))
-        if not every and all(found):
-            return found, lacking
-    return [_candidates_for(candidates, each) for each in deployments], [{} for _ in deployments]
-
-
-def _candidates_for(candidates: Any, deployment: DeploymentSettings) -> Choices:
-    given = {"int8": QuantizationSettings()} if candidates is None else candidates
-    named = named_candidates(given, deployment)
-    if FLOAT in named:
-        raise SettingsError(
-            f"candidates: {FLOAT!r} is the name of layers that are not quantized, which are always tried. Give these "
-            "settings another name."
-        )
-    return named
-
-
 def _scoring(
     called: Any,
     calibration: list[Sample],
@@ -270,12 +247,12 @@ def _job(
     label = target_for(deployment).display_name
     if not simulation.layers:
         raise InputError(f"model: it has no layer that {label} can quantize, so there is nothing to search.")
-    lacking = dict(missing)
-    for name, settings in choices.items():
-        reasons = [simulation.refusal(fqn, settings) for fqn in simulation.layers]
+    lacking, job = dict(missing), TargetJob(deployment, label, simulation, choices)
+    for name in choices:
+        reasons = [job.refused.get((fqn, name), "") for fqn in simulation.layers]
         if all(reasons):
             lacking[name] = reasons[0]
-    taken = {name: settings for name, settings in choices.items() if name not in lacking}
+    taken = {name: choice for name, choice in choices.items() if name not in lacking}
     if not taken:
         why = next(iter(lacking.values()))
         raise SettingsError(
@@ -288,6 +265,13 @@ def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[
     notes = [
         f"{job.label}: no layer takes {name!r}: {why.rstrip('.')}." for job in jobs for name, why in job.lacking.items()
     ]
+    for job in jobs:
+        for name, choice in job.choices.items():
+            if choice.pruning is not None and choice.pruning.mask_type != CHANNELS:
+                notes.append(
+                    f"{job.label}: {name!r} sets weights to zero, which it multiplies like others: neither time nor "
+                    'size is gained. mask_type="channels" gains both.'
+                )
     if scoring.shuffled:
         notes.append(
             "data begins otherwise each time it is read, so candidates are scored on samples of another order, or on "

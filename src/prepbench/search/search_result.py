@@ -25,7 +25,7 @@ class SearchCandidate:
     Attributes:
         name: what people call it.
         target: the target's name for people.
-        layers: the name of what each layer takes, by FQN; ``"float"`` for a layer that is not quantized.
+        layers: the name of what each layer takes, by FQN; ``"float"`` for a layer that is neither quantized nor pruned.
         predicted_metric: before it was measured; None for what was measured first.
         predicted_drop: by how much the metric gets worse; None for an SQNR, which is one already.
         predicted_ms: milliseconds of one call.
@@ -38,6 +38,7 @@ class SearchCandidate:
         noise: at the output on calibration samples, relative to the signal or in nats, simulated or estimated.
         note: a remark, such as why it could not be compiled.
         settings: keyword arguments of ``compile_model``.
+        only_pruned: the names of choices that prune and do not quantize.
     """
 
     name: str
@@ -55,6 +56,7 @@ class SearchCandidate:
     noise: float | None = None
     note: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    only_pruned: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def measured(self) -> bool:
@@ -64,7 +66,7 @@ class SearchCandidate:
     @property
     def float_layers(self) -> tuple[str, ...]:
         """FQNs of the layers that are not quantized."""
-        return tuple(fqn for fqn, name in self.layers.items() if name == FLOAT)
+        return tuple(fqn for fqn, name in self.layers.items() if name == FLOAT or name in self.only_pruned)
 
     def value(self, goal: str) -> float:
         """Milliseconds, bytes or the loss of the metric, measured where it was; infinite where it is not known.

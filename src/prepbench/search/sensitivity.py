@@ -24,7 +24,8 @@ from prepbench.search.candidates import named_candidates
 from prepbench.search.each import STAGE, each, is_here, scores_elsewhere
 from prepbench.search.executors import check_executor
 from prepbench.search.fitting_data import check_data
-from prepbench.search.pruned_candidates import PrunedChoice, PrunedTrials, without_pruning
+from prepbench.search.layer_choice import Candidates, LayerChoice
+from prepbench.search.pruned_candidates import PrunedTrials, bits_of, without_pruning
 from prepbench.search.scoring import is_higher_better, read_often
 from prepbench.search.sensitivity_result import Sensitivity as Sensitivity
 from prepbench.search.sensitivity_result import SensitivityRow
@@ -32,11 +33,9 @@ from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
     OnnxRuntimeDeployment,
-    PruningSettings,
     QuantizationSettings,
 )
 
-Candidate = QuantizationSettings | PruningSettings | tuple[QuantizationSettings, PruningSettings]
 Pair = tuple[str, str]
 """A layer and the name of a candidate."""
 
@@ -51,7 +50,7 @@ def sensitivity(
     model: Callable[..., Any],
     calibration_inputs: Iterable[Any],
     *,
-    candidates: Mapping[str, Candidate] | Sequence[Candidate] | None = None,
+    candidates: Candidates = None,
     deployment_settings: DeploymentSettings | None = None,
     data: Any = None,
     metric: Metric | None = None,
@@ -120,8 +119,10 @@ def sensitivity(
     _check(data, metric, higher_is_better, exact, executor)
     check_progress(progress)
     settings = OnnxRuntimeDeployment() if deployment_settings is None else deployment_settings
-    bits, pruned = without_pruning(candidates, settings)
+    bits, pruned = without_pruning(candidates)
     named = {} if pruned and not bits else named_candidates(bits, settings)
+    if pairs := bits_of(pruned):
+        named_candidates(pairs, settings)
     if pruned and exact is False:
         raise SettingsError("What pruning costs is measured, and exact=False measures nothing. Leave exact out.")
     if data is not None:
@@ -188,7 +189,7 @@ class _Found:
         self,
         simulation: Simulation,
         candidates: dict[str, QuantizationSettings],
-        pruned: dict[str, PrunedChoice],
+        pruned: dict[str, LayerChoice],
         metric: Metric | None,
         model: Callable[..., Any],
         data: Any,

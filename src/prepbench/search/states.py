@@ -11,7 +11,8 @@ from prepbench.search.curve import DropCurve
 from prepbench.search.mixtures import FLOAT, Mixture
 from prepbench.search.scoring import Scale
 from prepbench.search.search_result import SearchCandidate
-from prepbench.search.tables import Bounds, Tables, front, solve
+from prepbench.search.solving import Bounds, front, solve
+from prepbench.search.tables import Tables
 
 SAME = 0.01
 """Two times that differ by less, relative to them, are the same: timing is not more exact."""
@@ -135,6 +136,7 @@ class TargetState:
             ms=None if timed is None else timed.ms,
             size_bytes=None if timed is None else timed.size_bytes,
             noise=noise,
+            only_pruned=self.tables.only_pruned,
         )
 
     def doubt(self, mixture: Mixture, other: Mixture | None) -> float:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+from prepbench.compile.report import CompileReport
 from prepbench.compile.simulation import Simulation
 from prepbench.search.corrected import Corrected
 from prepbench.search.curve import DropCurve
-from prepbench.search.mixtures import FLOAT, Choices
+from prepbench.search.layer_choice import Choices, LayerChoice
+from prepbench.search.mixtures import FLOAT, Mixture
+from prepbench.search.pruned_parts import PrunedParts
+from prepbench.search.readings import shrinking_of
 from prepbench.search.tables import Neighbours, Tables
 from prepbench.settings import DeploymentSettings, QuantizationSettings
+
+_ANY = QuantizationSettings(prefer_weights_only_quantization=True)  # for which layers share weights
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,50 @@ class TargetJob:
     choices: Choices
     lacking: Mapping[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def pruned(self) -> PrunedParts:
+        """What choices prune."""
+        return PrunedParts(self.simulation, self.choices)
+
+    @cached_property
+    def refused(self) -> dict[tuple[str, str], str]:
+        """Layers and choices that do not go together, with the reason."""
+        found = {
+            (fqn, name): why
+            for fqn in self.simulation.layers
+            for name, choice in self.choices.items()
+            if (why := self.refusal(fqn, name, choice))
+        }
+        return self.pruned.with_partners(found)
+
+    def refusal(self, fqn: str, name: str, choice: LayerChoice) -> str:
+        """Why a layer cannot take a choice by itself; empty if it can."""
+        bits = "" if choice.quantization is None else self.simulation.refusal(fqn, choice.quantization)
+        return bits or self.pruned.refusal(fqn, name)
+
+    def weight_bytes(self, fqn: str, name: str) -> int:
+        """Bytes of a layer's weights with the bits of a choice, before anything is pruned."""
+        return self.simulation.weight_bytes(fqn, None if name == FLOAT else self.choices[name].quantization)
+
+    def really(self, mixture: Mixture, report: CompileReport) -> Mixture:
+        """What layers of a compiled model take: some may be left in float, or whole, although they were chosen."""
+        quantized = {row.fqn for row in report.layers if row.quantized}
+        pruned = {row.fqn for row in report.pruned if row.mask_type}
+        return tuple(
+            self._without_lost(name, fqn in quantized, fqn in pruned)
+            for fqn, name in zip(self.simulation.layers, mixture, strict=True)
+        )
+
+    def _without_lost(self, name: str, quantized: bool, pruned: bool) -> str:
+        """The choice that says what became of a layer with another choice."""
+        if name == FLOAT:
+            return FLOAT
+        wanted = self.choices[name]
+        real = LayerChoice(wanted.quantization if quantized else None, wanted.pruning if pruned else None)
+        if real == wanted:
+            return name
+        return next((other for other, one in self.choices.items() if one == real), FLOAT)
+
     def without(self, failed: Mapping[str, Exception]) -> TargetJob:
         """The same without choices with which the whole model could not be compiled."""
         return replace(
@@ -45,26 +96,15 @@ class TargetJob:
 
 def empty_tables(job: TargetJob) -> Tables:
     """What is known of a target before anything is measured."""
-    simulation, choices = job.simulation, job.choices
-    refused = {
-        (fqn, name): why
-        for fqn in simulation.layers
-        for name, settings in choices.items()
-        if (why := simulation.refusal(fqn, settings))
-    }
-    groups = {
-        group
-        for name, settings in choices.items()
-        for group in simulation.groups({f: settings for f in simulation.layers if (f, name) not in refused})
-    }
+    simulation, choices, refused = job.simulation, job.choices, job.refused
+    possible = [f for f in simulation.layers if any((f, name) not in refused for name in choices)]
     known = set(simulation.layers)
-    types = {name: _type_of(settings) for name, settings in choices.items()}
     return Tables(
         layers=simulation.layers,
         choices=(FLOAT, *choices),
-        types={FLOAT: FLOAT, **types},
+        types={FLOAT: FLOAT, **{name: _type_of(choice) for name, choice in choices.items()}},
         refused=refused,
-        groups=tuple(sorted(groups, key=sorted)),
+        groups=tuple(sorted(_groups(job, possible), key=sorted)),
         neighbours=tuple(
             Neighbours(one, other, size) for one, other, size in simulation.neighbours if {one, other} <= known
         ),
@@ -72,9 +112,30 @@ def empty_tables(job: TargetJob) -> Tables:
         sizes=Corrected({}),
         noise=Corrected({}),
         curve=DropCurve.through([(0.0, 0.0)]),
+        bits=alike_in_bits(choices),
+        shrinking=shrinking_of(job.pruned, simulation.layers, choices, refused),
     )
 
 
-def _type_of(settings: QuantizationSettings) -> str:
+def alike_in_bits(choices: Choices) -> dict[str, str]:
+    """The first choice with the same bits, by choice; :data:`FLOAT` for those that only prune."""
+    first: dict[QuantizationSettings | None, str] = {None: FLOAT}
+    return {name: first.setdefault(choice.quantization, name) for name, choice in choices.items()}
+
+
+def _groups(job: TargetJob, layers: Sequence[str]) -> set[frozenset[str]]:
+    """Layers that share weights, with each of the choices."""
+    bits = {choice.quantization or _ANY for choice in job.choices.values()}
+    return {
+        group
+        for settings in bits
+        for group in job.simulation.groups({f: settings for f in layers if not job.simulation.refusal(f, settings)})
+    }
+
+
+def _type_of(choice: LayerChoice) -> str:
     """What a layer computes in: its activations are converted to that."""
-    return FLOAT if settings.prefer_weights_only_quantization else f"int{settings.activations_num_bits}"
+    settings = choice.quantization
+    if settings is None or settings.prefer_weights_only_quantization:
+        return FLOAT
+    return f"int{settings.activations_num_bits}"

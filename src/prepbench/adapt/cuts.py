@@ -1,0 +1,147 @@
+"""What a program can lose, piece by piece: channels that go together, and single weights of a layer."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from prepbench.adapt.channel_sets import WeightDim, chosen_sets, weight_dims
+from prepbench.adapt.channels.removal import Removal
+from prepbench.adapt.channels.walk import ChannelMap, channels_of
+from prepbench.adapt.layer_uses import uses_of
+from prepbench.adapt.masks import masked_layers
+from prepbench.adapt.prune import with_weights
+from prepbench.inputs import Sample
+from prepbench.settings.pruned_layers import PrunableLayer
+from prepbench.settings.pruning import CHANNELS, PruningSettings
+
+Program = torch.export.ExportedProgram
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """What goes together, or not at all.
+
+    Attributes:
+        layers: FQNs of the layers that lose it: those that make the channels, or the one with the weights.
+        units: classes of channels that go.
+        masks: ones for weights that stay, by name in the program.
+        why: why nothing, or less than the settings say, goes.
+    """
+
+    layers: tuple[str, ...]
+    units: frozenset[int] = frozenset()
+    masks: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    why: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing goes."""
+        return not self.units and not self.masks
+
+
+class Cuts:
+    """What a program can lose, with zeros in the place of it.
+
+    Args:
+        program: a flat program.
+        layers: FQN and class name of each layer with a weight matrix.
+        samples: calls of the program, for scores and thresholds that need them.
+    """
+
+    def __init__(self, program: Program, layers: Sequence[tuple[str, str]], samples: Sequence[Sample]) -> None:
+        self._program = program
+        self._layers = layers
+        self._samples = samples
+        self._found: dict[PruningSettings, tuple[Cut, ...]] = {}
+
+    def all(self, settings: PruningSettings) -> tuple[Cut, ...]:
+        """What goes where all layers are pruned so; also empty ones, with the reason."""
+        if settings not in self._found:
+            rows = [PrunableLayer(fqn, kind, "global", settings) for fqn, kind in self._layers]
+            if settings.mask_type == CHANNELS:
+                known, (sets, _) = dict(self._layers), chosen_sets(self._channels, rows, self._samples)
+                found = [
+                    Cut(tuple(fqn for fqn in one.layers if fqn in known), frozenset(one.removed), why=one.why)
+                    for one in sets
+                ]
+            else:
+                found = [
+                    Cut((one.fqn,), masks=one.masks, why=one.why)
+                    for one in masked_layers(self._program, rows, self._samples)
+                ]
+            self._found[settings] = tuple(found)
+        return self._found[settings]
+
+    def refusal(self, fqn: str, settings: PruningSettings) -> str:
+        """Why nothing of a layer would go; empty where something does."""
+        mine = [cut for cut in self.all(settings) if fqn in cut.layers]
+        if any(not cut.is_empty for cut in mine):
+            return ""
+        reasons = [cut.why for cut in mine if cut.why]
+        if not mine and settings.mask_type != CHANNELS:
+            return "it has no weight matrix"
+        return reasons[0] if reasons else "too few channels for this amount"
+
+    def of(self, pruning: Mapping[str, PruningSettings]) -> tuple[Cut, ...]:
+        """What goes with settings of each layer; channels go where all layers that make them say so."""
+        return tuple(
+            cut
+            for settings in dict.fromkeys(pruning.values())
+            for cut in self.all(settings)
+            if not cut.is_empty and all(pruning.get(fqn) == settings for fqn in cut.layers)
+        )
+
+    def around(self, fqn: str, settings: PruningSettings) -> tuple[Cut, ...]:
+        """What goes where a layer is pruned, and with it the layers that must lose the same channels."""
+        together = {name for cut in self.all(settings) if fqn in cut.layers for name in cut.layers}
+        return self.of(dict.fromkeys(together, settings))
+
+    def program(self, cuts: Iterable[Cut]) -> Program:
+        """The program with zeros in place of what goes."""
+        cuts = tuple(cuts)
+        result, units = self._program, {unit for cut in cuts for unit in cut.units}
+        if units:
+            roots = self._channels.classes.of(torch.arange(len(self._channels.classes))).numpy()
+            result = Removal(self._channels, np.isin(roots, list(units))).zeroed()
+        masks = {name: mask for cut in cuts for name, mask in cut.masks.items()}
+        if not masks:
+            return result
+        return with_weights(result, {name: result.state_dict[name].detach() * mask for name, mask in masks.items()})
+
+    def left(self, fqn: str, cuts: Collection[Cut]) -> float:
+        """The share of a layer's weights that is left without channels; masks leave all of them."""
+        units = [unit for cut in cuts for unit in cut.units]
+        whole = left = 0.0
+        for placeholder, dims in self._dims.get(fqn, {}).items():
+            gone: dict[int, np.ndarray] = {}
+            for each in dims:
+                lost = np.isin(each.classes, units)
+                gone[each.dim] = gone[each.dim] | lost if each.dim in gone else lost
+            name = self._channels.parameters[placeholder]
+            count = self._program.state_dict[name].numel()
+            whole += count
+            left += count * math.prod(1 - float(lost.mean()) for lost in gone.values())
+        return left / whole if whole else 1.0
+
+    def reads(self, fqn: str, cut: Cut) -> bool:
+        """Whether a layer becomes smaller because it reads channels that go."""
+        dims = (each for found in self._dims.get(fqn, {}).values() for each in found)
+        return any(each.reads and bool(np.isin(each.classes, list(cut.units)).any()) for each in dims)
+
+    @functools.cached_property
+    def _channels(self) -> ChannelMap:
+        return channels_of(self._program)
+
+    @functools.cached_property
+    def _dims(self) -> dict[str, dict[str, list[WeightDim]]]:
+        """The dims of each layer's weights, by layer and placeholder."""
+        found: dict[str, dict[str, list[WeightDim]]] = {}
+        for each in weight_dims(self._channels, uses_of(self._program)):
+            found.setdefault(each.layer, {}).setdefault(each.placeholder, []).append(each)
+        return found

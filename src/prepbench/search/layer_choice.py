@@ -1,0 +1,53 @@
+"""What a layer may become: bits, pruning, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prepbench.search.candidates import name_of_settings
+from prepbench.settings import PruningSettings, QuantizationSettings
+
+Candidate = QuantizationSettings | PruningSettings | tuple[QuantizationSettings, PruningSettings]
+"""What a layer may become, as it is given."""
+
+Candidates = Mapping[str, Candidate] | Sequence[Candidate] | None
+"""By name, or a list of which each gets a name from what it says; None for the usual ones."""
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """What a layer may become.
+
+    Attributes:
+        quantization: how what is left is quantized; None for float.
+        pruning: what goes; None for nothing.
+    """
+
+    quantization: QuantizationSettings | None = None
+    pruning: PruningSettings | None = None
+
+    @property
+    def given(self) -> Any:
+        """The choice as a candidate is given."""
+        if self.pruning is None:
+            return self.quantization
+        return self.pruning if self.quantization is None else (self.quantization, self.pruning)
+
+    @property
+    def in_full(self) -> LayerChoice:
+        """The same with the amount of what goes stated, so that rules of layers can override it and be overridden."""
+        if self.pruning is None or self.pruning.pattern is not None:
+            return self
+        return replace(self, pruning=replace(self.pruning, amount=self.pruning.share))
+
+    @property
+    def name(self) -> str:
+        """What it says, in a few words."""
+        bits = [] if self.quantization is None else [name_of_settings(self.quantization)]
+        return ", ".join([*bits, *([] if self.pruning is None else [self.pruning.summary])])
+
+
+Choices = Mapping[str, LayerChoice]
+"""What layers may take instead of staying as they are, by name."""

@@ -1,0 +1,65 @@
+"""What choices that remove channels do beyond their layer: others lose the same ones, and readers become smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from prepbench.settings import PruningSettings
+
+_LEAST = 0.01  # of a layer that is left, whatever the sums say
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A layer that reads channels which another one makes.
+
+    Attributes:
+        maker: FQN of a layer that makes them.
+        reader: FQN of the layer that reads them.
+        more: how much more of the reader's weights are left, or less, relative to a model of the reader's choice in all
+            layers, by the choices of the maker and of the reader. Pairs that change nothing are missing.
+    """
+
+    maker: str
+    reader: str
+    more: Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True)
+class Shrinking:
+    """What removing channels does to a model; empty where no choice removes any.
+
+    Attributes:
+        channels: the settings of choices that remove channels, by name.
+        together: layers that make the same channels, and lose them together.
+        readings: of which layer reads what another one makes.
+        left: the share of a layer's weights that is left in a model of one choice in all layers, by layer and choice;
+            1 where it is missing.
+    """
+
+    channels: Mapping[str, PruningSettings] = field(default_factory=dict)
+    together: tuple[frozenset[str], ...] = ()
+    readings: tuple[Reading, ...] = ()
+    left: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def counts(self, taken: Mapping[str, str]) -> dict[str, float]:
+        """How often each layer is there, as large as in a model of its choice; layers that are there once are missing.
+
+        Args:
+            taken: the choice of each layer.
+        """
+        found: dict[str, float] = {}
+        for each in self.readings:
+            more = each.more.get((taken[each.maker], taken[each.reader]), 0.0)
+            if more:
+                found[each.reader] = found.get(each.reader, 1.0) + more
+        return {fqn: max(count, _LEAST) for fqn, count in found.items()}
+
+    def fits(self, one: str, other: str) -> bool:
+        """Whether layers that make the same channels may take these two choices."""
+        return self.channels.get(one) == self.channels.get(other)
+
+    def is_possible(self, taken: Mapping[str, str]) -> bool:
+        """Whether all layers that make the same channels lose the same ones."""
+        return all(len({self.channels.get(taken[fqn]) for fqn in group}) == 1 for group in self.together)
