@@ -157,31 +157,6 @@ def test_a_model_may_be_moved_loaded_and_copied() -> None:
         assert torch.equal(prepared.to("cpu", torch.float64).float()(x), prepared(x))
 
 
-def test_trainer_of_transformers_trains_it(tmp_path: Any) -> None:
-    from transformers import Trainer, TrainingArguments
-
-    model = trained("conv")
-    prepared = prepared_of(model)
-    x, y = batches(model)[0]
-    before = prepared.head.weight.detach().clone()
-    arguments = TrainingArguments(
-        str(tmp_path),
-        label_names=["labels"],
-        max_steps=2,
-        report_to=[],
-        use_cpu=True,
-        save_strategy="no",
-        disable_tqdm=True,
-        logging_steps=100,
-    )
-    rows = [{"x": image, "labels": number} for image, number in zip(x, y, strict=True)]
-    trainer = Trainer(
-        prepared, arguments, train_dataset=rows, compute_loss_func=lambda output, labels, **_: loss(output, labels)
-    )
-    trainer.train()
-    assert not torch.equal(prepared.head.weight, before)
-
-
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [

@@ -136,6 +136,9 @@ class TrainableModel(nn.Module):
 
     parts: TrainableParts
 
+    # transformers' Trainer adds arguments to the call of a model that takes any, and a graph takes those of its samples
+    accepts_loss_kwargs = False
+
     def __init__(self, parts: TrainableParts) -> None:
         super().__init__()
         # the same tables, so that moving, casting or loading one is moving, casting or loading the other
@@ -148,6 +151,7 @@ class TrainableModel(nn.Module):
         call: Any = functools.partial(type(self).forward, self)
         call.__signature__ = inspect.signature(parts.model.forward)
         self.__dict__["forward"] = call
+        self.__class__ = _with_signature(type(parts.model).forward)
         self.register_state_dict_post_hook(_with_names_of_original)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_with_names_of_adapted)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_with_zeros)  # type: ignore[no-untyped-call]
@@ -282,6 +286,19 @@ class TrainableModel(nn.Module):
             for name, one in self.parts.quantizers.items()
             if isinstance(one, ActivationQuantizer) and not one.is_learned
         ]
+
+
+@functools.lru_cache(maxsize=64)
+def _with_signature(forward: Callable[..., Any]) -> type[TrainableModel]:
+    """The class of models whose original has this ``forward``: who asks a class for its labels gets the original's."""
+
+    def call(self: TrainableModel, *args: Any, **kwargs: Any) -> Any:
+        return TrainableModel.forward(self, *args, **kwargs)
+
+    functools.update_wrapper(call, TrainableModel.forward)
+    call.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    made = {"forward": call, "__doc__": TrainableModel.__doc__, "__module__": TrainableModel.__module__}
+    return type(TrainableModel.__name__, (TrainableModel,), made)
 
 
 @torch.no_grad()
