@@ -126,8 +126,38 @@ def test_where_code_counts_channels_the_graph_is_trained() -> None:
         prepared.float_model()
     with pytest.raises(pb.PrepbenchError, match=r"code counts.*encoder.self_attn.*skip_pruning"):
         pb.trainable(model, pruning_settings=HALF, lora_settings=pb.LoraSettings(), **given)
-    with pytest.raises(pb.PrepbenchError, match=r"model is a graph.*pruning_settings"):
-        pb.trainable(graph.model, **given)
+
+
+@pytest.mark.parametrize("score", ["magnitude", "activations"])
+def test_a_graph_that_was_pruned_and_trained_by_hand_is_prepared(score: str) -> None:
+    torch.manual_seed(0)
+    model, x = Encoder().eval(), [torch.randn(4, 8, 8), torch.randn(3, 8, 8)]
+    scored = pb.PruningSettings(mask_type="channels", score=score)
+    graph = pb.prune(model, x, scored, calibration_inputs=x).model
+    assert all(weight.requires_grad for weight in graph.parameters())
+    with torch.no_grad():
+        model.head.weight.zero_()  # what happens to the model meanwhile plays no part
+        for weight in graph.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+    given = {
+        "calibration_inputs": [torch.randn(5, 8, 8), torch.randn(2, 8, 8)],  # others than those that were scored
+        "deployment_settings": TARGETS["onnxruntime"],
+        "quantization_settings": pb.QuantizationSettings(weights_num_bits=4, activations_num_bits=4),
+    }
+    prepared = pb.trainable(graph, **given)
+    assert sum(p.numel() for p in prepared.parameters()) == sum(p.numel() for p in graph.parameters())
+    assert all(p.requires_grad for p in prepared.parameters())
+    assert len(prepared.pruned) > 0
+    with torch.no_grad():
+        assert sqnr(graph.train()(x[0]), prepared(x[0])) > 5
+    found = pb.recover(prepared, x, steps=30)
+    assert found.after < found.before
+    with torch.no_grad():
+        assert sqnr(prepared(x[1]), pb.compile_model(prepared)(x[1])) >= 40
+    with pytest.raises(pb.PrepbenchError, match=r"pruned already.*Leave pruning_settings out"):
+        pb.trainable(graph, pruning_settings=HALF, **given)
+    with pytest.raises(pb.PrepbenchError, match=r"Leave lora_settings out"):
+        pb.trainable(graph, lora_settings=pb.LoraSettings(), **given)
 
 
 def test_channels_that_code_counts_may_be_left_out() -> None:

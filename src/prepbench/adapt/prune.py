@@ -107,7 +107,8 @@ def with_weights(program: Program, weights: Mapping[str, torch.Tensor]) -> Progr
     """The program with other weights; names of one tensor stay names of one tensor."""
     made: dict[int, torch.Tensor] = {}
     for name, weight in weights.items():
-        made[id(program.state_dict[name])] = nn.Parameter(weight.to(program.state_dict[name].dtype), False)
+        dense = program.state_dict[name]
+        made[id(dense)] = nn.Parameter(weight.to(dense.dtype), dense.requires_grad)
     state = {name: made.get(id(value), value) for name, value in program.state_dict.items()}
     return with_contents(program, program.graph_module, state, program.constants)
 

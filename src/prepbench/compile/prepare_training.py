@@ -21,8 +21,8 @@ from prepbench.compile.arguments import check_weights
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.capture_stage import Wanted, captured_or_reused
 from prepbench.compile.configuration import configuration_of
-from prepbench.compile.pruned_for_training import pruned_as_graph, why_no_code, zeros_of
-from prepbench.compile.pruned_model import PrunedModel, pruned_model
+from prepbench.compile.pruned_for_training import Unprepared, pruned_as_graph, why_no_code, zeros_of
+from prepbench.compile.pruned_model import PrunedModel
 from prepbench.compile.samples import read_samples, with_static_sizes_of_first
 from prepbench.compile.stages import settings_of_layers
 from prepbench.compile.task import CompileTask
@@ -53,10 +53,8 @@ from prepbench.settings import (
     LayerQuantizationSettings,
     LoraSettings,
     OnnxRuntimeDeployment,
-    PrunableLayer,
     PruningSettings,
     QuantizationSettings,
-    prunable_layers,
 )
 from prepbench.targets import target_for
 
@@ -93,7 +91,7 @@ def trainable(
     ``quantization_sensitivity_threshold`` says so.
 
     Args:
-        model: a module that can be captured as one graph.
+        model: a module that can be captured as one graph, also one that :func:`prepbench.prune` made.
         tracing_inputs: as for ``compile_model``.
         calibration_inputs: as for ``compile_model``.
         deployment_settings: the target that it will be compiled for; ``OnnxRuntimeDeployment()`` when left out and
@@ -162,14 +160,12 @@ def prepare_training(model: nn.Module, given: TrainingArguments, progress: Progr
     check_weights(model)
     transform = given.data_transform_fn
     samples, calibration = read_samples(Twin(model).model, given.tracing_inputs, given.calibration, transform)
-    pruned = None
-    layers: Sequence[PrunableLayer] = ()
-    if given.pruning_settings is not None:
-        layers = prunable_layers(model, given.pruning_settings, given.layer_pruning_settings)
-        pruned = pruned_model(model, layers, samples, calibration, progress)
+    before = Unprepared.of(model, given.pruning_settings, given.layer_pruning_settings, samples, calibration, progress)
+    pruned, source = before.pruned, before.model
+    if pruned is not None:
         _check_adapters(pruned, given.lora_settings)
     no_code = "" if pruned is None else why_no_code(pruned)
-    own = _own_copy(model if pruned is None or no_code else pruned.model)
+    own = _own_copy(source if pruned is None or no_code else pruned.model)
     zeros: Mapping[int, torch.Tensor] = {} if pruned is None or no_code else zeros_of(own, pruned.masks)
     rows = settings_of_layers(
         own, target_for(settings), settings, given.quantization_settings, given.layer_quantization_settings
@@ -184,14 +180,14 @@ def prepare_training(model: nn.Module, given: TrainingArguments, progress: Progr
         captured = functools.partial(_captured, own, samples, axes, settings, options, progress, given.adapters_alone)
         task = captured(is_training=False)
         task = replace(task, layer_settings=rows, calibration=tuple(calibration), is_pretrained=is_pretrained)
-        task = replace(task, name=type(model).__name__, fullgraph=True, data_transform_fn=transform)
-        task = replace(task, configuration=configuration_of(model))
+        task = replace(task, name=type(source).__name__, fullgraph=True, data_transform_fn=transform)
+        task = replace(task, configuration=configuration_of(source))
         if no_code:
-            smaller = pruned_as_graph(task, own, layers)
+            smaller = pruned_as_graph(task, own, before)
             task, own, zeros = smaller.task, smaller.own, smaller.zeros
             captured = functools.partial(_no_code, no_code)
         elif pruned is not None:
-            task = replace(task, pruned=pruned.layers, dense_bytes=state_bytes(model))
+            task = replace(task, pruned=pruned.layers, dense_bytes=state_bytes(source))
         parts = _parts(task, own, captured, zeros, progress)
     parts.adapters, parts.original, parts.is_pretrained = adapters, model, is_pretrained
     parts.pruned = () if pruned is None else pruned.layers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -67,8 +68,33 @@ class PrunedModel:
         return "\n".join([f"PrunedModel: {form}", *(f"  {row.fqn}: {row.summary}" for row in self.layers)])
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a pruned graph was made of, from which it is prepared for training.
+
+    Attributes:
+        model: a copy of the model, before it was pruned.
+        rows: what was decided for each layer.
+        calibration: samples that decided what goes.
+        pruned: what came of it.
+    """
+
+    model: nn.Module
+    rows: tuple[PrunableLayer, ...]
+    calibration: tuple[Sample, ...]
+    pruned: PrunedModel
+
+
 class PrunedGraph(nn.Module):
-    """Runs a pruned program, called like the model that it was captured from; with the names of its parameters."""
+    """Runs a pruned program, called like the model that it was captured from; with the names of its parameters.
+
+    It computes what the model does in evaluation mode, in training mode as well.
+
+    Attributes:
+        origin: what it was made of.
+    """
+
+    origin: Origin
 
     def __init__(
         self, program: torch.export.ExportedProgram, call_spec: CallSpec, out_spec: pytree.TreeSpec | None
@@ -76,6 +102,18 @@ class PrunedGraph(nn.Module):
         super().__init__()
         self.graph = program.module(check_guards=False)
         self._call_spec, self._out_spec = call_spec, out_spec
+
+    def train(self, mode: bool = True) -> PrunedGraph:
+        """Note the mode, which changes nothing.
+
+        Args:
+            mode: True for training, False for evaluation.
+
+        Returns:
+            The model itself.
+        """
+        self.training = mode
+        return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph."""
@@ -151,7 +189,10 @@ def pruned_model(
     task = with_pruned(task, pruned)
     graph = PrunedGraph(task.program, task.call_spec, captured.program.call_spec.out_spec)
     own, why = _own_form(twin.model, task, graph)
-    return PrunedModel(graph if own is None else own, task.pruned, why, pruned.masks)
+    found = PrunedModel(graph if own is None else own, task.pruned, why, pruned.masks)
+    if own is None:
+        graph.origin = Origin(copy.deepcopy(twin.model), tuple(rows), tuple(calibration), found)
+    return found
 
 
 def _own_form(model: nn.Module, task: CompileTask, graph: PrunedGraph) -> tuple[nn.Module | None, str]:

@@ -14,7 +14,7 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import check_function, check_switch, check_type, described
 from prepbench.compile.arguments import check_arguments, check_pruning
 from prepbench.compile.pruned_model import PrunedGraph
-from prepbench.errors import InputError
+from prepbench.errors import InputError, SettingsError
 from prepbench.settings import (
     CompileOptions,
     DeploymentSettings,
@@ -57,6 +57,8 @@ class TrainingArguments:
 
     def check(self, model: object) -> None:
         """Raise the error for what is of the wrong type, or lacks something that it needs."""
+        if isinstance(model, PrunedGraph):
+            _check_pruned(self.pruning_settings, self.lora_settings)
         _check(model, self.data_transform_fn, self.dynamic_axes, self.lora_settings, self.is_model_pretrained)
         check_pruning(self.pruning_settings, self.layer_pruning_settings, self.calibration)
         check_arguments(
@@ -75,17 +77,22 @@ def _check(model: object, transform: object, axes: object, lora: object, pretrai
             f"model must be a torch.nn.Module whose weights are trained, got {described(model)}. Give the module, in "
             "float."
         )
-    if isinstance(model, PrunedGraph):
-        raise InputError(
-            "model is a graph, because pb.prune removed channels that the model's own code counts (heads of "
-            "attention), and a graph has no layers to prepare. Give the model itself, with the same "
-            "pruning_settings=..., which trains that graph."
-        )
     _check_precision(model)
     check_function("data_transform_fn", transform, "data_transform_fn(element)", optional=True)
     check_axes(axes)
     check_type("lora_settings", lora, LoraSettings, "Write lora_settings=pb.LoraSettings().", optional=True)
     check_switch("is_model_pretrained", pretrained)
+
+
+def _check_pruned(pruning: object, lora: object) -> None:
+    """Raise ``SettingsError`` for what a graph that was pruned does not take."""
+    for name, value in (("pruning_settings", pruning), ("lora_settings", lora)):
+        if value is not None:
+            raise SettingsError(
+                f"{name} cannot be given with a graph of pb.prune: it was pruned already, and has no modules that an "
+                f"adapter could stand in. Leave {name} out, or give the model itself, with the pruning_settings that "
+                "pb.prune got."
+            )
 
 
 def _check_precision(model: nn.Module) -> None:

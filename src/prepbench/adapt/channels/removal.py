@@ -88,7 +88,7 @@ class Removal:
             if kept and isinstance(tensor, torch.Tensor) and node.name not in skipped:
                 changed = change(tensor.detach(), kept)
                 is_parameter = isinstance(tensor, torch.nn.Parameter)
-                made[name] = torch.nn.Parameter(changed, requires_grad=False) if is_parameter else changed
+                made[name] = torch.nn.Parameter(changed, tensor.requires_grad) if is_parameter else changed
         tables = (program.state_dict, program.constants)
         state, constants = ({key: made.get(key, value) for key, value in table.items()} for table in tables)
         return state, constants
