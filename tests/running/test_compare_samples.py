@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -71,3 +72,38 @@ def test_values_without_an_answer_to_equality_are_the_same_only_as_one_object() 
     assert is_same(array, array)
     assert not is_same(array, np.ones(2))
     assert is_same(1, 1.0)
+
+
+def test_calls_of_a_generation_may_be_taken_apart() -> None:
+    class Counting:
+        def get_seq_length(self) -> int:
+            return 0
+
+    cache = Counting()
+    given = samples({"x": None, "past": cache}, {"x": torch.ones(1), "past": cache})
+    with pytest.raises(InputError, match=r"'x' is None in sample 0.*or give the later steps of a generation alone"):
+        tensor_shapes(nothing, given)
+
+
+class Plain:
+    """An object without tensors, such as a cache that a model takes and never fills."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (Plain(), Plain(), True),
+        (Plain(layers=[Plain(n=1), {"a": Plain()}]), Plain(layers=[Plain(n=1), {"a": Plain()}]), True),
+        (Plain(layers=[Plain(n=1)]), Plain(layers=[Plain(n=2)]), False),
+        (Plain(n=1), Plain(m=1), False),
+        (Plain(), Counter(), False),
+        (object(), object(), False),
+        (lambda: 1, lambda: 1, False),
+        (np.ones(3), np.ones(3), False),
+    ],
+)
+def test_objects_of_plain_values_are_compared_by_these(one: Any, other: Any, same: bool) -> None:
+    assert is_same(one, other) is same

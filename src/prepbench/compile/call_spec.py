@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,23 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs, number_outputs
 from prepbench.checks import described
 from prepbench.compile.empty_leaves import MISSING, leaves_along
-from prepbench.compile.output_tree import Build, Tree, leaf_names, rebuild, rebuilder, tree_of, without_fixed
+from prepbench.compile.output_tree import (
+    Build,
+    Tree,
+    identifiers,
+    leaf_names,
+    number_leaves,
+    rebuild,
+    rebuilder,
+    tree_of,
+    without_fixed,
+)
 from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
 from prepbench.running.call_forms import CallForm
 from prepbench.running.check_inputs import about_batches
+from prepbench.running.compare_samples import is_same
 from prepbench.running.counted_numbers import CountedNumber, part_at, path_text
 from prepbench.running.empty_caches import is_nothing
 from prepbench.running.object_nodes import fixed_numbers, is_mark, register_nodes
@@ -44,7 +54,8 @@ class CallSpec:
         input_constants: input leaves that are not tensors, by index. The graph is valid for these values only.
         output_constants: output leaves that are not tensors, by index.
         tensors: dtype and sizes of each input leaf that is a tensor.
-        output_numbers: output leaves that are computed but are not tensors, such as a size, by index.
+        output_numbers: output leaves that are computed but are not tensors, such as a size or what a cache counts, by
+            index.
         defaults: plain default values of parameters, which a call may give even if the tracing inputs left them out.
         object_numbers: numbers and texts that objects among the arguments hold, by path. The graph is valid for these
             values only.
@@ -92,7 +103,7 @@ class CallSpec:
             {i: leaf for i, (_, leaf) in enumerate(leaves) if not isinstance(leaf, torch.Tensor)},
             constant_outputs(program),
             tensor_specs(program),
-            number_outputs(program),
+            tuple(sorted({*number_outputs(program), *number_leaves(program.call_spec.out_spec)})),
             _defaults(module_or_function),
             {path: value for path, value in numbers.items() if path not in counted},
             sample.counted,
@@ -101,12 +112,12 @@ class CallSpec:
     @property
     def input_names(self) -> tuple[str, ...]:
         """A name for each input leaf that is a valid identifier, e.g. ``"input_ids"``."""
-        return _unique(_identifier(path) for path in self.paths)
+        return identifiers(self.paths)
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """A name for each output leaf that is computed, e.g. ``"logits"``."""
-        names = _unique(_identifier(name) for name in leaf_names(self.outputs))
+        names = identifiers(leaf_names(self.outputs))
         return tuple(name for i, name in enumerate(names) if i not in self.output_constants)
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -347,7 +358,7 @@ def _is_flat_nothing(leaf: Any) -> bool:
 
 
 def _check_constant(path: str, expected: Any, given: Any) -> None:
-    if given is not expected and given != expected:
+    if not is_same(expected, given) and _plain(given) != expected:  # a loaded model has texts of what is not plain
         raise InputError(
             f"{path} was {expected!r} when the model was compiled, and its value is part of the graph; got "
             f"{described(given)}. Compile again with this value in the tracing inputs."
@@ -373,21 +384,6 @@ def _defaults(module_or_function: Callable[..., Any]) -> dict[str, Any]:
         return {}
     plain = (bool, int, float, str)
     return {p.name: p.default for p in signature.parameters.values() if isinstance(p.default, plain)}
-
-
-def _identifier(path: str) -> str:
-    name = re.sub(r"\W+", "_", path).strip("_") or "value"
-    return f"_{name}" if name[0].isdigit() else name
-
-
-def _unique(names: Any) -> tuple[str, ...]:
-    """The names, numbered where one occurs again."""
-    seen: dict[str, int] = {}
-    result = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        result.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
-    return tuple(result)
 
 
 def _plain(value: Any) -> Any:

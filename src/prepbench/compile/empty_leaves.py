@@ -9,6 +9,7 @@ import torch
 
 from prepbench.compile.output_tree import Tree
 from prepbench.running.empty_caches import is_nothing
+from prepbench.running.tensor_numbers import as_tensor
 
 MISSING = object()
 """Stands for a tensor that an object does not hold yet."""
@@ -28,7 +29,8 @@ def leaves_along(value: Any, tree: Tree, *, is_inside: bool = False) -> list[Any
     if tree["kind"] == "leaf":
         if value is MISSING or (is_inside and is_nothing(value)):
             return [MISSING]
-        return [value] if not is_inside or isinstance(value, torch.Tensor) else None
+        leaf = as_tensor(value) if is_inside else value
+        return [leaf] if not is_inside or isinstance(leaf, torch.Tensor) else None
     is_object = tree["kind"] == "object"
     if not is_object and value is not MISSING and not isinstance(value, tuple | list | Mapping):
         return None

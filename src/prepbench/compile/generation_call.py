@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 
 from prepbench.compile.attached import own_forward
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.generation_masks import flat_mask, is_square, square_mask
+from prepbench.compile.generation_masks import flat_masks, has_squares, is_square, square_mask
 from prepbench.compile.output_tree import Tree
 from prepbench.compile.result_classes import class_named, filled
 from prepbench.errors import InputError
@@ -42,6 +42,7 @@ class GenerationCalls:
         self._kinds = _classes(spec, self._names, self._caches)
         self._marks = {path: value for path, value in spec.object_numbers.items() if is_mark(path, value)}
         self._config = getattr(model, "config", None)
+        self._kinds_of_layers = _kinds_of_layers(self._config)
         values = {spec.paths[index]: value for index, value in spec.input_constants.items()}
         self._constants = {name: value for name, value in values.items() if name in self._names}
         self._tensors = {path: tensor for path, tensor in zip(spec.paths, spec.tensors, strict=True) if tensor}
@@ -121,8 +122,9 @@ class GenerationCalls:
         counted = past + torch.arange(count).expand(batch, count)
         for name, positions in zip(_MASKS, _POSITIONS, strict=True):
             mask = given.get(name)
-            if mask is not None and is_square(mask) and not self._is_square(name):
-                mask = given[name] = flat_mask(name, mask, past, count)
+            if has_squares(mask) and not self._is_square(name):
+                windows = _windows(given, self._caches, self._kinds_of_layers)
+                mask = given[name] = flat_masks(name, mask, past, count, windows)
             if mask is None and self._constants.get(name, mask) is None and name in self._constants:
                 continue  # the graph is one without a mask
             if positions in self._names and given.get(positions) is None:
@@ -146,8 +148,9 @@ class GenerationCalls:
                 del given[name]
 
     def _is_square(self, name: str) -> bool:
-        """Whether the graph takes a row of the mask for each new token."""
-        return name in self._tensors and len(self._tensors[name]["shape"]) == 4
+        """Whether the graph takes a row of the mask for each new token, or such a mask for each kind of layer."""
+        mask = self._tensors.get(name)
+        return len(mask["shape"]) == 4 if mask else any(path.startswith(f"{name}[") for path in self._tensors)
 
     def _check_positions(self, found: torch.Tensor, counted: torch.Tensor, name: str) -> None:
         if not torch.equal(found.expand_as(counted), counted):
@@ -220,6 +223,24 @@ def _past(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
             except ValueError:  # it holds states, and no keys that could be counted
                 return 0
     return 0
+
+
+def _kinds_of_layers(config: Any) -> list[str]:
+    """What configurations call the attention of each layer, such as "sliding_attention", where they tell it."""
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    return list(getattr(text, "layer_types", None) or [])
+
+
+def _windows(given: Mapping[str, Any], caches: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, int]:
+    """How many entries the windows of caches of a fixed length have, by kind of layer; "" where all layers have one."""
+    found: dict[str, int] = {}
+    for name in caches:
+        layers = getattr(given[name], "layers", [])
+        sizes = [layer.get_max_length() if getattr(layer, "is_sliding", False) else 0 for layer in layers]
+        found |= dict(reversed(list(zip(kinds, sizes, strict=False))))
+        if sizes and all(sizes):
+            found[""] = sizes[0]
+    return found
 
 
 def _room(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -108,11 +109,13 @@ class CompiledSteps:
     def _fixed_lengths(self, tokens: int) -> dict[str, int]:
         """The length of caches that have room for all tokens from the beginning, by its symbol.
 
-        Such a cache counts its tokens in a tensor without dims.
+        Such a cache counts its tokens in a tensor without dims. Sliding windows have a second count, because the first
+        one stops when they are full, and need no room for more.
         """
         paths, specs = self._spec.paths, self._spec.tensors
         held = {paths[index]: spec for index in self._caches if (spec := specs[index]) is not None}
-        counting = {path.rpartition(".")[0] for path, spec in held.items() if not spec["shape"]}
+        counts = Counter(path.rpartition(".")[0] for path, spec in held.items() if not spec["shape"])
+        counting = {owner for owner, count in counts.items() if count == 1}
         found: dict[str, int] = {}
         for path, spec in held.items():
             if path.rpartition(".")[0] not in counting or len(spec["shape"]) != 4:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prepbench._torch_compat import pytree
 from prepbench.compile.result_classes import made_tuple, object_maker
+from prepbench.running.object_nodes import Layout
+from prepbench.running.tensor_numbers import tensor_numbers
 
 Tree = dict[str, Any]
 
@@ -32,6 +35,18 @@ def tree_of(spec: pytree.TreeSpec, *, with_fixed: bool = False) -> Tree:
     keys, fixed = _attributes(context, len(children))
     tree = {"kind": "object", "type": _name(kind), "keys": keys, "items": children}
     return {**tree, "fixed": fixed} if with_fixed and fixed else tree
+
+
+def number_leaves(spec: pytree.TreeSpec) -> tuple[int, ...]:
+    """The places of the leaves that are tensors in graphs only, and numbers in the objects that hold them."""
+    found: list[int] = []
+    count = 0
+    names = spec.context.names if isinstance(spec.context, Layout) else [""] * spec.num_children
+    for child, name in zip(spec.children(), names, strict=True):
+        inner = (0,) if name and name in tensor_numbers(spec.context.kind) else number_leaves(child)
+        found += [count + place for place in inner]
+        count += child.num_leaves
+    return tuple(found)
 
 
 def without_fixed(tree: Tree) -> Tree:
@@ -111,3 +126,20 @@ def leaf_names(tree: Tree, name: str = "output") -> list[str]:
         whole = str(key) if name == "output" and isinstance(key, str) and not key.isdigit() else f"{name}_{key}"
         names += leaf_names(item, whole)
     return names
+
+
+def identifiers(names: Sequence[str]) -> tuple[str, ...]:
+    """Valid identifiers for names, numbered where one occurs again.
+
+    Example:
+        >>> identifiers(["x[0]", "x.0", "1"])
+        ('x_0', 'x_0_2', '_1')
+    """
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        plain = re.sub(r"\W+", "_", name).strip("_") or "value"
+        plain = f"_{plain}" if plain[0].isdigit() else plain
+        seen[plain] = seen.get(plain, 0) + 1
+        result.append(plain if seen[plain] == 1 else f"{plain}_{seen[plain]}")
+    return tuple(result)

@@ -15,6 +15,7 @@ from prepbench._torch_compat import pytree
 from prepbench.running.empty_caches import is_nothing
 from prepbench.running.nested_values import Step, attributes
 from prepbench.running.object_nodes import holds_values, is_registered
+from prepbench.running.tensor_numbers import as_tensor, tensor_numbers
 
 _IMMUTABLE = (type(None), bool, int, float, str, torch.dtype, torch.device, type)
 Take = Callable[[Any, list[Any]], bool]
@@ -84,6 +85,11 @@ def _take_tensor(value: Any, found: list[Any]) -> bool:
     return isinstance(value, torch.Tensor) and (value.dim() != 1 or not is_nothing(value))
 
 
+def _take_number(value: Any, found: list[Any]) -> bool:
+    found.append(as_tensor(value))
+    return type(value) is int
+
+
 def _take_constant(kind: type) -> Take:
     def take(value: Any, found: list[Any]) -> bool:
         found.append(value)
@@ -121,10 +127,13 @@ def _take_object(value: Any, steps: Steps, counted: Collection[Steps]) -> Take |
     inner: dict[str, Take] = {}
     fixed: dict[str, Any] = {}
     containers: dict[str, Hashable] = {}
+    numbers = tensor_numbers(kind)
     for name, part in parts.items():
         path: Steps = (*steps, ("attr", name))
         if path in counted:
             inner[name] = _ignore(type(part))
+        elif name in numbers:
+            inner[name] = _take_number
         elif isinstance(part, _IMMUTABLE):
             fixed[name] = part
         elif (held := _frozen(part)) is not None:

@@ -10,7 +10,9 @@ import torch
 from prepbench.checks import described
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, positional_names
-from prepbench.running.object_nodes import fixed_numbers, is_mark
+from prepbench.running.nested_values import has_no_parts
+from prepbench.running.object_nodes import classes_in, fixed_numbers, is_mark
+from prepbench.running.tensor_numbers import tensor_numbers
 
 Shapes = dict[str, list[tuple[int, ...]]]
 
@@ -29,9 +31,10 @@ def tensor_shapes(function: Callable[..., Any], samples: Sequence[Sample], *, wi
     named = [dict(named_leaves(function, sample)) for sample in samples]
     for sample, leaves in zip(samples[1:], named[1:], strict=True):
         _check_marks(function, samples[0], sample)
+        _check_windows(samples[0], named[0], sample, leaves)
         _check_structure(samples[0], named[0], sample, leaves)
         for path, leaf in named[0].items():
-            _check_leaf(path, samples[0].index, leaf, sample.index, leaves[path])
+            _check_leaf(path, samples[0].index, leaf, sample.index, leaves[path], _steps(samples[0], sample))
         _check_numbers(function, samples[0], sample, {number.path for number in sample.counted if with_counted})
     return {
         path: [tuple(int(size) for size in leaves[path].shape) for leaves in named]
@@ -51,6 +54,22 @@ def _check_marks(function: Callable[..., Any], first: Sample, other: Sample) -> 
                 "computed once and is then read, and the model computes other things before and after. Give the "
                 "samples in which it is True. Generation with compiled.attached(model) then runs its first step, which "
                 "fills the cache, in PyTorch, and all others compiled."
+            )
+
+
+def _check_windows(first: Sample, leaves: dict[str, Any], other: Sample, others: dict[str, Any]) -> None:
+    """What a mask with a row for each new token has columns for depends on how full a window of a fixed length is."""
+    if not any(tensor_numbers(kind) for kind in classes_in((first.args, first.kwargs))):
+        return
+    for path, mask in leaves.items():
+        is_square = "mask" in path and isinstance(mask, torch.Tensor) and mask.dim() == 4
+        if is_square and path in others and mask.shape[2:3] != getattr(others[path], "shape", ())[2:3]:
+            raise InputError(
+                f"{path!r} has rows for {mask.shape[2]} new tokens in sample {first.index} and for "
+                f"{others[path].shape[2]} in sample {other.index}, beside a sliding window of a fixed length: how many "
+                "columns it has then depends on the tokens seen before. Give the later steps of a generation alone, "
+                "of one new token each (compiled.attached(model) runs the first step in PyTorch), or masks with one "
+                "entry for each token, which work for all steps."
             )
 
 
@@ -91,22 +110,26 @@ def _check_structure(first: Sample, leaves: dict[str, Any], other: Sample, other
             "The number of values and the keys of an argument must be the same in all samples: one graph is "
             "one structure. Give samples of the same structure, and capture once for each structure."
         )
-    steps = ", or give the later steps of a generation alone" if _has_cache(first) and _has_cache(other) else ""
     raise InputError(
         f"Argument {path!r} is given in sample {present} but not in sample {absent}. One graph has one set of "
-        f"arguments: give {path!r} in every sample or in none; for both uses, capture twice{steps}."
+        f"arguments: give {path!r} in every sample or in none; for both uses, capture twice{_steps(first, other)}."
     )
+
+
+def _steps(first: Sample, other: Sample) -> str:
+    """A further remedy where the samples are calls of a generation."""
+    return ", or give the later steps of a generation alone" if _has_cache(first) and _has_cache(other) else ""
 
 
 def _has_cache(sample: Sample) -> bool:
     return any(hasattr(value, "get_seq_length") for value in (*sample.args, *sample.kwargs.values()))
 
 
-def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any) -> None:
+def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any, steps: str = "") -> None:
     where = f"Argument {path!r} differs between sample {index} and sample {other_index}"
     if (leaf is None) != (other is None):
         empty, full = (index, other_index) if leaf is None else (other_index, index)
-        raise InputError(_none_in_one(path, empty, type(leaf if other is None else other).__name__, full))
+        raise InputError(_none_in_one(path, empty, type(leaf if other is None else other).__name__, full, steps))
     if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor):
         _check_tensors(where, leaf, other)
     elif type(leaf) is not type(other):
@@ -121,10 +144,10 @@ def _check_leaf(path: str, index: int, leaf: Any, other_index: int, other: Any) 
         )
 
 
-def _none_in_one(path: str, empty: int, kind: str, full: int) -> str:
+def _none_in_one(path: str, empty: int, kind: str, full: int, steps: str = "") -> str:
     return (
         f"Argument {path!r} is None in sample {empty} but a {kind} in sample {full}. Give a value in every sample or "
-        "in none; for both uses, capture twice. An empty cache may also be one of tensors of size 0."
+        f"in none; for both uses, capture twice{steps}. An empty cache may also be one of tensors of size 0."
     )
 
 
@@ -141,10 +164,24 @@ def _check_tensors(where: str, leaf: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def is_same(leaf: Any, other: Any) -> bool:
-    """Whether two Python values are the same object or equal; false where ``==`` has no answer."""
+    """Whether two Python values are the same object, equal, or objects of one class that hold the same plain values;
+    false where ``==`` has no answer.
+    """
     if leaf is other:
         return True
     try:
-        return bool(leaf == other)
+        if leaf == other:
+            return True
     except (RuntimeError, TypeError, ValueError):  # objects such as arrays whose == has no truth value
         return False
+    if type(leaf) is not type(other):
+        return False
+    if type(leaf) in (list, tuple):
+        return len(leaf) == len(other) and all(map(is_same, leaf, other))
+    if type(leaf) is dict:
+        return leaf.keys() == other.keys() and all(is_same(leaf[key], other[key]) for key in leaf)
+    # a cache that a model takes and never fills, or a layer of it that has none
+    has_equality = getattr(type(leaf), "__eq__", None) is not getattr(object, "__eq__", None)
+    if has_equality or has_no_parts(leaf) or not hasattr(leaf, "__dict__"):
+        return False
+    return is_same(vars(leaf), vars(other))

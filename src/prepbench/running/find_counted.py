@@ -12,6 +12,7 @@ from prepbench._torch_compat import pytree
 from prepbench.running.counted_numbers import CountedNumber, Named, Steps, part_at
 from prepbench.running.nested_values import attributes, has_no_parts
 from prepbench.running.object_nodes import register_counted
+from prepbench.running.tensor_numbers import tensor_numbers
 
 _DEEPEST = 8
 
@@ -99,7 +100,8 @@ def _parts(value: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
             yield from _parts(part, (*steps, ("item", index)))
     elif type(value) not in pytree.SUPPORTED_NODES or type(value).__module__ != "builtins":
         for name, part in attributes(value).items():
-            yield from _parts(part, (*steps, ("attr", name)))
+            if name not in tensor_numbers(type(value)):
+                yield from _parts(part, (*steps, ("attr", name)))
 
 
 def _is_count(steps: Steps, part: Any) -> bool:

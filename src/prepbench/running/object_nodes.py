@@ -15,6 +15,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.running.nested_values import attributes, is_value
+from prepbench.running.tensor_numbers import as_number, parts_of, tensor_numbers
 
 _PLAIN = (
     torch.Tensor, torch.nn.Module, type(None), bool, int, float, complex, str, bytes, type, enum.Enum, torch.dtype,
@@ -98,7 +99,7 @@ def _register_object(value: Any, around: tuple[int, ...]) -> bool:
 
 
 def _flatten(value: Any) -> tuple[list[Any], Layout]:
-    parts = attributes(value)
+    parts = parts_of(value)
     names = tuple(name for name, part in parts.items() if holds_values(part))
     fixed = {name: part for name, part in parts.items() if name not in names}
     return [parts[name] for name in names], Layout(type(value), names, fixed)
@@ -115,8 +116,9 @@ def _unflatten(parts: Iterable[Any], layout: Layout) -> Any:
         # the object gets containers of its own, so that changing one result does not change the next
         copied = part.copy() if isinstance(part, list | dict | set) else part
         object.__setattr__(value, name, copied)
+    numbers = tensor_numbers(layout.kind)
     for name, part in zip(layout.names, parts, strict=True):
-        object.__setattr__(value, name, part)
+        object.__setattr__(value, name, as_number(part) if name in numbers else part)
     return value
 
 
@@ -153,7 +155,7 @@ def opened(value: Any) -> Any:
 def _open(part: Any) -> Any:
     if type(part) not in _REGISTERED:
         return part
-    parts = attributes(part)
+    parts = parts_of(part)
     # sorted, because an object that was made anew has its attributes in another order
     names = tuple(sorted(name for name, inner in parts.items() if _is_part(inner)))
     fixed = {name: inner for name, inner in parts.items() if name not in names}
@@ -231,6 +233,15 @@ def _refilled(old: Any, new: Any) -> Any:
 def holds_objects(value: Any) -> bool:
     """Whether an object of a class that was registered here lies in ``value``."""
     return any(type(leaf) in _REGISTERED for leaf in _leaves(value))
+
+
+def classes_in(value: Any) -> set[type]:
+    """The classes of the objects in a value that were registered here."""
+    found: set[type] = set()
+    for leaf in _leaves(value):
+        if type(leaf) in _REGISTERED:
+            found |= {type(leaf), *classes_in(list(attributes(leaf).values()))}
+    return found
 
 
 def is_registered(kind: type) -> bool:

@@ -2,6 +2,9 @@
 
 A sliding window asks whether it is full, and a graph would hold for one answer only. Both answers are one formula: the
 keys that it holds tell how many entries there are, full or not.
+
+Where a window has a fixed length, only a number tells that. Graphs get it as a tensor (``running/tensor_numbers``), and
+entries are then picked by computed indices.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+
+import torch
 
 from prepbench.patching import patched_here
 
@@ -21,13 +26,21 @@ def one_answer_for_all_sizes() -> Iterator[None]:
     Nothing happens where ``transformers`` is not imported, or where its parts have other names.
     """
     with ExitStack() as stack:
-        window: Any = getattr(sys.modules.get("transformers.cache_utils"), "DynamicSlidingWindowLayer", None)
+        caches = sys.modules.get("transformers.cache_utils")
+        window: Any = getattr(caches, "DynamicSlidingWindowLayer", None)
+        static: Any = getattr(caches, "StaticSlidingWindowLayer", None)
+        if static is not None:
+            stack.enter_context(patched_here(static, "get_mask_sizes", _static_mask_sizes(static.get_mask_sizes)))
+            stack.enter_context(patched_here(static, "update", _static_update(static.update)))
         if hasattr(window, "get_mask_sizes"):
             stack.enter_context(patched_here(window, "get_mask_sizes", _mask_sizes(window.get_mask_sizes)))
         masks: Any = sys.modules.get("transformers.masking_utils")
         if hasattr(masks, "_ignore_causal_mask_sdpa"):
             # its answer is the same whenever it is exported, but it asks before it gives it
             stack.enter_context(patched_here(masks, "_ignore_causal_mask_sdpa", lambda *args, **kwargs: False))
+        if hasattr(masks, "prepare_padding_mask"):
+            padded = _padding_mask(masks.prepare_padding_mask)
+            stack.enter_context(patched_here(masks, "prepare_padding_mask", padded))
         yield
 
 
@@ -41,3 +54,59 @@ def _mask_sizes(original: Any) -> Any:
         return held + query_length, layer.cumulative_length - held
 
     return mask_sizes
+
+
+def _static_mask_sizes(original: Any) -> Any:
+    def mask_sizes(layer: Any, query_length: int) -> tuple[Any, Any]:
+        """As many entries as there may be at most; the causal mask leaves out those that hold nothing."""
+        seen, room = layer.cumulative_length_int, layer.max_cache_len
+        if not isinstance(seen, torch.Tensor):
+            sizes: tuple[Any, Any] = original(layer, query_length)
+            return sizes
+        return room + query_length - 1, (seen - room + 1).clamp(min=0)
+
+    return mask_sizes
+
+
+def _static_update(original: Any) -> Any:
+    def update(layer: Any, keys: Any, values: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Write new entries, and give those that the queries may see: the window of the first one and all after it."""
+        seen = layer.cumulative_length_int
+        if not isinstance(seen, torch.Tensor):
+            states: tuple[Any, Any] = original(layer, keys, values, *args, **kwargs)
+            return states
+        room, new = layer.keys.shape[-2], keys.shape[-2]
+        held = seen.clamp(max=room)
+        kept, places = torch.arange(room), torch.arange(room) + (held + new - room).clamp(min=0)
+        kept = torch.where(places < held + new, _source(places, held, room), kept)
+        given = kept  # for one new entry, both are the same
+        if not (isinstance(new, int) and new == 1):
+            places = torch.arange(room + new - 1) + (seen >= room)
+            given = _source(places, held, room).clamp(max=room + new - 1)
+        found = []
+        for name, added in (("keys", keys), ("values", values)):
+            before = getattr(layer, name)
+            both = torch.cat([before, added], -2)
+            found.append(both.index_select(-2, given))
+            before.copy_(found[-1] if given is kept else both.index_select(-2, kept))
+        layer.cumulative_length_int = seen + new
+        # the library stops counting here when the window is full
+        layer.cumulative_length.add_(torch.where(seen + new <= room, new, 0))
+        return found[0], found[1]
+
+    return update
+
+
+def _source(places: torch.Tensor, held: torch.Tensor, room: int) -> torch.Tensor:
+    """Where the entries at these places of a sequence stand, of which ``room`` lie before the new ones."""
+    return torch.where(places < held, places, places - held + room)
+
+
+def _padding_mask(original: Any) -> Any:
+    def padding_mask(mask: Any, kv_length: Any, kv_offset: Any) -> Any:
+        """A mask that is long enough for all positions of the keys."""
+        if mask is None or not isinstance(kv_offset, torch.Tensor):
+            return original(mask, kv_length, kv_offset)
+        return torch.nn.functional.pad(mask, (0, kv_length))
+
+    return padding_mask
