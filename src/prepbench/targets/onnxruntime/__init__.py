@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.dlpack import from_dlpack
 
 from prepbench.errors import TargetError
 from prepbench.quantize import Placement, spare_bit_here
@@ -27,6 +26,7 @@ from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
 from prepbench.targets.onnxruntime.profiling import kernel_times
 from prepbench.targets.onnxruntime.session import open_session
+from prepbench.targets.onnxruntime.values import Session, to_value
 from prepbench.targets.plain_tensors import plain_tensor
 
 
@@ -64,8 +64,7 @@ class OnnxRuntime(Runtime):
         inputs = self.metadata.get("prepbench.inputs")
         self._inputs = inputs.split("\n") if inputs else []
         self._outputs = [output.name for output in self._session.get_outputs()]
-        ends = (*self._session.get_inputs(), *self._session.get_outputs())
-        self._has_bfloat16 = any(end.type == "tensor(bfloat16)" for end in ends)
+        self._calls = Session(self._session, [name for name in self._inputs if name], self._outputs)
         self._file = file
         self._keep = keep
 
@@ -81,22 +80,7 @@ class OnnxRuntime(Runtime):
         return options
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        if not self._has_bfloat16:
-            return [torch.from_numpy(value) for value in self._session.run(self._outputs, self.feeds(leaves))]
-        values = self._session.run_with_ort_values(self._outputs, self._values(leaves))
-        return [_tensor(value) for value in values]
-
-    def _values(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """The inputs by name as values of ONNX Runtime, which have bfloat16, as arrays of NumPy do not."""
-        from onnxruntime import OrtValue
-
-        # the number of bfloat16 in ONNX's list of types
-        return {
-            name: OrtValue.ortvalue_from_numpy_with_onnx_type(leaf.view(torch.uint16).numpy(), 16)
-            if leaf.dtype == torch.bfloat16
-            else OrtValue.ortvalue_from_numpy(leaf.numpy())
-            for name, leaf in self._tensors(leaves).items()
-        }
+        return self._calls.run(list(self._tensors(leaves).values()))
 
     def feeds(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """The arrays that the file takes, by name."""
@@ -111,7 +95,7 @@ class OnnxRuntime(Runtime):
 
     def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
         layers = layers_from_text(self.metadata.get(LAYERS))
-        feeds = [self._values(leaves) if self._has_bfloat16 else self.feeds(leaves) for leaves in calls]
+        feeds = [{name: to_value(leaf) for name, leaf in self._tensors(leaves).items()} for leaves in calls]
         return kernel_times(self._file, self._options(), feeds, rounds, layers)
 
     @property
@@ -122,12 +106,6 @@ class OnnxRuntime(Runtime):
     def save(self, folder: Path) -> None:
         for path in self._file.parent.glob(f"{FILE}*"):
             shutil.copy(path, folder / path.name)
-
-
-def _tensor(value: Any) -> torch.Tensor:
-    """The memory of a value; ONNX Runtime hands out truth values as bytes."""
-    tensor: torch.Tensor = from_dlpack(value._ortvalue)
-    return tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor
 
 
 class OnnxRuntimeTarget(OnnxTarget):

@@ -23,7 +23,7 @@ def kernel_times(
     Args:
         file: the ONNX file.
         options: of the session; they are changed.
-        calls: arrays by names of inputs, each a call.
+        calls: values of ONNX Runtime by names of inputs, each a call.
         rounds: how often each call is made, after once to warm up.
         layers: FQNs by names of nodes.
     """
@@ -34,10 +34,7 @@ def kernel_times(
         options.profile_file_prefix = str(folder / "profile")
         session = open_session(file, options)
         for feeds in [*calls, *(each for each in calls for _ in range(rounds))]:
-            if any(isinstance(value, onnxruntime.OrtValue) for value in feeds.values()):
-                session.run_with_ort_values(None, dict(feeds))
-            else:
-                session.run(None, dict(feeds))
+            session.run_with_ort_values(None, {name: onnxruntime.OrtValue(value) for name, value in feeds.items()})
         events = json.loads(Path(session.end_profiling()).read_bytes())
     return mean_call([_call(run, layers) for run in list(_runs(events))[len(calls) :]], len(calls))
 
