@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 STEPS, BATCH, LENGTH = 500, 8, 128
-HELD_OUT, WINDOW = 128, 256
+WINDOW = 256
 PAGE = 4096
 SIZES = {
     "vocab_size": 256, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -56,11 +56,16 @@ def windows(count: int, length: int = LENGTH, seed: int = 1) -> list[torch.Tenso
     return [torch.stack([train[start : start + length] for start in row]) for row in starts.tolist()]
 
 
-def trained(**sizes: object) -> Predictor:
-    """The model after some minutes of training; kept in the folder for temporary files."""
-    key = repr((SIZES, sizes, STEPS, BATCH, LENGTH, torch.__version__))
+def trained(seed: int = 0, **sizes: object) -> Predictor:
+    """The model after some minutes of training; kept in the folder for temporary files.
+
+    Args:
+        seed: of the weights that training begins with, and of the order of the text.
+        sizes: of its configuration, where they are not :data:`SIZES`.
+    """
+    key = repr((SIZES, sizes, STEPS, BATCH, LENGTH, torch.__version__) + ((seed,) if seed else ()))
     path = Path(tempfile.gettempdir()) / f"prepbench-language-model-{hashlib.sha256(key.encode()).hexdigest()[:12]}.pt"
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = Predictor(**sizes)
     if path.exists():
         model.load_state_dict(torch.load(path, weights_only=True))
@@ -84,9 +89,9 @@ def trained(**sizes: object) -> Predictor:
 
 
 def held_out() -> torch.Tensor:
-    """Pieces of the text that is held out, of shape (:data:`HELD_OUT`, :data:`WINDOW`)."""
+    """All of the text that is held out, in pieces, of shape (pieces, :data:`WINDOW`)."""
     _, held = _split()
-    return held[: HELD_OUT * WINDOW].reshape(HELD_OUT, WINDOW)
+    return held[: len(held) // WINDOW * WINDOW].reshape(-1, WINDOW)
 
 
 @torch.no_grad()
