@@ -126,3 +126,20 @@ def test_sizes_before_tensors_shift_nothing(target: pb.DeploymentSettings, tmp_p
 def saved(model: pb.CompiledModel, folder: Any) -> Any:
     model.save(folder / "model")
     return pb.load_compiled(folder / "model", allow_code=True)
+
+
+class Viewed(nn.Module):
+    """Attention whose result is viewed in the layout that PyTorch's kernel gives it, as AFMoE does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.unflatten(-1, (4, 8)).transpose(1, 2)
+        found = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return found.transpose(1, 2).view(x.shape)
+
+
+@pytest.mark.parametrize("target", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()], ids=["ORT", "OpenVINO"])
+def test_a_view_of_what_is_decomposed(target: pb.DeploymentSettings) -> None:
+    samples = [torch.randn(2, 5, 32), torch.randn(3, 7, 32)]
+    compiled = pb.compile_model(Viewed(), tracing_inputs=samples, deployment_settings=target)
+    x = torch.randn(4, 9, 32)
+    torch.testing.assert_close(compiled(x), Viewed()(x), rtol=1e-4, atol=1e-5)

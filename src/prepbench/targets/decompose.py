@@ -39,6 +39,9 @@ def decompose(program: Program, decompositions: Mapping[OpOverload, Callable[...
             steps = _traced(node, decompositions[node.target])
             if steps is not None:
                 _replace(node, steps.graph)
+    for view in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        # what was replaced may have given another layout than what stands there now
+        view.target = torch.ops.aten.reshape.default
     choose_known(module)
     module.recompile()
     return with_graph(program, module)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.decompose import attention, decompose
 from prepbench.targets.grouped import grouped_products
 from prepbench.targets.pooling import is_mean
@@ -16,14 +17,15 @@ aten = torch.ops.aten
 
 
 def decompose_for_onnx(program: Program) -> Program:
-    """Write attention as two products and a softmax, and reductions over all dims with the dims that they reduce.
+    """Write attention as two products and a softmax, reductions over all dims with the dims that they reduce, and
+    complex numbers as two real ones.
 
     The exporter's translation of attention computes the shape of the keys, scales queries and keys separately and
     replaces NaN in all weights, so that no runtime recognizes it. OpenVINO computes the products and the softmax in
     one kernel, also between integer layers.
     """
     return decompose(
-        program,
+        with_real_numbers(program),
         {
             aten.scaled_dot_product_attention.default: attention,
             aten.avg_pool2d.default: _average,
