@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
-from tests.adapt.models import batches, digits, logits, loss, shaped, trained
+from tests.adapt.models import batches, digits, logits, loss, samples, shaped, trained
 from tests.adapt.test_trainable import INT4, prepared_of
 
 FEW_BITS = pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True, per_channel=False)
@@ -136,3 +137,27 @@ def test_bad_arguments_are_named(keywords: dict[str, object], message: str) -> N
     given = {"prepared": prepared_of(model), "data": batches(model)[:2], "loss": loss, "steps": 2, **keywords}
     with pytest.raises(pb.PrepbenchError, match=message):
         pb.recover(**given)  # type: ignore[arg-type]
+
+
+def test_models_with_other_weights_than_before_are_told() -> None:
+    model = copy.deepcopy(trained("conv"))
+    x, teacher = samples(model), copy.deepcopy(trained("conv"))
+    prepared = prepared_of(model)
+    quiet = pb.recover(prepared, x, steps=2, validation=x)
+    assert quiet.notes == ()
+    on_trained = pb.recover(prepared, x, steps=2)
+    assert "which it trains on as well" in on_trained.summary
+    assert len(on_trained.notes) == 1
+
+    def change(step: int, _: object, __: object) -> None:
+        with torch.no_grad():
+            teacher.head.bias.add_(1.0 if step == 1 else 0.0)
+
+    changed = pb.recover(prepared, x, steps=2, validation=x, teacher=teacher, on_step=change)
+    assert [note for note in changed.notes if "teacher have changed" in note] == list(changed.notes)
+    with torch.no_grad():
+        model.stem.weight.mul_(1.1)
+    (note,) = pb.recover(prepared, x, steps=2, validation=x).notes
+    assert "learned what the changed one gives" in note
+    # the remedy that it names
+    assert pb.recover(prepared_of(copy.deepcopy(model)), x, steps=2, validation=x).notes == ()

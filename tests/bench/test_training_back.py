@@ -162,6 +162,7 @@ def test_a_recovered_run_stands_beside_the_others_and_its_code_makes_it_again(
 def test_without_labels_the_float_model_is_learned(model: nn.Module, samples: list[torch.Tensor]) -> None:
     bench = pb.Bench(model, calibration_inputs=samples)
     assert not bench.summary().recovery.labelled
+    assert "which it trains on as well" in bench.summary().recovery.said
     with pytest.raises(SettingsError, match=r"training_data=.*loss="):
         bench.start_recovery(RecoverySettings(distill=False))
     assert bench.state.recovery is None
@@ -213,6 +214,26 @@ def test_a_training_that_is_stopped_compiles_its_best_weights(bench: pb.Bench) -
     assert found.stopped == "interrupted"
     assert len(found.losses) < 100_000
     assert bench.runs[-1].recovered
+    done = f"# it ended here after {len(found.losses)} of 100000 steps (interrupted)"
+    assert done in bench.code()
+    bench.set_recovery(FEW)  # another training, which did not end before its time
+    assert "ended here" not in bench.code()
+
+
+def test_a_model_that_is_trained_meanwhile_is_told(bench: pb.Bench) -> None:
+    changed: list[int] = []
+
+    def change(status: Any) -> None:
+        if status.training.step >= 1 and not changed:
+            changed.append(status.training.step)
+            with torch.no_grad():
+                bench.model[0].bias.add_(1)
+
+    bench.on_status(change)
+    bench.start_recovery(RecoverySettings(steps=300)).result()
+    assert changed
+    assert "weights of the model have changed" in bench.runs[-1].recovered
+    assert "weights of the model have changed" in bench.status.training.said
 
 
 def test_a_training_that_is_cancelled_leaves_its_model_and_no_run(bench: pb.Bench) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 
 from prepbench._torch_compat import pytree
 from prepbench.adapt.batches import Batch, Batches, read_batches
+from prepbench.adapt.changed_models import Unchanged
 from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
 from prepbench.adapt.recovery import Recovery
 from prepbench.adapt.trainable_model import TrainableModel
@@ -27,6 +28,9 @@ from prepbench.running.twin import Twin
 Loss = Callable[[Any, Any], torch.Tensor]
 
 _VALIDATION = 16
+SCORED_ON_TRAINED = f"Scores are of the first {_VALIDATION} batches, which it trains on as well"
+"""What is to be known of scores without batches held out."""
+
 _CHECKS = 12
 # checks without a better score, after which it ends
 _PATIENCE = 8
@@ -76,7 +80,8 @@ def recover(
             best weights so far.
 
     Returns:
-        The loss of each step, the scores, and which weights the model holds now.
+        The loss of each step, the scores, and which weights the model holds now. Its notes say where scores are of
+        batches that are trained on, and where the model or the teacher has got other weights meanwhile.
 
     Raises:
         InputError: data is empty or of the wrong form; ``prepared`` is no such model.
@@ -99,6 +104,8 @@ def recover(
     )
     check_function("on_step", on_step, "on_step(steps, loss, score)", optional=True)
     goal = _Goal.of(prepared, loss, teacher, metric, higher_is_better)
+    learned = prepared.parts.original if goal.teacher is not None and teacher is None else teacher
+    unchanged = Unchanged(prepared, learned)
     batches = Batches(prepared, data, goal.takes_targets)
     if validation is None:
         checked = batches.first(_VALIDATION)
@@ -106,7 +113,9 @@ def recover(
         checked = list(read_batches(prepared, validation, goal.takes_targets, "validation"))
     if not checked:
         raise InputError("validation is empty: give at least one batch, or leave it out.")
-    return _Training(prepared, goal, steps, progress, on_step).run(batches, checked, optimizer, learning_rate)
+    found = _Training(prepared, goal, steps, progress, on_step).run(batches, checked, optimizer, learning_rate)
+    notes = [SCORED_ON_TRAINED] if validation is None else []
+    return replace(found, notes=(*notes, *unchanged.notes()))
 
 
 @dataclass(frozen=True)

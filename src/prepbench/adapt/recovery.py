@@ -26,6 +26,7 @@ class Recovery:
         stopped: why it ended.
         seconds: how long it took.
         trained: how many numbers were trained.
+        notes: what is to be known beside the scores, such as what they were taken on; empty if nothing is.
 
     Example:
         >>> recovery = Recovery((0.5, 0.2), {0: 0.5, 2: 0.2}, "loss", False, 2, "all steps are done", 1.0, 10)
@@ -41,6 +42,7 @@ class Recovery:
     stopped: str
     seconds: float
     trained: int
+    notes: tuple[str, ...] = ()
 
     @property
     def before(self) -> float:
@@ -54,11 +56,12 @@ class Recovery:
 
     @property
     def summary(self) -> str:
-        """What was gained, in a sentence."""
-        return (
+        """What was gained, in a sentence, and what is to be known of it."""
+        gained = (
             f"{self.metric} {self.before:.4g} before, {self.after:.4g} after {self.best_step} of {len(self.losses)} "
             f"steps ({self.seconds:.1f} s, {self.trained:,} numbers trained; {self.stopped})"
         )
+        return ". ".join([gained, *self.notes])
 
     def table(self) -> pandas.DataFrame:
         """One row for each step: its loss, and the score where it was taken."""

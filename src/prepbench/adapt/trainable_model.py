@@ -84,6 +84,7 @@ class TrainableParts:
         zeros: for each weight with a mask, by name in ``model``, True where it is zero.
         pruned: what was pruned, layer by layer.
         original: the user's model, from which it may learn.
+        prepared_from: a digest of the weights that it had; empty where that is not known.
         is_pretrained: whether that has learned anything.
         no_code: why the model's own code does not run any more, only its graph; empty if it does.
         task: what compiles it, for ``compile_model``.
@@ -100,6 +101,7 @@ class TrainableParts:
     zeros: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
     pruned: tuple[PrunedLayer, ...] = ()
     original: nn.Module | None = field(default=None, repr=False)
+    prepared_from: bytes = b""
     is_pretrained: bool = True
     no_code: str = ""
     task: Any = field(default=None, repr=False)

@@ -205,7 +205,7 @@ class Bench(Searching):
         writes = isinstance(self.data, Generation)
         training = self._training_data() if self.state.recovery is not None else None
         given = (self.state, self.inferred_axes, self.explained, found, self.float_name)
-        return code_for(*given, writes=writes, training=training)
+        return code_for(*given, writes=writes, training=training, training_done=self._training_done())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the bench to ``*.bench.json``, which JupyterLab opens in a tab, and its runs to the journal beside it.

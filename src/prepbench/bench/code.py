@@ -25,6 +25,7 @@ def code_for(
     *,
     writes: bool = False,
     training: TrainingData | None = None,
+    training_done: str = "",
 ) -> str:
     """Python source for ``state``.
 
@@ -37,6 +38,7 @@ def code_for(
         base: what the float model is called in the comparison.
         writes: whether text is generated.
         training: what is trained on, where something is.
+        training_done: how the last such training ended, where it was not over.
 
     Returns:
         Source that sets ``axes``, ``compiled`` and ``comparison``; with several targets ``compiled`` is a dict. What
@@ -56,6 +58,7 @@ def code_for(
     if len(labels) == 1:
         lines += [f"{made} = {function}", *_call_lines(state, explained, called, _call(state.targets[0])), ")"]
         if trains:
+            lines += [f"# it {training_done}"] if training_done else []
             lines += [f"recovery = {_recover(state, called, training, 'prepared')}"]
             lines += ["compiled = pb.compile_model(prepared)"]
         compiled = f"{next(iter(labels))!r}: compiled"
@@ -65,6 +68,7 @@ def code_for(
         lines += [indent(line, "    ") for line in _call_lines(state, explained, called, "target")]
         lines += ["    )", "    for name, target in targets.items()", "}"]
         if trains:
+            lines += [f"# the last one {training_done}"] if training_done else []
             each = _recover(state, called, training, "each")
             lines += [f"recovery = {{name: {each} for name, each in prepared.items()}}"]
             lines += ["compiled = {name: pb.compile_model(each) for name, each in prepared.items()}"]

@@ -58,10 +58,12 @@ class Trained:
 
     Attributes:
         prepared: the model with its best weights, also where the training was cancelled.
+        settings: of the training.
         recovery: what it brought back; None where it did not end.
     """
 
     prepared: TrainableModel
+    settings: RecoverySettings
     recovery: Recovery | None = None
 
 
@@ -90,7 +92,7 @@ def train_and_compile(
     """
     arguments = data.arguments(settings)
     prepared = trainable(model, **given, progress=progress)
-    kept(Trained(prepared))
+    kept(Trained(prepared, settings))
     watch.begin(settings, arguments.get("metric"))
     teacher = model if settings.distill else None
     try:
@@ -101,6 +103,6 @@ def train_and_compile(
         watch.end(None, error)
         raise
     watch.end(found)
-    kept(Trained(prepared, found))
+    kept(Trained(prepared, settings, found))
     compiled: CompiledModel = compile_model(prepared, progress=progress)
     return compiled

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from prepbench.adapt.recover import SCORED_ON_TRAINED
 from prepbench.bench.recovering import Trained, TrainingData
 from prepbench.bench.recovery_settings import RecoverySettings
 from prepbench.bench.recovery_summary import RecoverySummary
@@ -47,7 +48,7 @@ class TrainingBack(Runs):
         source = "the training data" if self.training_data is not None else "the calibration inputs"
         if self.training_data is None and not self.calibration_inputs:
             source = "the tracing inputs"
-        said = f"Trains on {source}, {'with labels' if labelled else 'without labels'}."
+        said = f"Trains on {source}, {'with labels' if labelled else 'without labels'}. {SCORED_ON_TRAINED}."
         return RecoverySummary(
             unavailable=self._not_trainable(self.state),
             on=self.state.recovery is not None,
@@ -68,6 +69,16 @@ class TrainingBack(Runs):
     def _recovered(self) -> str:
         found = None if self.trained is None else self.trained.recovery
         return "" if found is None else found.summary
+
+    def _training_done(self) -> str:
+        """How a training with the current settings ended before its steps were over; "" where none did."""
+        found = None if self.trained is None else self.trained.recovery
+        if self.trained is None or found is None or self.trained.settings != self.state.recovery:
+            return ""
+        done, steps = len(found.losses), self.trained.settings.steps
+        if done == steps:
+            return ""
+        return f"ended here after {done} of {steps} steps ({found.stopped}), with the weights after {found.best_step}"
 
     def _training_data(self) -> TrainingData:
         """What is trained on: the data for it, or else the samples, whose results in float are learned."""

@@ -182,38 +182,25 @@ def compile_model(
     check_axes(dynamic_axes)
     check_progress(progress)
     check_type("reuse", reuse, KeptStages, "Write reuse=pb.KeptStages().", optional=True)
+    given = TrainingArguments(
+        tracing_inputs=tracing_inputs,
+        calibration_inputs=calibration_inputs,
+        deployment_settings=deployment_settings,
+        data_transform_fn=data_transform_fn,
+        quantization_settings=quantization_settings,
+        layer_quantization_settings=layer_quantization_settings,
+        pruning_settings=pruning_settings,
+        layer_pruning_settings=layer_pruning_settings,
+        lora_settings=lora_settings,
+        compile_options=compile_options,
+        dynamic_axes=dynamic_axes,
+        is_model_pretrained=is_model_pretrained,
+    )
     if isinstance(module_or_func, TrainableModel):
-        settled = {
-            "tracing_inputs": tracing_inputs,
-            "calibration_inputs": calibration_inputs,
-            "data_transform_fn": data_transform_fn,
-            "forward_fn": forward_fn,
-            "quantization_settings": quantization_settings,
-            "layer_quantization_settings": layer_quantization_settings,
-            "pruning_settings": pruning_settings,
-            "layer_pruning_settings": layer_pruning_settings,
-            "lora_settings": lora_settings,
-            "compile_options": compile_options,
-            "dynamic_axes": dynamic_axes,
-            "reuse": reuse,
-        }
+        settled = {**given.settled, "forward_fn": forward_fn, "reuse": reuse}
         task = task_of_trained(module_or_func, deployment_settings, settled, extra_options)
         return compile_trained(task, logs_dir, graph_name, progress, is_dry_run=is_dry_run)
     if lora_settings is not None:
-        given = TrainingArguments(
-            tracing_inputs=tracing_inputs,
-            calibration_inputs=calibration_inputs,
-            deployment_settings=deployment_settings,
-            data_transform_fn=data_transform_fn,
-            quantization_settings=quantization_settings,
-            layer_quantization_settings=layer_quantization_settings,
-            pruning_settings=pruning_settings,
-            layer_pruning_settings=layer_pruning_settings,
-            lora_settings=lora_settings,
-            compile_options=compile_options,
-            dynamic_axes=dynamic_axes,
-            is_model_pretrained=is_model_pretrained,
-        )
         refused = {
             "forward_fn": forward_fn is not None,
             "leaf_modules": bool(list(leaf_modules)),

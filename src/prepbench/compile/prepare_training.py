@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from prepbench.adapt.adapters import adapted_name, add_adapters, short_name, train_adapters_alone
+from prepbench.adapt.changed_models import weights_of
 from prepbench.adapt.fake_quantizers import ActivationQuantizer, WeightQuantizer
 from prepbench.adapt.trainable_model import ModeGraph, State, TrainableModel, TrainableParts
 from prepbench.adapt.trained_graph import FoldedNorms, counterparts, insert_quantizers, take_states, use_gradients
@@ -165,6 +166,7 @@ def prepare_training(model: nn.Module, given: TrainingArguments, progress: Progr
     if pruned is not None:
         _check_adapters(pruned, given.lora_settings)
     no_code = "" if pruned is None else why_no_code(pruned)
+    prepared_from = weights_of(model)
     own = _own_copy(source if pruned is None or no_code else pruned.model)
     zeros: Mapping[int, torch.Tensor] = {} if pruned is None or no_code else zeros_of(own, pruned.masks)
     rows = settings_of_layers(
@@ -190,6 +192,7 @@ def prepare_training(model: nn.Module, given: TrainingArguments, progress: Progr
             task = replace(task, pruned=pruned.layers, dense_bytes=state_bytes(source))
         parts = _parts(task, own, captured, zeros, progress)
     parts.adapters, parts.original, parts.is_pretrained = adapters, model, is_pretrained
+    parts.prepared_from = prepared_from
     parts.pruned = () if pruned is None else pruned.layers
     parts.no_code = no_code
     return TrainableModel(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ from prepbench.settings import (
     PruningSettings,
     QuantizationSettings,
 )
+
+_SAID_AGAIN = ("deployment_settings", "is_model_pretrained", "adapters_alone")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,11 @@ class TrainingArguments:
         """The calibration inputs; what a model that has learned nothing quantizes needs none."""
         learns = self.quantization_settings is not None and not self.is_model_pretrained
         return self.tracing_inputs if self.calibration_inputs is None and learns else self.calibration_inputs
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """What cannot be said again once a model is prepared, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _SAID_AGAIN}
 
     def check(self, model: object) -> None:
         """Raise the error for what is of the wrong type, or lacks something that it needs."""

@@ -1,0 +1,41 @@
+"""Whether a model has other weights than it had."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from prepbench.adapt.trainable_model import TrainableModel
+from prepbench.running.fingerprint import fingerprint
+
+
+def weights_of(model: nn.Module) -> bytes:
+    """A digest of a model's parameters and buffers, by their values."""
+    return fingerprint(dict(model.state_dict()), by_value=True).digest
+
+
+class Unchanged:
+    """The models that a training begins with, which nobody should train meanwhile.
+
+    Args:
+        prepared: what is trained.
+        teacher: whose outputs are learned; None for nobody's.
+    """
+
+    def __init__(self, prepared: TrainableModel, teacher: nn.Module | None) -> None:
+        self._original, self._prepared_from = prepared.parts.original, prepared.parts.prepared_from
+        self._teacher = None if teacher is self._original else teacher
+        self._learned = None if self._teacher is None else weights_of(self._teacher)
+        self._learns_original = teacher is not None and teacher is self._original
+
+    def notes(self) -> list[str]:
+        """What to say of models that have changed."""
+        found = []
+        if self._original is not None and self._prepared_from and weights_of(self._original) != self._prepared_from:
+            learned = ", and learned what the changed one gives" if self._learns_original else ""
+            found.append(
+                f"The weights of the model have changed since pb.trainable: this began with those of then{learned}. To "
+                "begin with those of now, call pb.trainable again"
+            )
+        if self._teacher is not None and weights_of(self._teacher) != self._learned:
+            found.append("The weights of the teacher have changed during the training, so it learned two things")
+        return found
