@@ -22,9 +22,8 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.compile.simulation import Simulation
-from prepbench.search.outcome import Known
 from tests.benchmarks import phone_networks
-from tests.benchmarks.all_mixtures import FLOAT, INT8
+from tests.benchmarks.all_mixtures import INT8
 from tests.benchmarks.bench_search import rank_correlation
 
 EVALUATIONS, TIME = 1 / 10, 1 / 3  # of NNCF's, at most
@@ -140,21 +139,19 @@ def accuracy_control(drop: float, model: nn.Module, data: list[tuple[torch.Tenso
 
 def _drops(result: pb.SearchResult, model: nn.Module, data: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """How well the search predicts drops of mixtures that it has not measured, by their order; simulated ones."""
-    found: Known = result._solve.__self__  # type: ignore[union-attr]
-    state, draw = found.states[0], random.Random(0)
+    draw = random.Random(0)
     simulation = Simulation.of(model, [x for x, _ in data[:6]], deployment_settings=pb.OpenVinoDeployment())
     predicted, drops = [], []
     for at in range(40):
         share = at / 39
-        mixture = tuple(INT8 if draw.random() < share else FLOAT for _ in state.tables.layers)
-        taken = zip(state.tables.layers, mixture, strict=True)
-        function = simulation.function({fqn: pb.QuantizationSettings() for fqn, name in taken if name == INT8})
+        taken = [fqn for fqn in simulation.layers if draw.random() < share]
+        function = simulation.function(dict.fromkeys(taken, pb.QuantizationSettings()))
         wrong = [[0, 0], [0, 0]]
         with torch.no_grad():
             for batch, (x, classes) in enumerate(data):
                 wrong[batch % 2][0] += int((function(x).argmax(-1) != classes).sum())
                 wrong[batch % 2][1] += int((model(x).argmax(-1) != classes).sum())
-        predicted.append(state.tables.curve.drop(state.tables.noise_of(mixture)))
+        predicted.append(result.predict(dict.fromkeys(taken, INT8)).predicted_drop or 0.0)
         drops.append([more - less for more, less in wrong])
     whole = [sum(each) for each in drops]
     halves = rank_correlation(*zip(*drops, strict=True))

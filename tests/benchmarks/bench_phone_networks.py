@@ -28,7 +28,9 @@ from pathlib import Path
 import torch
 
 import prepbench as pb
+from prepbench.compile.simulation import Simulation
 from tests.benchmarks.bench_compile import sqnr
+from tests.benchmarks.bench_search import rank_correlation
 from tests.benchmarks.compile_models import Case
 from tests.benchmarks.compile_peers import CANDIDATES
 from tests.benchmarks.phone_networks import NETWORKS, WEIGHTS, case
@@ -107,24 +109,16 @@ def measure(network: str, weights: str, target: str, folder: Path, revision: Pat
 
 def _rank(result: pb.SearchResult, one: Case, deployment: pb.DeploymentSettings, kept: pb.KeptStages) -> float:
     """Rank correlation of the noise that the search predicts and that of a simulation, over mixtures of any share."""
-    from prepbench.compile.simulation import Simulation
-    from tests.benchmarks.bench_search import rank_correlation
-
-    tables = result._solve.__self__.states[0].tables  # type: ignore[union-attr]
     simulation = Simulation.of(
         one.model, one.calibration, tracing_inputs=one.tracing, deployment_settings=deployment, reuse=kept
     )
+    int8 = pb.QuantizationSettings()
+    possible = [fqn for fqn in simulation.layers if not simulation.refusal(fqn, int8)]
     draw, predicted, simulated = random.Random(0), [], []
     for at in range(DRAWN):
-        mixture = tuple(
-            "int8" if draw.random() < (at + 1) / DRAWN and (fqn, "int8") not in tables.refused else "float"
-            for fqn in tables.layers
-        )
-        taken = {
-            fqn: pb.QuantizationSettings() for fqn, name in zip(tables.layers, mixture, strict=True) if name == "int8"
-        }
-        predicted.append(tables.noise_of(mixture))
-        simulated.append(-simulation.score(taken).sqnr)
+        taken = [fqn for fqn in possible if draw.random() < (at + 1) / DRAWN]
+        predicted.append(result.predict(dict.fromkeys(taken, "int8")).noise or 0.0)
+        simulated.append(-simulation.score(dict.fromkeys(taken, int8)).sqnr)
     return rank_correlation(predicted, simulated)
 
 

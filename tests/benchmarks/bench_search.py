@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import prepbench as pb
-from prepbench.search.outcome import Known
+from prepbench.search.search_result import SearchCandidate
 from tests.benchmarks.all_mixtures import INT8, LEFT_OUT, Mixture, Truths, images, network, target
 
 ABOVE = (0.5, 2.0, 5.0, 9.0)  # dB above the model that is all of 8 bits
@@ -104,25 +104,18 @@ def _errors(result: pb.SearchResult) -> list[float]:
 
 def _predictions(result: pb.SearchResult, known: Truths) -> None:
     """How well the last search predicts the mixtures that were timed, and the noise of all."""
-    found: Known = result._solve.__self__  # type: ignore[union-attr]
-    state = found.states[0]
-    places = [state.tables.layers.index(fqn) for fqn in known.layers]
-    tables = state.tables
 
-    def ordered(mixture: Mixture) -> Mixture:
-        found = [""] * len(known.layers)
-        for place, name in zip(places, mixture, strict=True):
-            found[place] = name
-        return tuple(found)
+    def predicted(mixture: Mixture) -> SearchCandidate:
+        return result.predict(dict(zip(known.layers, mixture, strict=True)))
 
-    predicted = [1e3 * tables.seconds(ordered(mixture)) for mixture in known.ms]
+    latencies = [predicted(mixture).predicted_ms or math.nan for mixture in known.ms]
     times = list(known.ms.values())
-    scale = statistics.median(ms / one for one, ms in zip(predicted, times, strict=True))
-    error = statistics.median(abs(scale * one / ms - 1) for one, ms in zip(predicted, times, strict=True))
-    noise = [tables.noise_of(ordered(mixture)) for mixture in known.decibels]
+    scale = statistics.median(ms / one for one, ms in zip(latencies, times, strict=True))
+    error = statistics.median(abs(scale * one / ms - 1) for one, ms in zip(latencies, times, strict=True))
+    noise = [predicted(mixture).noise or 0.0 for mixture in known.decibels]
     print(
         f"{len(times)} mixtures timed: latency predicted within {error:.1%} (median, times {scale:.2f} between "
-        f"processes), rank correlation {rank_correlation(predicted, times):.2f}; rank correlation of noise of all "
+        f"processes), rank correlation {rank_correlation(latencies, times):.2f}; rank correlation of noise of all "
         f"{rank_correlation(noise, [-each for each in known.decibels.values()]):.2f}"
     )
 

@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prepbench.checks import described
+from prepbench.errors import UnknownNameError
+from prepbench.search.asked import mixture_of
 from prepbench.search.budget import Budget
 from prepbench.search.mixtures import Arguments, Mixture, summary_of
 from prepbench.search.scoring import Scale
@@ -57,6 +60,33 @@ class Known:
         nearest = best if best is not None else self._nearest(candidates, budget)
         return self._of(budget, candidates, nearest, reached, nearest.measured)
 
+    def predicted(self, layers: Mapping[str, str], target: str | None) -> SearchCandidate:
+        """What a mixture was measured to take, or else is predicted to take.
+
+        Args:
+            layers: names of choices, by FQN; layers that are missing stay in float.
+            target: the label of one; None where there is only one.
+        """
+        at = self._place_of(target)
+        state = self.states[at]
+        mixture = mixture_of(state.tables, layers)
+        known = state.measured.get(mixture)
+        if known is not None:
+            return known if known.metric is not None else state.with_prediction(mixture, known, self.scale)
+        one = state.predicted(mixture, summary_of(mixture), self.scale)
+        return dataclasses.replace(one, settings=self.arguments.of(at, mixture))
+
+    def _place_of(self, target: str | None) -> int:
+        labels = [state.label for state in self.states]
+        if target is None and len(labels) == 1:
+            return 0
+        if target not in labels:
+            raise UnknownNameError(
+                f"target: there is no target {described(target)} in this search. Give one of "
+                f"{', '.join(map(repr, labels))}."
+            )
+        return labels.index(target)
+
     def searched(self, budget: Budget, proven: bool, tries: int) -> SearchResult:
         """The best that was measured within the budget that was searched for, and how the search ended.
 
@@ -104,7 +134,7 @@ class Known:
             compiled=self.compiled,
             notes=(*self.notes, *self._failed(), *self._unsteady(best, budget)),
             given=self.given,
-            _solve=self.result,
+            _known=self,
         )
 
     def _failed(self) -> Iterator[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prepbench._display import view
-from prepbench.checks import check_type, described
+from prepbench.checks import check_text, check_type, described
 from prepbench.errors import SettingsError, UnknownNameError
 from prepbench.search.budget import Budget
 from prepbench.search.mixtures import FLOAT, code_of
@@ -85,6 +85,16 @@ class SearchCandidate:
         return math.inf if found is None else float(found)
 
 
+class Knowledge(Protocol):
+    """What a search knows when it ends."""
+
+    def result(self, budget: Budget) -> SearchResult:
+        """The best within a budget, without measuring."""
+
+    def predicted(self, layers: Mapping[str, str], target: str | None) -> SearchCandidate:
+        """What a choice for each layer is predicted to take, or was measured to take."""
+
+
 @dataclass(frozen=True, repr=False)
 class SearchResult:
     """What :func:`prepbench.search` found.
@@ -126,7 +136,7 @@ class SearchResult:
     compiled: int
     notes: tuple[str, ...] = ()
     given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    _solve: Callable[[Budget], SearchResult] | None = field(default=None, compare=False)
+    _known: Knowledge | None = field(default=None, compare=False)
 
     def __getitem__(self, name: str) -> SearchCandidate:
         """The candidate of this name."""
@@ -184,9 +194,34 @@ class SearchResult:
             >>> result.with_budget(pb.Budget(max_drop=0.02)).best.predicted_ms
         """
         check_type("budget", budget, Budget, "Write budget=pb.Budget(max_drop=0.01).")
-        if self._solve is None:
+        return self._knowledge.result(budget)
+
+    def predict(self, layers: Mapping[str, str], target: str | None = None) -> SearchCandidate:
+        """What a mixture of your own would take, from what this search has measured; nothing is compiled.
+
+        Args:
+            layers: the name of a candidate by FQN of a layer; layers that are missing stay in float.
+            target: the name that candidates have for it; needed where the search had several.
+
+        Returns:
+            The candidate that was measured so, or one with what is predicted of it.
+
+        Raises:
+            UnknownNameError: there is no such layer, candidate or target.
+            SettingsError: the target cannot take a layer so, or layers that share weights differ.
+
+        Example:
+            >>> result.predict({"head": "int8"}).predicted_ms
+        """
+        check_type("layers", layers, Mapping, 'Write layers={"head": "int8"}.')
+        check_text("target", target, "ONNX Runtime", optional=True)
+        return self._knowledge.predicted(layers, target)
+
+    @property
+    def _knowledge(self) -> Knowledge:
+        if self._known is None:
             raise SettingsError("This result was made by hand and cannot be solved again. Call prepbench.search.")
-        return self._solve(budget)
+        return self._known
 
     @property
     def caption(self) -> str:
