@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,22 +76,11 @@ def bench(model: torch.nn.Module) -> pb.Bench:
     return made
 
 
-class Known:
-    """What a search knows, as far as a result asks it."""
-
-    def result(self, budget: pb.Budget) -> pb.SearchResult:
-        return search_result()
-
-    def predicted(self, layers: Mapping[str, str], target: str | None) -> SearchCandidate:
-        return SearchCandidate("float", "", layers)
-
-
 def search_result() -> pb.SearchResult:
     """A result that can be asked for another budget."""
-    best, words = SearchCandidate("float", "", {}), {"why": "", "metric": "SQNR", "unit": "dB"}
-    facts: dict[str, Any] = {"reached": True, "proven": True, "higher_is_better": True, "evaluations": 1, "compiled": 1}
-    budget = pb.Budget(min_metric=20)
-    return pb.SearchResult(budget, (best,), best, base=1.0, **words, **facts, _known=Known())
+    best, budget = SearchCandidate("float", "", {}), pb.Budget(min_metric=20)
+    known = SimpleNamespace(result=lambda budget: search_result(), predicted=lambda layers, target: best)
+    return pb.SearchResult(budget, (best,), best, True, True, "", "SQNR", "dB", True, 1.0, 1, 1, _known=known)
 
 
 @cache

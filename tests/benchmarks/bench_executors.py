@@ -1,9 +1,10 @@
 """Scores of a network, one layer quantized at a time, on one Dask worker and on two, and one killed in the middle.
 
-Each worker is a process with one thread. Loading the program, learning ranges and rounding weights are part of the
-time, because each worker does them. Bytes are those of the files, which each worker gets once, and of the tasks.
+Each worker is a process with one thread, which has torch and torchao loaded. Loading the program, learning ranges and
+rounding weights are part of the time, because each worker does them. Bytes are those of the files, which each worker
+gets once, and of the tasks.
 
-``python -m tests.benchmarks.bench_executors [--layers 5] [--size 160]``
+``python -m tests.benchmarks.bench_executors [--layers 5] [--size 224]``
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from prepbench.search.executors import run_tasks
 from prepbench.search.simulation_folder import save_simulation, score_payload, score_task
 from prepbench.search.tasks import Folder, name_of
 
+LOADED = ("prepbench.search.simulation_folder", "prepbench.quantize.activation_observer")
 CANDIDATES = {
     "int8": pb.QuantizationSettings(),
     "4 bits": pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True),
@@ -44,15 +46,16 @@ def network() -> torch.nn.Module:
 
 
 def measured(workers: int, payloads: list[dict[str, Any]], folder: Path, *, kills: bool = False) -> tuple[float, Any]:
-    """Seconds for all tasks on so many workers, once these have torch loaded, and the scores."""
+    """Seconds for all tasks on so many workers, once these have their packages loaded, and the scores."""
     from distributed import Client, LocalCluster
 
     with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster:
         with Client(cluster) as client:
-            client.run(__import__, "prepbench.compile.simulation")
+            for module in LOADED:
+                client.run(__import__, module)
             if kills:
                 pid = next(iter(client.run(os.getpid).values()))
-                threading.Timer(8.0, os.kill, (pid, signal.SIGKILL)).start()
+                threading.Timer(4.0, os.kill, (pid, signal.SIGKILL)).start()
             began = time.perf_counter()
             found = run_tasks(client, name_of(score_task), payloads, {"simulation": folder})
             return time.perf_counter() - began, found
@@ -62,14 +65,14 @@ def main() -> None:
     """Print a line for each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--layers", type=int, default=100, help="how many of them")
-    parser.add_argument("--size", type=int, default=160, help="of the images")
+    parser.add_argument("--size", type=int, default=224, help="of the images")
     chosen = parser.parse_args()
-    simulation = Simulation.of(network(), [torch.randn(count, 3, chosen.size, chosen.size) for count in (8, 4)])
+    simulation = Simulation.of(network(), [torch.randn(8, 3, chosen.size, chosen.size) for _ in range(2)])
     pairs = [(fqn, name) for fqn in simulation.layers[: chosen.layers] for name in CANDIDATES]
     payloads = [score_payload({fqn: CANDIDATES[name]}) for fqn, name in pairs]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "simulation"
-        save_simulation(simulation, folder)
+        save_simulation(simulation, folder, CANDIDATES.values())
         files, tasks = Folder.of(folder).size_bytes, sum(len(json.dumps(payload)) for payload in payloads)
         first, seconds = None, 0.0
         print(f"ResNet-18: {len(pairs)} scores", flush=True)

@@ -15,6 +15,8 @@ from torch import nn
 import prepbench as pb
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import CalibrationError, InputError, SettingsError
+from prepbench.quantize import mixed_graph
+from prepbench.quantize.calibration import learn
 from prepbench.search.noise import noise_of
 
 INT8 = pb.QuantizationSettings()
@@ -356,3 +358,18 @@ def test_layers_whose_channels_are_equalised_are_those_of_a_compile(
         )
         assert simulation.score(mixture).sqnr == pytest.approx(compiled.report.model_sqnr, abs=1e-3)
         assert simulation.score(mixture) != simulation.score(dict.fromkeys(mixture, INT8))
+
+
+def test_ranges_of_all_layers_are_learned_in_one_run(
+    model: nn.Module, samples: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[int] = []
+    monkeypatch.setattr(mixed_graph, "learn", lambda *args: learned.append(len(args[2])) or learn(*args))
+    layers = Simulation.of(model, samples).layers
+    one_by_one, together = Simulation.of(model, samples), Simulation.of(model, samples)
+    scores = [one_by_one.score({fqn: INT8}, even_alone=True) for fqn in layers]
+    assert len(learned) == len(layers)
+    learned.clear()
+    together.learn({"int8": INT8, "weights": WEIGHTS})
+    assert [together.score({fqn: INT8}, even_alone=True) for fqn in layers] == scores
+    assert len(learned) == 1

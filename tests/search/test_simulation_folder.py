@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.compile.scored_samples import scored_on
 from prepbench.compile.simulation import Simulation
+from prepbench.inputs import Sample
 from prepbench.jobs import Progress, report_nothing
 from prepbench.search.each import is_here, scores_elsewhere
 from prepbench.search.executors import run_tasks
@@ -52,6 +54,13 @@ def folder(simulation: Simulation, tmp_path_factory: pytest.TempPathFactory) -> 
     place = tmp_path_factory.mktemp("simulation") / "net"
     save_simulation(simulation, place)
     return place
+
+
+def test_what_scores_are_measured_on_comes_back_from_files(simulation: Simulation, tmp_path: Path) -> None:
+    others = scored_on(simulation, [Sample((torch.full((2, 3, 8, 8), 5.0),), {"scale": 2.0})])
+    save_simulation(others, tmp_path / "net", [INT8])
+    again, mixture = load_simulation(tmp_path / "net"), dict.fromkeys(simulation.layers, INT8)
+    assert again.score(mixture) == others.score(mixture) != simulation.score(mixture)
 
 
 def test_a_simulation_comes_back_from_files(simulation: Simulation, folder: Path) -> None:

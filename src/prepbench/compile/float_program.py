@@ -59,6 +59,7 @@ class FloatProgram:
         layers: those that settings could be for, by FQN.
         name: of the graph.
         out_spec: the model's own structure of results; None where it is rebuilt from ``call_spec``.
+        scored: calls of the program that scores are measured on; a few calibration inputs where there are none.
     """
 
     program: torch.export.ExportedProgram
@@ -69,6 +70,7 @@ class FloatProgram:
     layers: Mapping[str, LayerFacts]
     name: str
     out_spec: pytree.TreeSpec | None = None
+    scored: tuple[Sample, ...] = ()
 
     @classmethod
     def of_task(cls, task: CompileTask) -> FloatProgram:

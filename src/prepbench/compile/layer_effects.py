@@ -117,7 +117,7 @@ def _noise(
         observed.graph,
         plan,
         {fqn: [scheme] for fqn, scheme in schemes.items()},
-        mixed.chosen,
+        mixed.scored,
         mixed.expected(),
         logits=mixed.logits,
         corrected=source.options.bias_correction,

@@ -44,7 +44,7 @@ class PrunedSimulation(Simulation):
             graph = self._graph(mixture)
             changes = graph.changes(mixture, progress, even_alone=even_alone)
             total = ScoreSum(exact.logits)
-            for right, got in zip(exact.expected(), graph.outputs(changes, exact.chosen), strict=True):
+            for right, got in zip(exact.expected(), graph.outputs(changes, exact.scored), strict=True):
                 total.add(right, got)
             return total.score
 

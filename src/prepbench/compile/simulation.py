@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import threading
 from collections import OrderedDict
@@ -10,14 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
-from prepbench.checks import check_function, check_progress, check_switch, check_type, described
+from prepbench.checks import check_function, check_progress, check_switch, check_type
 from prepbench.compile.arguments import check_arguments, check_weights
 from prepbench.compile.float_program import FloatProgram, captured_in_float
 from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.layer_costs import float_bytes, multiplications_of, stored_bytes
 from prepbench.compile.layer_effects import LayerEffects, layer_effects
 from prepbench.compile.samples import as_call
-from prepbench.errors import InputError, SettingsError
+from prepbench.compile.simulated_layers import check_layer, check_settings
+from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import Placement, Score, Statistics
@@ -46,7 +46,6 @@ Assignment = Mapping[str, QuantizationSettings | None]
 
 # graphs whose weights algorithms have changed for what is quantized
 _GRAPHS = 2
-_SINGLE = ("weights_num_bits", "weights_only_quantization_block_size")
 _ONLY_WEIGHTS = QuantizationSettings(prefer_weights_only_quantization=True)
 
 
@@ -154,8 +153,8 @@ class Simulation:
             InputError: there is no such layer; with the nearest names.
             SettingsError: the settings name several bits or block sizes.
         """
-        self._check_layer(fqn)
-        _check_settings(fqn, settings)
+        check_layer(fqn, self.layers)
+        check_settings(fqn, settings)
         lacking = unsupported(settings, self.placement)
         if lacking:
             return f"{self._target.display_name} does not support {lacking}; it supports {supported(self.placement)}"
@@ -247,6 +246,26 @@ class Simulation:
             graph = self._graph(mixture)
             return graph.score(graph.changes(mixture, progress, even_alone=even_alone))
 
+    def learn(
+        self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
+    ) -> None:
+        """Learn the ranges of activations for these settings of all layers, in one run over the samples.
+
+        Scores learn what they need by themselves: one layer after the other, each in a run of its own.
+
+        Args:
+            candidates: settings by name.
+            progress: called after each sample; may raise to cancel.
+        """
+        graphs: dict[MixedGraph, list[Mixture]] = {}
+        with numbers_kept():
+            for settings in candidates.values():
+                mixture = self._all(settings)
+                if not self._changed_by(mixture):  # else single layers have graphs of their own
+                    graphs.setdefault(self._graph(mixture), []).append(mixture)
+            for graph, mixtures in graphs.items():
+                graph.learn(mixtures, progress)
+
     def noise(
         self, candidates: Mapping[str, QuantizationSettings], progress: ProgressCallback = report_nothing
     ) -> dict[tuple[str, str], Powers]:
@@ -302,12 +321,12 @@ class Simulation:
 
     def weight_bytes(self, fqn: str, settings: QuantizationSettings | None) -> int:
         """Bytes of a layer's weights: integers, scales and zero points, or float32 where it is in float."""
-        self._check_layer(fqn)
+        check_layer(fqn, self.layers)
         layers = self._nodes[fqn]
         weights = {weight.name: weight.meta["val"] for layer in layers for weight in layer.weights}
         if settings is None:
             return sum(4 * int(weight.numel()) for weight in weights.values())
-        _check_settings(fqn, settings)
+        check_settings(fqn, settings)
         plan = Plan({fqn: layers}, {fqn: settings}, spare_bit=bool(self.placement.spare_bit))
         scheme = fitting_schemes(plan, fqn)[0][0]
         return sum(stored_bytes(weight, layers[0].axis, scheme) for weight in weights.values())
@@ -344,7 +363,7 @@ class Simulation:
         check_type("settings", settings, Mapping, "Give the settings of layers by FQN.")
         given: dict[str, QuantizationSettings] = {}
         for fqn, value in settings.items():
-            self._check_layer(fqn)
+            check_layer(fqn, self.layers)
             if value is not None:
                 if refusal := self.refusal(fqn, value):
                     raise SettingsError(f"{fqn!r} cannot be quantized so: {refusal}. Give None for float.")
@@ -376,22 +395,4 @@ class Simulation:
         graph, written = float_graph(source.program, source.options)
         if mixture:
             change_weights(graph, mixture, source.layers, source.options, source.samples, report_nothing)
-        return MixedGraph(graph, self.placement, source.options, source.samples, written)
-
-    def _check_layer(self, fqn: object) -> None:
-        if fqn in self.layers:
-            return
-        near = difflib.get_close_matches(str(fqn), self.layers, 3, 0.4)
-        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "See simulation.layers."
-        raise InputError(f"There is no layer {described(fqn)} that this target can quantize. {hint}")
-
-
-def _check_settings(fqn: str, settings: object) -> None:
-    check_type(f"settings[{fqn!r}]", settings, QuantizationSettings, "Give pb.QuantizationSettings(), or None.")
-    assert isinstance(settings, QuantizationSettings)
-    several = [field for field in _SINGLE if not isinstance(getattr(settings, field), int)]
-    if several:
-        raise SettingsError(
-            f"settings[{fqn!r}].{several[0]} names several values, {getattr(settings, several[0])}, and a layer is "
-            "simulated with one. Give one of them; settings.candidates() lists what they stand for."
-        )
+        return MixedGraph(graph, self.placement, source.options, source.samples, written, source.scored)

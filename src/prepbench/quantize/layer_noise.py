@@ -94,10 +94,14 @@ class MeasuredLayers:
         return result
 
 
+def rows_of(sample: Sample) -> int:
+    """How many rows (first dims) the call of a graph has."""
+    return max([1, *(leaf.shape[0] for leaf in sample.args if isinstance(leaf, torch.Tensor) and leaf.ndim)])
+
+
 def chosen_samples(samples: Sequence[Sample]) -> list[Sample]:
     """A few samples, from all over the list: as many as have some :data:`ROWS` rows together."""
-    rows = max([1, *(leaf.shape[0] for leaf in samples[0].args if isinstance(leaf, torch.Tensor) and leaf.ndim)])
-    count = max(1, ROWS // rows)
+    count = max(1, ROWS // rows_of(samples[0]))
     return list(samples[:: max(1, len(samples) // count)][:count])
 
 

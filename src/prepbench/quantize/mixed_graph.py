@@ -54,9 +54,11 @@ class MixedGraph:
         options: how biases are corrected and ranges learned.
         samples: the calibration inputs, as calls of the graph.
         written: what the buffers that the graph writes to were, by name.
+        scored: calls that scores are measured on; :attr:`chosen` where there are none.
 
     Attributes:
-        chosen: the few samples that scores and noise are measured on.
+        chosen: the few calibration inputs that the noise of layers is measured on.
+        scored: what scores are measured on.
         logits: the outputs that predict tokens.
     """
 
@@ -67,10 +69,12 @@ class MixedGraph:
         options: CompileOptions,
         samples: Sequence[Sample],
         written: dict[str, torch.Tensor],
+        scored: Sequence[Sample] = (),
     ) -> None:
         self.graph = graph
         self.placement = placement
         self.chosen = chosen_samples(samples)
+        self.scored = list(scored) or self.chosen
         self._options = options
         self._samples = samples
         self._written = written
@@ -96,17 +100,17 @@ class MixedGraph:
                 yield as_tuple(self._alone(QuantizedRun(self.graph, changes).run, *sample.args))
 
     def score(self, changes: Changes) -> Score:
-        """How far the outputs are from float on :attr:`chosen`."""
+        """How far the outputs are from float on :attr:`scored`."""
         total = ScoreSum(self.logits)
-        for right, got in zip(self.expected(), self.outputs(changes, self.chosen), strict=True):
+        for right, got in zip(self.expected(), self.outputs(changes, self.scored), strict=True):
             total.add(right, got)
         return total.score
 
     def expected(self) -> list[tuple[Any, ...]]:
-        """The outputs in float on :attr:`chosen`."""
+        """The outputs in float on :attr:`scored`."""
         with self._learning:
             if self._expected is None:
-                self._expected = list(self.outputs(Changes(), self.chosen))
+                self._expected = list(self.outputs(Changes(), self.scored))
             return self._expected
 
     def changes(
@@ -150,6 +154,13 @@ class MixedGraph:
                 for plan, schemes, changes in trials
             ]
 
+    def learn(self, mixtures: Sequence[Mixture], progress: ProgressCallback = report_nothing) -> None:
+        """Learn the ranges of all values of these mixtures together, which takes one run over the samples."""
+        with self._learning:
+            for mixture in mixtures:
+                self._quantizing(self.plan(mixture, even_alone=True))
+            self._learn(progress)
+
     def values(self, names: Sequence[str]) -> dict[str, Any]:
         """The results of nodes in float on the first sample, by name; those of nodes that did not run are missing."""
         found: dict[str, Any] = {}
@@ -173,7 +184,8 @@ class MixedGraph:
             finally:
                 put_back_buffers(self.graph, self._written)
 
-    def _quantized(self, plan: Plan, schemes: Mapping[str, WeightScheme], progress: ProgressCallback) -> Changes:
+    def _quantizing(self, plan: Plan) -> Changes:
+        """The quantizers of values between layers, which may have to learn yet."""
         linears = {layer.node.name for nodes in plan.nodes.values() for layer in nodes if not layer.is_convolution}
         changes = Changes(operators=dict.fromkeys(plan.dynamic, OPERATOR))
         for point in plan.points:
@@ -182,6 +194,10 @@ class MixedGraph:
                 changes.operands[user, source] = self._quantizer(source, point.settings, in_middle)
             if point.output is not None:
                 changes.results[point.output] = self._quantizer(point.output, point.settings, False)
+        return changes
+
+    def _quantized(self, plan: Plan, schemes: Mapping[str, WeightScheme], progress: ProgressCallback) -> Changes:
+        changes = self._quantizing(plan)
         self._learn(progress)
         self._round(plan, schemes, progress)
         keeps = sum(4 * layer.weight.meta["val"].numel() for nodes in plan.nodes.values() for layer in nodes)

@@ -50,7 +50,8 @@ def scores_elsewhere(
         ExecutorError: the executor has no workers, or they lack what tasks need.
     """
     with temporary_folder("sensitivity") as folder:
-        save_simulation(simulation, folder / "simulation")
+        candidates = dict.fromkeys(settings for mixture in mixtures for settings in mixture.values())
+        save_simulation(simulation, folder / "simulation", candidates)
         found = run_tasks(
             executor,
             name_of(score_task),

@@ -133,6 +133,7 @@ def _simulated(
     mixtures = [{fqn: choices[name]} for fqn, name in parts]
     if is_here(executor):
         simulation.score({})  # the outputs in float, once for all threads
+        simulation.learn(choices, progress)
         scores = each(
             lambda mixture: simulation.score(mixture, even_alone=True),
             mixtures,

@@ -22,6 +22,7 @@ from prepbench.checks import (
 )
 from prepbench.compile import KeptStages
 from prepbench.compile.samples import read_samples
+from prepbench.compile.scored_samples import scored_on
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
@@ -166,10 +167,9 @@ def search(
     scoring.begin()
     options = compile_options or CompileOptions()
     jobs = [
-        _job(model, calibration, each, options, named, reasons, kept, others, progress)
+        _job(model, calibration, each, options, named, reasons, kept, others, scoring, progress)
         for each, named, reasons in zip(deployments, choices, lacking, strict=True)
     ]
-    check_data(jobs[0].simulation, scoring.batches())
     with temporary_folder("search") as folder, KeptWorkers(folder, timeout) as workers:
         timing = Timing(timed, folder, rounds, timeout, progress, workers)
         subject = Subject(model, calibration, others, kept, timed, executor)
@@ -224,6 +224,7 @@ def _job(
     missing: Mapping[str, str],
     kept: KeptStages,
     others: Mapping[str, Any],
+    scoring: Scoring,
     progress: ProgressCallback,
 ) -> TargetJob:
     try:
@@ -247,6 +248,9 @@ def _job(
     label = target_for(deployment).display_name
     if not simulation.layers:
         raise InputError(f"model: it has no layer that {label} can quantize, so there is nothing to search.")
+    check_data(simulation, scoring.batches())
+    # what is predicted is the metric on the data, so noise is simulated on it
+    simulation = scored_on(simulation, (batch.sample for batch in scoring.batches()))
     lacking, job = dict(missing), TargetJob(deployment, label, simulation, choices)
     for name in choices:
         reasons = [job.refused.get((fqn, name), "") for fqn in simulation.layers]

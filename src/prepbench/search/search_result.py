@@ -35,7 +35,7 @@ class SearchCandidate:
         ms: measured.
         size_bytes: measured.
         spread: between which metrics 95 % of other draws of as many batches would lie.
-        noise: at the output on calibration samples, relative to the signal or in nats, simulated or estimated.
+        noise: at the output on some of the data, relative to the signal or in nats, simulated or estimated.
         note: a remark, such as why it could not be compiled.
         settings: keyword arguments of ``compile_model``.
         only_pruned: the names of choices that prune and do not quantize.

@@ -6,7 +6,7 @@ What a simulation learned (ranges, rounded weights) is learned again there: it i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.float_program import FloatProgram, LayerFacts
 from prepbench.compile.simulation import Simulation
 from prepbench.errors import ArtifactError
+from prepbench.inputs import Sample
 from prepbench.measure.transfer import load_sample, save_sample
 from prepbench.running.tracing import tracing
 from prepbench.search.tasks import loaded, task
@@ -27,8 +28,13 @@ from prepbench.targets.programs import load_program, save_program
 _FACTS = "simulation.json"
 
 
-def save_simulation(simulation: Simulation, folder: Path) -> None:
+def save_simulation(simulation: Simulation, folder: Path, candidates: Iterable[QuantizationSettings] = ()) -> None:
     """Write a simulation to a folder, which is made.
+
+    Args:
+        simulation: of a model.
+        folder: where to.
+        candidates: settings whose ranges are learned when it is read.
 
     Raises:
         ArtifactError: parts of the model are leaves, whose code is in this process only.
@@ -44,8 +50,9 @@ def save_simulation(simulation: Simulation, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tracing():
         save_program(source.program, folder)
-    for number, sample in enumerate(source.samples):
-        save_sample(sample, folder / "samples" / f"{number:06}")
+    for name, samples in (("samples", source.samples), ("scored", source.scored)):
+        for number, sample in enumerate(samples):
+            save_sample(sample, folder / name / f"{number:06}")
     facts = {
         "calls": source.call_spec.to_dict(),
         "target": target_for(source.settings).name,
@@ -53,6 +60,7 @@ def save_simulation(simulation: Simulation, folder: Path) -> None:
         "compile_options": source.options.to_dict(),
         "layers": {fqn: asdict(row) for fqn, row in source.layers.items()},
         "name": source.name,
+        "candidates": [one.to_dict() for one in candidates],
     }
     write_file(folder / _FACTS, json.dumps(facts))
 
@@ -67,11 +75,19 @@ def load_simulation(folder: Path) -> Simulation:
         call_spec=CallSpec.from_dict(facts["calls"]),
         settings=target_named(facts["target"]).settings_type.from_dict(facts["deployment_settings"]),
         options=CompileOptions.from_dict(facts["compile_options"]),
-        samples=tuple(load_sample(place) for place in sorted((folder / "samples").iterdir())),
+        samples=_samples_in(folder / "samples"),
         layers={fqn: LayerFacts(**row) for fqn, row in facts["layers"].items()},
         name=facts["name"],
+        scored=_samples_in(folder / "scored"),
     )
-    return Simulation(source)
+    simulation = Simulation(source)
+    candidates = (QuantizationSettings.from_dict(fields) for fields in facts["candidates"])
+    simulation.learn({str(number): one for number, one in enumerate(candidates)})
+    return simulation
+
+
+def _samples_in(folder: Path) -> tuple[Sample, ...]:
+    return tuple(load_sample(place) for place in sorted(folder.iterdir())) if folder.is_dir() else ()
 
 
 def score_payload(settings: Mapping[str, QuantizationSettings]) -> dict[str, Any]:

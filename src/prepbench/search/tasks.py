@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from prepbench import errors
 from prepbench.errors import PrepbenchError, printable, sentence
 from prepbench.search.machine_alone import alone, computing
+from prepbench.search.worker_memory import memory_kept
 
 F = TypeVar("F", bound=Callable[[dict[str, Any], Mapping[str, Path]], Any])
 T = TypeVar("T")
@@ -140,7 +141,8 @@ def run_task_with_files(
         folders = {key: str(_placed(place, files, known)) for key, files in json.loads(layout).items()}
     except Exception as error:
         return json.dumps({"error": type(error).__name__, "message": str(error), "trace": ""})
-    return run_task(name, payload, packages, json.dumps(folders), timing)
+    with memory_kept():
+        return run_task(name, payload, packages, json.dumps(folders), timing)
 
 
 def value_of(answer: str, what: str) -> Any:

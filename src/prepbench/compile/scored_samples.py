@@ -1,0 +1,65 @@
+"""Samples that mixtures are scored on: taken from all over the data, as many as a score may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from prepbench.compile.simulation import Simulation
+from prepbench.inputs import Sample
+from prepbench.quantize.layer_noise import ROWS, chosen_samples, rows_of
+
+# so many rows that a score takes so many multiplications, and at most so many
+_MULTIPLICATIONS, _MOST_ROWS = 2e9, 256
+
+
+def scored_on(simulation: Simulation, samples: Iterable[Sample]) -> Simulation:
+    """The same simulation with scores that are measured on other samples than the calibration inputs.
+
+    These are taken from all over what is given, the more of them the smaller the model is.
+
+    Args:
+        simulation: of a model.
+        samples: calls of the model, each read once.
+
+    Raises:
+        InputError: a sample has another form than those that the model was captured with.
+    """
+    source = simulation.source
+    calls, learned_from = source.call_spec, chosen_samples(source.samples)
+    rows = rows_to_score(sum(simulation.multiplications.values()) / rows_of(learned_from[0]))
+    flat = (Sample(tuple(calls.checked(calls.flatten(one.args, one.kwargs)))) for one in samples)
+    return Simulation(replace(source, scored=tuple(spread_samples(flat, rows))))
+
+
+def rows_to_score(multiplications: float) -> int:
+    """How many rows a score is measured on.
+
+    Args:
+        multiplications: of the model for one row.
+
+    Example:
+        >>> rows_to_score(3e8), rows_to_score(1e7), rows_to_score(0)
+        (8, 200, 256)
+    """
+    return min(max(ROWS, int(_MULTIPLICATIONS / max(multiplications, 1.0))), _MOST_ROWS)
+
+
+def spread_samples(samples: Iterable[Sample], rows: int) -> list[Sample]:
+    """Samples from all over what is given, which is read once: as many as have some rows together.
+
+    Args:
+        samples: calls of a graph, in any number.
+        rows: how many; a call has as many as the first dim of its inputs.
+    """
+    kept: list[Sample] = []
+    most, step = 1, 1
+    for place, sample in enumerate(samples):
+        if not kept:
+            most = max(1, rows // rows_of(sample))
+        if place % step == 0:
+            kept.append(sample)
+        if len(kept) > 2 * most:  # every second one goes, so that those that stay are evenly spread
+            kept, step = kept[::2], 2 * step
+    count = min(most, len(kept))
+    return [kept[place * len(kept) // count] for place in range(count)]
