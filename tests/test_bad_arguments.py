@@ -124,7 +124,7 @@ GOOD: dict[str, Any] = {
      "pinned": lambda: True, "leaf": lambda: False, "states": lambda: objects()["Bench"].steps[0], "position": int,
     "patterns": lambda: ["linear"], "field": lambda: "weights_num_bits", "rules": dict, "value": lambda: 8,
     "leaves": lambda: {"ids": SAMPLES[0]}, "sizes": lambda: (1, 2), "output": lambda: torch.ones(2, 3),
-    "prompts": lambda: torch.ones(1, 3).long(), "budget": lambda: pb.Budget(min_metric=20),
+    "prompts": lambda: torch.ones(1, 3).long(), "budget": lambda: pb.Budget(min_metric=20), "layers": dict,
     "sweep.axes": lambda: {"model": {"net": Model()}}, "rounds": lambda: 0, "pruning_settings": pb.PruningSettings,
     "LayerPruningSettings.applied_to.base": pb.PruningSettings, "prepared": lambda: objects()["TrainableModel"],
     "SweepResult.find.model": lambda: "net", "SweepResult.find.settings": lambda: "int8", "mode": bool,

@@ -33,7 +33,7 @@ from tests.benchmarks.bench_compile import sqnr
 from tests.benchmarks.bench_search import rank_correlation
 from tests.benchmarks.compile_models import Case
 from tests.benchmarks.compile_peers import CANDIDATES
-from tests.benchmarks.phone_networks import NETWORKS, WEIGHTS, case
+from tests.benchmarks.phone_networks import NETWORKS, WEIGHTS, accuracy, case
 from tests.benchmarks.rounds import interleave, serve
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +73,8 @@ def measure(network: str, weights: str, target: str, folder: Path, revision: Pat
     """Print a block of lines."""
     one, started = case(network, weights, folder), time.perf_counter()
     title = f"{network}, {weights} weights, {target}"
+    if weights == "trained":
+        title += f" (accuracy {accuracy(one.model):.2f})"
     print(f"{title}: guard keeps {kept_by_guard(one, target)}", flush=True)
     if revision is not None:
         print(f"  at the earlier revision {_elsewhere(revision, network, weights, target, folder)}", flush=True)

@@ -158,29 +158,6 @@ def test_a_mixture_has_one_name_whatever_the_budget(found: pb.SearchResult) -> N
         assert all(one == of_it[0] for one in of_it), name
 
 
-def test_a_mixture_of_ones_own_is_predicted_without_measuring(found: pb.SearchResult, timed: list[str]) -> None:
-    measured = found.predict(dict.fromkeys(LAYERS, "int8"))
-    assert measured.ms == found["int8"].ms
-    own = found.predict({"wide": "int8"})
-    assert not own.measured
-    assert own.float_layers == ("first", "odd", "head")
-    assert own.predicted_ms == pytest.approx(2.0 - SAVED["wide"] + 2 * 0.02, abs=0.05)
-    compiled = pb.compile_model(net(), calibration_inputs=inputs(), **own.settings)
-    assert [row.fqn for row in compiled.report.layers if row.quantized] == ["wide"]
-    assert not timed
-
-
-def test_a_mixture_of_ones_own_has_names_of_the_search(found: pb.SearchResult) -> None:
-    with pytest.raises(UnknownNameError, match=r"there is no layer 'wides' .* Nearest are 'wide'"):
-        found.predict({"wides": "int8"})
-    with pytest.raises(UnknownNameError, match=r"layers\['wide'\]: there is no candidate 'int4'\. Nearest are 'int8'"):
-        found.predict({"wide": "int4"})
-    with pytest.raises(
-        UnknownNameError, match=r"there is no target 'TPU' in this search\. Give one of 'PyTorch eager'"
-    ):
-        found.predict({"wide": "int8"}, "TPU")
-
-
 def test_the_front_falls_with_time(found: pb.SearchResult) -> None:
     front = found.front
     assert found.best in front

@@ -11,6 +11,16 @@ from prepbench.search.mixtures import FLOAT, Mixture
 from prepbench.search.tables import Tables
 
 
+def check_asked(layers: object) -> None:
+    """Raise ``SettingsError`` unless these are names of candidates by names of layers."""
+    if isinstance(layers, Mapping) and all(isinstance(text, str) for pair in layers.items() for text in pair):
+        return
+    raise SettingsError(
+        f"layers must be a dict of names of candidates by FQN, got {described(layers)}. Write "
+        'layers={"head": "int8"}.'
+    )
+
+
 def mixture_of(tables: Tables, layers: Mapping[str, str]) -> Mixture:
     """The mixture with these choices, and all other layers in float.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prepbench._display import view
 from prepbench.checks import check_text, check_type, described
 from prepbench.errors import SettingsError, UnknownNameError
+from prepbench.search.asked import check_asked
 from prepbench.search.budget import Budget
 from prepbench.search.mixtures import FLOAT, code_of
 
@@ -213,7 +214,7 @@ class SearchResult:
         Example:
             >>> result.predict({"head": "int8"}).predicted_ms
         """
-        check_type("layers", layers, Mapping, 'Write layers={"head": "int8"}.')
+        check_asked(layers)
         check_text("target", target, "ONNX Runtime", optional=True)
         return self._knowledge.predicted(layers, target)
 
