@@ -14,6 +14,7 @@ from torch import nn
 import prepbench as pb
 from prepbench.errors import SettingsError
 from prepbench.measure.latency import Latency
+from prepbench.search import measuring
 from prepbench.search.layer_choice import LayerChoice
 from prepbench.search.mixtures import FLOAT, compile_arguments
 from prepbench.search.target_job import TargetJob, empty_tables
@@ -254,3 +255,41 @@ def test_masks_are_candidates_too() -> None:
     assert candidate.metric < 60
     assert candidate.settings["pruning_settings"] == mask
     assert any("'mask' sets weights to zero" in note for note in result.notes)
+
+
+class Shared(nn.Module):
+    """Two layers with one weight, whose channels meet nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 24), nn.Linear(8, 24)
+        self.second.weight = self.first.weight
+        self.back, self.head = nn.Linear(24, 8), nn.Linear(24, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.second(self.back(torch.relu(self.first(x))))))
+
+
+def test_layers_that_share_a_weight_are_pruned_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "measure_latency", by_size)
+    torch.manual_seed(0)
+    model, x = Shared().eval(), [torch.randn(4, 8), torch.randn(3, 8)]
+    mask = pb.PruningSettings(mask_type="2:4")
+    result = pb.search(
+        model,
+        x,
+        budget=pb.Budget(min_metric=1),
+        candidates={"int8": INT8, "int8 half": (INT8, HALF), "int8 mask": (INT8, mask)},
+        targets=[pb.EagerDeployment()],
+        rounds=2,
+    )
+    assert not any("could not be compiled" in note or "not compiled" in note for note in result.notes), result.notes
+    assert result["int8 half"].layers["first"] == "int8 half"
+    for each in result.candidates:
+        assert each.layers["first"] == each.layers["second"], each.name
+
+
+def by_size(candidates: Mapping[str, Any], *_: Any, rounds: int, **__: Any) -> dict[str, Latency]:
+    """Times that follow from what is left of all layers."""
+    left = {name: sum(row.left for row in each.report.pruned) or 700 for name, each in candidates.items()}
+    return {name: Latency((count / 1000,) * rounds, "own process") for name, count in left.items()}

@@ -65,16 +65,11 @@ class Cuts:
         if settings not in self._found:
             rows = [PrunableLayer(fqn, kind, "global", settings) for fqn, kind in self._layers]
             if settings.mask_type == CHANNELS:
-                known, (sets, _) = dict(self._layers), chosen_sets(self._channels, rows, self._samples)
-                found = [
-                    Cut(tuple(fqn for fqn in one.layers if fqn in known), frozenset(one.removed), why=one.why)
-                    for one in sets
-                ]
+                sets, _ = chosen_sets(self._channels, rows, self._samples)
+                found = [Cut(self._with_tied(one.layers), frozenset(one.removed), why=one.why) for one in sets]
             else:
-                found = [
-                    Cut((one.fqn,), masks=one.masks, why=one.why)
-                    for one in masked_layers(self._program, rows, self._samples)
-                ]
+                masked = masked_layers(self._program, rows, self._samples)
+                found = [Cut(self._with_tied([one.fqn]), masks=one.masks, why=one.why) for one in masked]
             self._found[settings] = tuple(found)
         return self._found[settings]
 
@@ -134,14 +129,33 @@ class Cuts:
         dims = (each for found in self._dims.get(fqn, {}).values() for each in found)
         return any(each.reads and bool(np.isin(each.classes, list(cut.units)).any()) for each in dims)
 
+    def _with_tied(self, layers: Sequence[str]) -> tuple[str, ...]:
+        """Layers with a weight matrix, and those that share it with them."""
+        return tuple(dict.fromkeys(other for fqn in layers for other in self._tied.get(fqn, ())))
+
+    @functools.cached_property
+    def _tied(self) -> dict[str, tuple[str, ...]]:
+        """Each layer, and those that share a weight matrix with it."""
+        holders: dict[int, list[str]] = {}
+        found = {fqn: [fqn] for fqn, _ in self._layers}
+        for name, tensor in self._program.state_dict.items():
+            fqn = name.rpartition(".")[0]
+            if fqn in found and tensor.ndim > 1:
+                holders.setdefault(id(tensor), []).append(fqn)
+        for group in holders.values():
+            for fqn in group:
+                found[fqn] += group
+        return {fqn: tuple(dict.fromkeys(group)) for fqn, group in found.items()}
+
     @functools.cached_property
     def _channels(self) -> ChannelMap:
         return channels_of(self._program)
 
     @functools.cached_property
     def _dims(self) -> dict[str, dict[str, list[WeightDim]]]:
-        """The dims of each layer's weights, by layer and placeholder."""
+        """The dims of each layer's weights, by layer and placeholder; of one that is shared, for all that share it."""
         found: dict[str, dict[str, list[WeightDim]]] = {}
         for each in weight_dims(self._channels, uses_of(self._program)):
-            found.setdefault(each.layer, {}).setdefault(each.placeholder, []).append(each)
+            for fqn in self._tied.get(each.layer, (each.layer,)):
+                found.setdefault(fqn, {}).setdefault(each.placeholder, []).append(each)
         return found

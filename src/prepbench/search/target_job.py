@@ -67,6 +67,8 @@ class TargetJob:
         """What layers of a compiled model take: some may be left in float, or whole, although they were chosen."""
         quantized = {row.fqn for row in report.layers if row.quantized}
         pruned = {row.fqn for row in report.pruned if row.mask_type}
+        for _, cut in self.pruned.possible:  # goes as a whole; of layers that share a weight, reports name one
+            pruned |= set(cut.layers) if pruned & set(cut.layers) else set()
         return tuple(
             self._without_lost(name, fqn in quantized, fqn in pruned)
             for fqn, name in zip(self.simulation.layers, mixture, strict=True)
