@@ -28,9 +28,7 @@ from pathlib import Path
 import torch
 
 import prepbench as pb
-from prepbench.compile.simulation import Simulation
 from tests.benchmarks.bench_compile import sqnr
-from tests.benchmarks.bench_search import rank_correlation
 from tests.benchmarks.compile_models import Case
 from tests.benchmarks.compile_peers import CANDIDATES
 from tests.benchmarks.phone_networks import NETWORKS, WEIGHTS, accuracy, case
@@ -111,6 +109,10 @@ def measure(network: str, weights: str, target: str, folder: Path, revision: Pat
 
 def _rank(result: pb.SearchResult, one: Case, deployment: pb.DeploymentSettings, kept: pb.KeptStages) -> float:
     """Rank correlation of the noise that the search predicts and that of a simulation, over mixtures of any share."""
+    # an earlier revision, which runs the guard alone, may not have these
+    from prepbench.compile.simulation import Simulation
+    from tests.benchmarks.bench_search import rank_correlation
+
     simulation = Simulation.of(
         one.model, one.calibration, tracing_inputs=one.tracing, deployment_settings=deployment, reuse=kept
     )
