@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,9 @@ def _block(form: str) -> int:
     return {"w4 32": 32, "w4 128": 128}.get(form, 0)
 
 
-def _ours(algorithm: str, deployment: str, symmetric: bool = True, tables: int | None = None) -> Row:
+def _ours(
+    algorithm: str, deployment: str, symmetric: bool = True, tables: int | None = None, smooth: float = 0.0
+) -> Row:
     import prepbench as pb
 
     reuse = pb.KeptStages()
@@ -73,6 +75,8 @@ def _ours(algorithm: str, deployment: str, symmetric: bool = True, tables: int |
             )  # fmt: skip
         elif not symmetric:
             return None
+        if smooth and form != "w8a8":
+            return None
         compiled = pb.compile_model(
             model,
             tracing_inputs=[windows(1)[0], windows(1)[0][:2, :96]],
@@ -80,6 +84,7 @@ def _ours(algorithm: str, deployment: str, symmetric: bool = True, tables: int |
             deployment_settings=getattr(pb, deployment)(),
             quantization_settings=settings,
             layer_quantization_settings=rules if form != "w8a8" else None,
+            compile_options=pb.CompileOptions(smooth_quant=True, smooth_quant_strength=smooth) if smooth else None,
             reuse=reuse,
         )
         left = [row.fqn for row in compiled.report.layers if not row.quantized]
@@ -128,6 +133,9 @@ class _Reader:
 
         self._name = onnx.load(path, load_external_data=False).graph.input[0].name
         self._samples = samples
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.get_next, None)
 
     def get_next(self) -> dict[str, Any] | None:
         sample = next(self._samples, None)
@@ -217,6 +225,8 @@ ROWS: dict[str, Callable[[], Row]] = {
     "prepbench ORT, tables 4": lambda: _ours("auto", "OnnxRuntimeDeployment", tables=4),
     "prepbench OpenVINO": lambda: _ours("auto", "OpenVinoDeployment"),
     "prepbench ORT asym": lambda: _ours("auto", "OnnxRuntimeDeployment", False),
+    "prepbench ORT smooth": lambda: _ours("auto", "OnnxRuntimeDeployment", smooth=0.8),
+    "prepbench OpenVINO smooth": lambda: _ours("auto", "OpenVinoDeployment", smooth=0.8),
     "prepbench OpenVINO asym": lambda: _ours("auto", "OpenVinoDeployment", False),
     "ORT MatMulNBits sym": lambda: _ort("default"),
     "ORT MatMulNBits asym": lambda: _ort("default", symmetric=False),
