@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from prepbench.compile.light_module import light_module
 from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 from prepbench.running.equal_tensors import Closeness
@@ -74,7 +75,7 @@ class _Check:
         original: torch.export.ExportedProgram | None,
     ) -> None:
         self._runtime, self._target, self._original = runtime, target, original
-        self._module = program.module(check_guards=False)
+        self._module = light_module(program)
         self._from_floats = outputs_computed_from_floats(program)
 
     def call(self, sample: Sample, name: str) -> list[Any]:

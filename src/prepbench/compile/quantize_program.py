@@ -15,6 +15,7 @@ from prepbench.compile.samples import flat_samples
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import CaptureError
+from prepbench.freed_memory import give_back
 from prepbench.inputs import Sample
 from prepbench.quantize import (
     LayerReport,
@@ -66,8 +67,10 @@ def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
         return known
     samples = flat_samples(task.calibration, task.call_spec)
     observed = _measured(task, samples, timer, None if kept is None else kept.statistics(task))
+    give_back(task.float_bytes)
     with timer("convert"), tracing(timer.progress):
         program = _converted(task, observed, timer, kept)
+    give_back(task.float_bytes)
     quantized = Quantized(program, observed.layers, observed.score)
     if kept is not None and is_repeatable(program):
         kept.keep_quantized(task, quantized)

@@ -30,6 +30,7 @@ from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
 from prepbench.document.model import Failure
+from prepbench.freed_memory import give_back
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
 from prepbench.quantize import check_calibration
@@ -122,6 +123,7 @@ def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None 
         lowering = lowering_of(program, captured, call_spec, timer.progress, None if kept is None else kept.programs)
         before = 0 if kept is None else kept.programs.taken
         runtime, fallbacks = lower(task, lowering)
+        give_back(task.float_bytes)
         timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
         exact = None if quantized is None else task.program
         check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec), exact)

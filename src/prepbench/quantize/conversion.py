@@ -54,10 +54,14 @@ def convert(observed: Observed) -> fx.GraphModule:
 
 def _is_float(node: fx.Node) -> bool:
     """Whether it gives a weight as the layer multiplies by it, and not as it is stored."""
-    return node.target is OPERATOR or (
-        node.op == "call_function"
-        and parameter_of(node) is not None
-        and not any("quantize_per" in str(user.target) for user in node.users)
+    return (
+        node.target is OPERATOR
+        or "dequantize_per" in str(node.target)
+        or (
+            node.op == "call_function"
+            and parameter_of(node) is not None
+            and not any("quantize_per" in str(user.target) for user in node.users)
+        )
     )
 
 

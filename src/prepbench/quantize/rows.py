@@ -79,8 +79,10 @@ class PackedRows:
         """The rows."""
         integers = self.numbers
         if integers.dtype == torch.uint8:
-            signed = integers.view(torch.int8)
+            signed, pairs = integers.view(torch.int8), torch.empty(len(integers), 2, dtype=torch.int8)
             # shifted to the top and back, which repeats the sign
-            integers = torch.stack([(signed << 4) >> 4, signed >> 4], -1).reshape(self.shape)
+            torch.bitwise_right_shift(signed << 4, 4, out=pairs[:, 0])
+            torch.bitwise_right_shift(signed, 4, out=pairs[:, 1])
+            integers = pairs.reshape(self.shape)
         zero_point = torch.zeros(()).expand(len(self.scale)) if self.zero_point is None else self.zero_point
         return QuantizedRows(integers, self.scale, zero_point.to(torch.int64))

@@ -20,6 +20,7 @@ from prepbench._torch_compat.onnx_exporter import decomposing, translations_read
 from prepbench._torch_compat.programs import without_guards
 from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.errors import TargetError, sentence
+from prepbench.freed_memory import LARGE, give_back
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
@@ -34,9 +35,6 @@ from prepbench.targets.onnx.weights import pack_weights, remove_unused_initializ
 FILE = "model.onnx"
 # metadata: a shape that each input can have
 EXAMPLE_SHAPES = "prepbench.example_shapes"
-
-# bytes of weights from which on they are written beside the graph
-_LARGE = 2**26
 
 # takes an ``onnx_ir.Model`` and changes it in place
 Change = Callable[[Any], None]
@@ -79,15 +77,17 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change], *, 
     forget_origin(model)
     model.metadata_props["prepbench.inputs"] = "\n".join(used)
     model.metadata_props[EXAMPLE_SHAPES] = json.dumps(_example_shapes(lowering.program, used))
-    path = folder / FILE
+    path, size = folder / FILE, _bytes_of(model)
     with _quiet():
-        onnx_program.save(str(path), external_data=None if one_file else _is_large(model) or None)
+        onnx_program.save(str(path), external_data=None if one_file else size > LARGE or None)
+    for value in model.graph.initializers.values():
+        value.const_value = None  # at once: the model refers to itself, and would keep its weights for a while
+    give_back(size)
     return path
 
 
-def _is_large(model: Any) -> bool:
-    size: int = sum(value.const_value.nbytes for value in model.graph.initializers.values())
-    return size > _LARGE
+def _bytes_of(model: Any) -> int:
+    return sum(int(value.const_value.nbytes) for value in model.graph.initializers.values())
 
 
 def _convert(lowering: Lowering) -> Any:
