@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 from collections.abc import Callable
 
-LARGE = 2**26
-"""Bytes of weights from which on it is worth a few milliseconds."""
+# bytes of weights from which on it is worth half a second
+_LARGE = 2**29
 
 
 def give_back(weights: int) -> None:
-    """Give back what was freed, which glibc keeps where blocks of middle size were used; nothing elsewhere.
+    """Free what nothing refers to from outside, and give back what was freed, which glibc keeps for itself.
 
     Args:
-        weights: bytes of the weights at hand; nothing is done below :data:`LARGE`.
+        weights: bytes of the weights at hand; where they are few, nothing is done.
     """
-    trim = _trim()
-    if weights >= LARGE and trim is not None:
+    if weights < _LARGE:
+        return
+    gc.collect()  # graphs refer to themselves
+    if (trim := _trim()) is not None:
         trim(0)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from onnxscript.function_libs.torch_lib import registration
+from onnxscript.rewriter import RewriteRule
 from torch.onnx._internal.exporter import _registration
 
 from prepbench._torch_compat import onnx_exporter
@@ -58,3 +59,37 @@ def test_a_model_is_exported_with_translations_that_were_kept(reads: list[Any]) 
     assert kinds[0] == kinds[1]
     assert len(kinds[0]) > 0
     assert len(reads) == 1
+
+
+class Sums(torch.nn.Module):
+    """Casts that cancel, sums with zero and two norms: rules apply here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.double().float().reshape(-1, 8).reshape(x.shape) + 0.0
+        return self.norm(y).transpose(0, 1).transpose(0, 1) + torch.nn.functional.softmax(y @ y.t(), -1) @ self.norm(y)
+
+
+def test_rules_that_cannot_begin_at_a_node_are_not_tried_and_the_graph_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = torch.export.export(Sums().eval(), (torch.ones(4, 8),))
+    tries: list[str] = []
+    rewrite = RewriteRule.try_rewrite
+    monkeypatch.setattr(
+        RewriteRule,
+        "try_rewrite",
+        lambda rule, *given, **options: tries.append(str(rule)) or rewrite(rule, *given, **options),
+    )
+    plain = _nodes(torch.onnx.export(program, dynamo=True, verbose=False))
+    every = len(tries)
+    with onnx_exporter.rules_tried_where_they_can_match():
+        assert _nodes(torch.onnx.export(program, dynamo=True, verbose=False)) == plain
+    assert 0 < len(tries) - every < every / 4
+
+
+def _nodes(exported: Any) -> list[Any]:
+    return [(node.op_type, [value and value.name for value in node.inputs]) for node in exported.model.graph]

@@ -4,6 +4,8 @@ The model is like Llama, with random weights in bfloat16: 120 million parameters
 memory is that of the process beyond what it holds once the packages are loaded and the model is made, as a multiple of
 the weights in bfloat16 and with them. One process per candidate; peers that are not installed are left out.
 
+prepbench's own way looks at a layer's inputs (``gptq``), as two of NNCF's do; ``nearest`` is what the other peers do.
+
 ``python -m tests.benchmarks.bench_real_sizes [--rows "prepbench ORT"] [--long]`` runs a part of it.
 """
 
@@ -105,7 +107,7 @@ def _ort(model: nn.Module) -> dict[str, Any]:
     return {"bytes": sum(path.stat().st_size for path in out.parent.iterdir())}
 
 
-def _nncf(model: nn.Module, source: str) -> dict[str, Any]:
+def _nncf(model: nn.Module, source: str, **better: Any) -> dict[str, Any]:
     import nncf
     import openvino
 
@@ -115,10 +117,16 @@ def _nncf(model: nn.Module, source: str) -> dict[str, Any]:
     else:
         converted = openvino.convert_model(model, example_input=(_ids(2, 16),))
     mode = nncf.CompressWeightsMode.INT4_SYM
-    converted = nncf.compress_weights(converted, mode=mode, group_size=BLOCK, all_layers=True, ratio=1.0)
+    converted = nncf.compress_weights(converted, mode=mode, group_size=BLOCK, all_layers=True, ratio=1.0, **better)
     openvino.save_model(converted, folder / "out.xml", compress_to_fp16=False)
     openvino.compile_model(converted, "CPU")([_ids(1, 8).numpy()])
     return {"bytes": (folder / "out.bin").stat().st_size}
+
+
+def _dataset() -> Any:
+    import nncf
+
+    return nncf.Dataset([[_ids(2, 64).numpy()], [_ids(2, 48).numpy()]])
 
 
 ROWS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
@@ -128,6 +136,8 @@ ROWS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
     "ORT MatMulNBits": _ort,
     "NNCF": lambda model: _nncf(model, "torch"),
     "NNCF through ONNX": lambda model: _nncf(model, "onnx"),
+    "NNCF GPTQ": lambda model: _nncf(model, "onnx", gptq=True, dataset=_dataset()),
+    "NNCF scale estimation": lambda model: _nncf(model, "onnx", scale_estimation=True, dataset=_dataset()),
 }
 
 

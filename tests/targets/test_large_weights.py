@@ -19,7 +19,7 @@ SAMPLES = [torch.randn(2, 64), torch.randn(3, 64)]
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> pb.CompiledModel:
-    monkeypatch.setattr(export, "LARGE", 1000)
+    monkeypatch.setattr(export, "_LARGE", 1000)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
     result: pb.CompiledModel = pb.compile_model(

@@ -58,4 +58,25 @@ def translations_read_once() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def rules_tried_where_they_can_match() -> Iterator[None]:
+    """Inside the block, onnxscript tries a rule at nodes of the operator that it begins with only, in this thread.
+
+    It would go through the whole graph at each node for a rule with several outputs, and find nothing.
+    """
+    with needed_for("trying rules of onnxscript where they can match"):
+        from onnxscript.rewriter import RewriteRule
+
+        rewrite = RewriteRule.try_rewrite
+
+    def tried(rule: Any, model: Any, graph: Any, node: Any, **options: Any) -> Any:
+        first = rule._target_pattern.output_nodes[0].op_identifier()
+        if first is not None and (first[0] != node.domain or first[1] != node.op_type):
+            return None
+        return rewrite(rule, model, graph, node, **options)
+
+    with patched_here(RewriteRule, "try_rewrite", tried):
+        yield
+
+
 _TRANSLATIONS: dict[str, Any] = {}

@@ -35,7 +35,7 @@ def _is_large_matrix(node: fx.Node) -> bool:
     if not isinstance(value, torch.Tensor) or node.kwargs or value.ndim != 2 or value.numel() <= _VALUES:
         return False
     channels = torch.ops.quantized_decomposed.dequantize_per_channel.default
-    return node.target is BLOCKS or (node.target is channels and node.args[3] == 0)
+    return node.target is BLOCKS or (node.target is channels and bool(node.args[3] == 0))
 
 
 def _read_in_parts(weight: fx.Node, user: fx.Node) -> None:

@@ -16,11 +16,15 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat.onnx_exporter import decomposing, translations_read_once
+from prepbench._torch_compat.onnx_exporter import (
+    decomposing,
+    rules_tried_where_they_can_match,
+    translations_read_once,
+)
 from prepbench._torch_compat.programs import without_guards
 from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.errors import TargetError, sentence
-from prepbench.freed_memory import LARGE, give_back
+from prepbench.freed_memory import give_back
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
@@ -35,6 +39,9 @@ from prepbench.targets.onnx.weights import pack_weights, remove_unused_initializ
 FILE = "model.onnx"
 # metadata: a shape that each input can have
 EXAMPLE_SHAPES = "prepbench.example_shapes"
+
+# bytes of weights from which on they are written beside the graph
+_LARGE = 2**26
 
 # takes an ``onnx_ir.Model`` and changes it in place
 Change = Callable[[Any], None]
@@ -79,7 +86,7 @@ def export_onnx(lowering: Lowering, folder: Path, changes: Sequence[Change], *, 
     model.metadata_props[EXAMPLE_SHAPES] = json.dumps(_example_shapes(lowering.program, used))
     path, size = folder / FILE, _bytes_of(model)
     with _quiet():
-        onnx_program.save(str(path), external_data=None if one_file else size > LARGE or None)
+        onnx_program.save(str(path), external_data=None if one_file else size > _LARGE or None)
     for value in model.graph.initializers.values():
         value.const_value = None  # at once: the model refers to itself, and would keep its weights for a while
     give_back(size)
@@ -115,7 +122,7 @@ def _export(lowering: Lowering) -> Any:
     # without gradients, because their rules refuse some operators on complex numbers
     decomposed = decomposing(functools.partial(lowering.derived, "operators of ONNX"))
     try:
-        with _quiet(), torch.no_grad(), decomposed, translations_read_once():
+        with _quiet(), torch.no_grad(), decomposed, translations_read_once(), rules_tried_where_they_can_match():
             return torch.onnx.export(
                 without_guards(lowering.program),
                 dynamo=True,
