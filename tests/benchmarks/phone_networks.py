@@ -49,12 +49,14 @@ def train(network: str, folder: Path) -> None:
 
 
 def _begin(model: nn.Module) -> None:
-    """Weights that keep the scale of what they multiply: with those of transformers' EfficientNet, a deviation of 0.02,
-    activations fall below the epsilon of batch norms, and nothing is learnt.
+    """Weights that keep the scale of what they multiply: with those of transformers' EfficientNet, a deviation of 0.02
+    also in batch norms, activations fall below the epsilon of batch norms, and nothing is learnt.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_in")
+        elif isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
 
 
 def _refit_batch_norms(model: nn.Module, images: torch.Tensor) -> None:
