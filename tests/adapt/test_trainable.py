@@ -48,6 +48,38 @@ def some_steps(prepared: nn.Module, model: nn.Module, count: int = 5) -> None:
     prepared.eval()
 
 
+class Halved(nn.Module):
+    """Ends in the sum of two convolutions, as a block that halves its image does."""
+
+    def __init__(self, *, is_activated: bool) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.branch = nn.Conv2d(16, 32, 3, stride=2, padding=1)
+        self.shortcut = nn.Conv2d(16, 32, 1, stride=2)
+        self.is_activated = is_activated
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x).relu()
+        x = self.branch(x) + self.shortcut(x)
+        return x.relu() if self.is_activated else x
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("is_activated", [True, False])
+def test_sums_of_two_convolutions_are_rounded_where_the_kernel_rounds(target: str, is_activated: bool) -> None:
+    torch.manual_seed(0)
+    model = Halved(is_activated=is_activated).eval()
+    given = [torch.randn(4, 3, 16, 16), torch.randn(2, 3, 16, 16)]
+    prepared = pb.trainable(
+        model, calibration_inputs=given, deployment_settings=TARGETS[target], quantization_settings=INT8
+    )
+    prepared.eval()
+    compiled = pb.compile_model(prepared)
+    with torch.no_grad():
+        assert min(sqnr(prepared(x), compiled(x)) for x in given) > 45
+        assert sqnr(model(given[0]), prepared(given[0])) < 60, "something is rounded"
+
+
 @pytest.mark.parametrize(  # every pair of a kind, a target and bits
     ("kind", "target", "bits"),
     [

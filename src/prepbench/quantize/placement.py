@@ -28,6 +28,7 @@ class Placement:
         conv_additions: an addition that ends a residual branch of convolutions is computed in integers as well.
         fuses_additions: the kernel of a convolution computes the addition after it, too: of the operands, only the
             other one is quantized, and the sum is left to its readers.
+        fuses_convolution_sums: so it does where both operands are convolutions that nothing else reads.
         additions: every other addition of two activations is computed in integers.
         matmuls: products of two activations (attention) are computed in integers.
         lone_depthwise_convs: whether a depthwise convolution is faster in int8 where nothing reads its integers.
@@ -54,6 +55,7 @@ class Placement:
     linear_outputs: bool = False
     conv_additions: bool = False
     fuses_additions: bool = False
+    fuses_convolution_sums: bool = False
     additions: bool = False
     matmuls: bool = False
     lone_depthwise_convs: bool = True

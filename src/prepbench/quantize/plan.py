@@ -185,16 +185,19 @@ def _plan_addition(plan: Plan, node: fx.Node, placement: Placement, ends: dict[f
     users = list(node.users)
     end = users[0] if len(users) == 1 and users[0].target in placement.fused else node
     because = frozenset(layer.fqn for layer in known)
-    fused = _fused_operand(operands, ends) if placement.fuses_additions else None
+    fused = _fused_operand(operands, ends, placement)
     edges = tuple((node.name, operand.name) for operand in operands if operand is not fused)
     plan.points.append(QuantizationPoint(because, plan.settings[known[0].fqn], edges, None if fused else end.name))
 
 
-def _fused_operand(operands: Sequence[fx.Node], ends: Mapping[fx.Node, LayerNode]) -> fx.Node | None:
+def _fused_operand(
+    operands: Sequence[fx.Node], ends: Mapping[fx.Node, LayerNode], placement: Placement
+) -> fx.Node | None:
     """The operand whose kernel computes the addition: the last convolution of those that nothing else reads."""
     own = [operand for operand in operands if operand in ends and len(operand.users) == 1]
     convolutions = [operand for operand in own if ends[operand].node is operand and ends[operand].is_convolution]
-    return max(convolutions, default=None)
+    both = placement.fuses_convolution_sums and len(convolutions) == len(operands)
+    return max(convolutions, default=None) if placement.fuses_additions or both else None
 
 
 def _plan_product(plan: Plan, node: fx.Node, ends: dict[fx.Node, LayerNode]) -> None:

@@ -122,6 +122,7 @@ class OpenVinoTarget(OnnxTarget):
     renamed_file = "openvino_model.xml"
     placement = Placement(
         conv_additions=True,
+        fuses_convolution_sums=True,
         middle_zero_points=True,
         activations_bits=(4, 8),
         transposed_convs=True,
