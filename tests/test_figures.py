@@ -79,6 +79,7 @@ def test_a_run_is_kept_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(results, "ROOT", tmp_path)
     assert results.pages() == [page]
     assert "Not measured in this revision" in results.rendered(page.read_text())
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     results.kept("tiny", "\nratio 0.5  \n", ["--fast", "3"], missed=True, load=0.25)
     monkeypatch.setattr(sys, "argv", ["results", "--check"])
     assert results.main() == 1
@@ -86,7 +87,9 @@ def test_a_run_is_kept_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert results.main() == 0
     assert "old" not in page.read_text()
     assert "command: python -m tests.benchmarks tiny -- --fast 3\n" in page.read_text()
-    assert "load before: 0.2 processes\nlimits: one or more are missed\n\n" in page.read_text()
+    assert (
+        "load before: 0.2 processes\nthreads: OMP_NUM_THREADS=1\nlimits: one or more are missed\n\n" in page.read_text()
+    )
     assert page.read_text().endswith("ratio 0.5\n```\n<!-- end of results -->\nafter\n")
     monkeypatch.setattr(sys, "argv", ["results", "--check"])
     assert results.main() == 0

@@ -29,7 +29,11 @@ from torch import nn
 SIZES = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 10, "num_attention_heads": 12}
 LONG = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 18, "num_attention_heads": 16}
 VOCABULARY, BLOCK = 32000, 32
-LIMIT = 3600
+# seconds that one row may take
+LONGEST = 1200
+# as much longer than the best peer, and for a billion parameters: seconds, and bytes per byte of weights in bfloat16
+SLOWER, LONG_SECONDS, LONG_MEMORY = 1.5, 900, 2.5
+LOOK_AT_INPUTS = ("NNCF GPTQ", "NNCF scale estimation")
 
 
 class Logits(nn.Module):
@@ -165,8 +169,8 @@ def measure(row: str, *, long: bool) -> None:
     print("\n" + json.dumps(found), flush=True)
 
 
-def main() -> None:
-    """Print a row for each candidate."""
+def main() -> int:
+    """Print a row for each candidate, and what was reached; returns 1 where a limit is missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--long", action="store_true", help="a billion parameters")
@@ -174,27 +178,58 @@ def main() -> None:
     given = parser.parse_args()
     if given.one:
         measure(given.rows[0], long=given.long)
-        return
+        return 0
+    found = {}
     print(f"{'':<24}{'seconds':>10}{'peak memory':>26}{'on disk':>12}")
     for row in given.rows:
         if row.startswith("NNCF") and importlib.util.find_spec("nncf") is None:
             continue
-        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.bench_real_sizes", "--one", "--rows", row]
-        command += ["--long"] if given.long else []
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
-        except subprocess.TimeoutExpired:
-            print(f"{row:<24}over {LIMIT} s", flush=True)
+        found[row] = _printed(row, long=given.long)
+    return _judged({row: one for row, one in found.items() if one is not None}, long=given.long)
+
+
+def _printed(row: str, *, long: bool) -> dict[str, Any] | None:
+    """Run and print one row; None where it did not end well."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.bench_real_sizes", "--one", "--rows", row]
+    try:
+        done = subprocess.run(
+            [*command, *(["--long"] if long else [])], capture_output=True, text=True, timeout=LONGEST
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{row:<24}over {LONGEST} s", flush=True)
+        return None
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"')]
+    if not lines:
+        why = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        print(f"{row:<24}ended with {done.returncode}: {why[:200]}", flush=True)
+        return None
+    found: dict[str, Any] = json.loads(lines[-1])
+    memory = f"{found['peak'] / 1e9:.2f} GB ({found['peak'] / found['weights']:.1f}x bfloat16)"
+    more = f"  {found['more']}" if "more" in found else ""
+    print(f"{row:<24}{found['seconds']:>10.0f}{memory:>26}{found['bytes'] / 1e6:>9.0f} MB{more}", flush=True)
+    return found
+
+
+def _judged(found: dict[str, dict[str, Any]], *, long: bool) -> int:
+    """Print how far each of ours is from its limits; returns 1 where one is missed."""
+    peers = {row: one["seconds"] for row, one in found.items() if not row.startswith("prepbench")}
+    alike = [seconds for row, seconds in peers.items() if row in LOOK_AT_INPUTS]
+    missed = False
+    for row, one in found.items():
+        if not row.startswith("prepbench"):
             continue
-        lines = [line for line in done.stdout.splitlines() if line.startswith('{"')]
-        if not lines:
-            print(f"{row:<24}ended with {done.returncode}: {done.stderr[-400:]}", flush=True)
-            continue
-        found = json.loads(lines[-1])
-        memory = f"{found['peak'] / 1e9:.2f} GB ({found['peak'] / found['weights']:.1f}x bfloat16)"
-        more = f"  {found['more']}" if "more" in found else ""
-        print(f"{row:<24}{found['seconds']:>10.0f}{memory:>26}{found['bytes'] / 1e6:>9.0f} MB{more}", flush=True)
+        if peers:
+            slower = one["seconds"] / min(peers.values())
+            print(f"{row}: {slower:.2f}x the fastest peer (limit {SLOWER})")
+            if alike and "nearest" not in row:
+                print(f"{row}: {one['seconds'] / min(alike):.2f}x the fastest peer that looks at inputs, too")
+            missed |= slower > SLOWER
+        if long:
+            memory = one["peak"] / one["weights"]
+            print(f"{row}: {one['seconds']:.0f} s (limit {LONG_SECONDS}), {memory:.2f}x bfloat16 (limit {LONG_MEMORY})")
+            missed |= one["seconds"] > LONG_SECONDS or memory > LONG_MEMORY
+    return int(missed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -55,12 +55,14 @@ def kept(
     facts = machine()
     versions = [f"{package} {found}" for package in PACKAGES if (found := installed(package)) != "not installed"]
     load = busy() if load is None else load
+    threads = os.environ.get("OMP_NUM_THREADS")
     header = [
         " ".join([f"command: python -m tests.benchmarks {name}", *(["--", *arguments] if arguments else [])]),
         f"date: {time.strftime('%Y-%m-%d')}",
         f"machine: {facts['processor']}, {facts['cores']} cores, {facts['memory']}, GPU: {facts['GPU']}",
         f"versions: {', '.join(versions)}",
         f"load before: {load:.1f} processes",
+        *([f"threads: OMP_NUM_THREADS={threads}"] if threads else []),
         *(["limits: one or more are missed"] if missed else []),
     ]
     FOLDER.mkdir(exist_ok=True)
