@@ -96,7 +96,8 @@ def test_time_lies_on_layers_also_of_a_loaded_model(deployment: Any, tmp_path: A
     compiled = quantized(deployment)
     compiled.save(tmp_path / "saved")
     for model in (compiled, pb.load_compiled(tmp_path / "saved", allow_code=True)):
-        profile = pb.profile(model, samples(6), rounds=8)
+        # OpenVINO counts in microseconds, and does not tell of kernels that took none
+        profile = pb.profile(model, samples(96), rounds=8)
         assert check(profile) >= LAYERS
         rest = {row.name for row in profile.rows if not row.is_layer}
         assert CONVERSIONS in rest

@@ -32,7 +32,10 @@ def light_module(program: torch.export.ExportedProgram) -> Callable[..., Any]:
 def _is_large_matrix(node: fx.Node) -> bool:
     """Whether it makes floats of one, whose rows have scales of their own."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or node.kwargs or value.ndim != 2 or value.numel() <= _VALUES:
+    if not isinstance(value, torch.Tensor) or node.kwargs or value.ndim != 2:
+        return False
+    sizes = [size for size in value.shape if isinstance(size, int)]  # those of weights are numbers
+    if len(sizes) < 2 or sizes[0] * sizes[1] <= _VALUES:
         return False
     channels = torch.ops.quantized_decomposed.dequantize_per_channel.default
     return node.target is BLOCKS or (node.target is channels and bool(node.args[3] == 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +11,6 @@ from prepbench.settings import PruningSettings, QuantizationSettings
 
 Candidate = QuantizationSettings | PruningSettings | tuple[QuantizationSettings, PruningSettings]
 """What a layer may become, as it is given."""
-
-Candidates = Mapping[str, Candidate] | Sequence[Candidate] | None
-"""By name, or a list of which each gets a name from what it says; None for the usual ones."""
 
 
 @dataclass(frozen=True)

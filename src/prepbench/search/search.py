@@ -38,7 +38,7 @@ from prepbench.running.twin import Twin
 from prepbench.search.budget import Budget
 from prepbench.search.executors import check_executor
 from prepbench.search.fitting_data import check_data
-from prepbench.search.layer_choice import Candidates, Choices
+from prepbench.search.layer_choice import Candidate, Choices
 from prepbench.search.loop import Loop
 from prepbench.search.measuring import Subject, Timing
 from prepbench.search.remembered import Remembered
@@ -59,7 +59,7 @@ def search(
     *,
     budget: Budget,
     targets: Sequence[DeploymentSettings] | None = None,
-    candidates: Candidates = None,
+    candidates: Mapping[str, Candidate] | Sequence[Candidate] | None = None,
     data: Iterable[Any] | None = None,
     metric: Metric | None = None,
     higher_is_better: bool | None = None,

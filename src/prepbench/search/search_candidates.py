@@ -38,7 +38,7 @@ def _known_to(
     bits: Any, pruned: Mapping[str, LayerChoice], deployment: DeploymentSettings
 ) -> tuple[Choices, dict[str, str]]:
     """What a target has, and why it lacks the others."""
-    taken, lacking = without_lacking(bits, deployment) if bits or not pruned else ({}, {})
+    taken, lacking = without_lacking(bits, deployment) if not pruned or bits else ({}, {})
     pairs = bits_of(pruned)
     missing = without_lacking(pairs, deployment)[1] if pairs else {}
     named = {name: LayerChoice(settings) for name, settings in taken.items()}
@@ -46,7 +46,7 @@ def _known_to(
 
 
 def _all_for(bits: Any, pruned: Mapping[str, LayerChoice], deployment: DeploymentSettings) -> Choices:
-    named = named_candidates(bits, deployment) if bits or not pruned else {}
+    named = named_candidates(bits, deployment) if not pruned or bits else {}
     if pairs := bits_of(pruned):
         named_candidates(pairs, deployment)
     return _checked({**{name: LayerChoice(settings) for name, settings in named.items()}, **pruned})

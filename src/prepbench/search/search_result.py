@@ -212,7 +212,7 @@ class SearchResult:
             SettingsError: the target cannot take a layer so, or layers that share weights differ.
 
         Example:
-            >>> result.predict({"head": "int8"}).predicted_ms
+            >>> result.predict({"0": "int8"}).predicted_ms
         """
         check_asked(layers)
         check_text("target", target, "ONNX Runtime", optional=True)

@@ -24,7 +24,7 @@ from prepbench.search.candidates import named_candidates
 from prepbench.search.each import STAGE, each, is_here, scores_elsewhere
 from prepbench.search.executors import check_executor
 from prepbench.search.fitting_data import check_data
-from prepbench.search.layer_choice import Candidates, LayerChoice
+from prepbench.search.layer_choice import Candidate, LayerChoice
 from prepbench.search.pruned_candidates import PrunedTrials, bits_of, without_pruning
 from prepbench.search.scoring import is_higher_better, read_often
 from prepbench.search.sensitivity_result import Sensitivity as Sensitivity
@@ -50,7 +50,7 @@ def sensitivity(
     model: Callable[..., Any],
     calibration_inputs: Iterable[Any],
     *,
-    candidates: Candidates = None,
+    candidates: Mapping[str, Candidate] | Sequence[Candidate] | None = None,
     deployment_settings: DeploymentSettings | None = None,
     data: Any = None,
     metric: Metric | None = None,
