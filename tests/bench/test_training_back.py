@@ -230,7 +230,7 @@ def test_a_model_that_is_trained_meanwhile_is_told(bench: pb.Bench) -> None:
                 bench.model[0].bias.add_(1)
 
     bench.on_status(change)
-    bench.start_recovery(RecoverySettings(steps=300)).result()
+    bench.start_recovery(RecoverySettings(steps=3000)).result()
     assert changed
     assert "weights of the model have changed" in bench.runs[-1].recovered
     assert "weights of the model have changed" in bench.status.training.said
