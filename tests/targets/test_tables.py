@@ -75,6 +75,14 @@ def test_tables_are_stored_in_the_bits_that_were_named(form: Any, tied: bool, ta
     assert found.report.size_bytes < weights * bits // 8 + scales + 4 * (ROWS + SIZE) + 30_000
 
 
+@pytest.mark.parametrize("target", DEPLOYMENTS)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_calls_without_tokens_give_no_rows(form: Any, target: str) -> None:
+    found = compiled(Words(), DEPLOYMENTS[target], *form)
+    assert found(torch.zeros(0, 7, dtype=torch.long)).shape == (0, 7, ROWS)
+    assert found(torch.zeros(2, 0, dtype=torch.long)).shape == (2, 0, ROWS)
+
+
 @pytest.mark.parametrize(("bits", "block"), [(8, 0), (4, 0), (4, 32)])
 def test_a_product_reads_the_bytes_of_the_table(tmp_path: Path, bits: int, block: int) -> None:
     import onnx

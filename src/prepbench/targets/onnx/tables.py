@@ -127,7 +127,7 @@ def _rows(model: Any, table: _Table, lookup: Any) -> list[Any]:
             )
         ]
         found = add("Concat", *parts, axis=-1)
-    found = add("Reshape", found, constant("blocks", np.array([0] * rank + [blocks, -1])))
+    found = add("Reshape", found, constant("blocks", np.array([0] * rank + [blocks, table.columns // blocks])))
     found = add("Cast", found, to=int(onnx_ir.DataType.FLOAT))
     if table.middle:
         found = add("Sub", found, constant("middle", np.array(table.middle, np.float32)))
