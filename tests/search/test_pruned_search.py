@@ -18,7 +18,7 @@ from prepbench.search import measuring
 from prepbench.search.layer_choice import LayerChoice
 from prepbench.search.mixtures import FLOAT, compile_arguments
 from prepbench.search.target_job import TargetJob, empty_tables
-from tests.search.test_search import clocked
+from tests.search.test_search import clocked, noted
 
 INT8, HALF = pb.QuantizationSettings(), pb.PruningSettings(mask_type="channels", amount=0.5)
 QUARTER = pb.PruningSettings(mask_type="channels", amount=0.25)
@@ -94,14 +94,7 @@ LAYERS = ("stem", "one.first", "one.second", "two.first", "two.second", "two.sho
 
 @pytest.fixture(autouse=True)
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    names: list[str] = []
-
-    def noted(candidates: Mapping[str, Any], *others: Any, **more: Any) -> dict[str, Latency]:
-        names.extend(candidates)
-        return clock(candidates, *others, **more)
-
-    clocked(monkeypatch, noted)
-    return names
+    return noted(monkeypatch, clock)
 
 
 def find(budget: pb.Budget, **more: Any) -> pb.SearchResult:

@@ -75,13 +75,18 @@ def ms_of(compiled: pb.CompiledModel) -> float:
 @pytest.fixture(autouse=True)
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what was timed, with the times of :func:`clock`."""
+    return noted(monkeypatch, clock)
+
+
+def noted(patch: pytest.MonkeyPatch, measure: Any) -> list[str]:
+    """The names of what will be timed, by a clock of the test's own."""
     names: list[str] = []
 
-    def noted(candidates: Mapping[str, Any], *others: Any, **more: Any) -> dict[str, Latency]:
+    def told(candidates: Mapping[str, Any], *others: Any, **more: Any) -> dict[str, Latency]:
         names.extend(candidates)
-        return clock(candidates, *others, **more)
+        return measure(candidates, *others, **more)  # type: ignore[no-any-return]
 
-    clocked(monkeypatch, noted)
+    clocked(patch, told)
     return names
 
 
