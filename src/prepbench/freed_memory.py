@@ -1,14 +1,20 @@
-"""Memory that was freed, given back to the system."""
+"""What the C library does with memory that was freed: gives it back to the system, or keeps it for what comes next."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-# bytes of weights from which on it is worth half a second
-_LARGE = 2**29
+# bytes of weights from which on it is worth half a second to give back
+_LARGE_WEIGHTS = 2**29
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, see malloc.h
+_VARIABLE = "MALLOC_TRIM_THRESHOLD_"
+_KEPT, _LARGE = 2**28, 2**25  # bytes
+_USUAL_LARGE = 2**17
 
 
 def give_back(weights: int) -> None:
@@ -17,16 +23,38 @@ def give_back(weights: int) -> None:
     Args:
         weights: bytes of the weights at hand; where they are few, nothing is done.
     """
-    if weights < _LARGE:
+    if weights < _LARGE_WEIGHTS:
         return
     gc.collect()  # graphs refer to themselves
-    if (trim := _trim()) is not None:
+    if (trim := _of_glibc("malloc_trim")) is not None:
         trim(0)
 
 
-@functools.cache
-def _trim() -> Callable[[int], int] | None:
+@contextmanager
+def memory_kept() -> Iterator[None]:
+    """In the block, freed memory stays with the process, where its environment says that all goes back at once.
+
+    Dask starts workers so. Then each result of an operator is new memory, whose pages the system has to fill with
+    zeros: scores took twice the time, and two workers on one machine waited for each other. Only glibc has these
+    settings; elsewhere nothing changes.
+    """
+    wanted = os.environ.get(_VARIABLE, "")
+    setter = _of_glibc("mallopt") if wanted.isdigit() else None
+    if setter is None:
+        yield
+        return
+    setter(_TRIM_THRESHOLD, _KEPT)
+    setter(_MMAP_THRESHOLD, _LARGE)
     try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
+        yield
+    finally:
+        setter(_TRIM_THRESHOLD, int(wanted))
+        setter(_MMAP_THRESHOLD, _USUAL_LARGE)
+
+
+def _of_glibc(name: str) -> Callable[..., Any] | None:
+    """A function of the C library; None where it has none of this name, as on macOS and Windows."""
+    try:
+        return getattr(ctypes.CDLL(None), name, None)
+    except (OSError, TypeError):
         return None

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 from prepbench import errors
 from prepbench.errors import PrepbenchError, printable, sentence
+from prepbench.freed_memory import memory_kept
 from prepbench.search.machine_alone import alone, computing
-from prepbench.search.worker_memory import memory_kept
 
 F = TypeVar("F", bound=Callable[[dict[str, Any], Mapping[str, Path]], Any])
 T = TypeVar("T")

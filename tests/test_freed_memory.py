@@ -1,4 +1,4 @@
-"""A worker that gives memory back at once keeps it while a task computes."""
+"""Memory that was freed goes back to the system where models are large, and stays where workers compute."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
+
+from prepbench import freed_memory
+from prepbench.freed_memory import give_back
 
 FAULTS = """
 import resource
 import torch
-from prepbench.search.worker_memory import memory_kept
+from prepbench.freed_memory import memory_kept
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -37,3 +41,20 @@ def test_results_of_operators_take_no_new_memory() -> None:
     outside, inside, after = map(int, done.stdout.split())
     assert inside < outside / 10
     assert after > inside * 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc")
+def test_what_was_freed_between_what_is_kept_goes_back_where_weights_are_large() -> None:
+    blocks = [bytearray(60_000) for _ in range(5_000)]  # 300 MB, too small for pages of their own
+    kept = blocks[::50]
+    del blocks
+    before = _held()
+    give_back(freed_memory._LARGE_WEIGHTS - 1)
+    assert _held() > before - 50_000_000
+    give_back(freed_memory._LARGE_WEIGHTS)
+    assert _held() < before - 200_000_000
+    assert len(kept) == 100
+
+
+def _held() -> int:
+    return int(psutil.Process().memory_info().rss)
