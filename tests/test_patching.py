@@ -23,6 +23,7 @@ from prepbench.patching import (
     patched,
     patched_here,
     patched_item,
+    patched_together,
     warnings_ignored_here,
 )
 
@@ -87,6 +88,22 @@ def test_every_step_of_undoing_runs() -> None:
     with pytest.raises(ValueError, match="first"):
         undo.run()
     assert done == ["first", "failed", "last"]
+
+
+def test_an_attribute_that_several_threads_replace_comes_back_with_the_last() -> None:
+    class owner:
+        value = 1
+
+    blocks = [patched_together(owner, "value", value) for value in (2, 3)]
+    for block in blocks:
+        block.__enter__()
+    assert owner.value == 2
+    for block, expected in zip(blocks, (2, 1), strict=True):
+        block.__exit__(None, None, None)
+        assert owner.value == expected
+    with pytest.raises(KeyError), patched_together(owner, "value", 4):
+        raise KeyError
+    assert owner.value == 1
 
 
 def test_another_thread_calls_the_original() -> None:

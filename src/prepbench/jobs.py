@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from prepbench import interrupts
+from prepbench._torch_compat.fx_threads import fx_traces_by_thread
 from prepbench.checks import check_function, check_progress, check_seconds, check_switch
 from prepbench.errors import PrepbenchError
 
@@ -144,7 +145,8 @@ class Job(Generic[T]):
     def _run(self) -> None:
         _cancelled.set(self._cancel)
         try:
-            self._value = self._function(self._step)
+            with fx_traces_by_thread():
+                self._value = self._function(self._step)
         except _Stop as stop:
             self._error = Cancelled(str(stop)).with_traceback(stop.__traceback__)
         except BaseException as error:  # delivered by result()

@@ -85,6 +85,38 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
+def patched_together(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """``owner.name`` is replaced while any thread is inside such a block for it; blocks may end in any order.
+
+    For values that look after threads themselves: that of the first block stays until the last one ends. Ctrl-C acts
+    inside as it does outside.
+    """
+    place, is_inside = (owner, name), False
+    try:
+        with interrupts.held():
+            with _together_lock:
+                count, before = _together.get(place, (0, vars(owner).get(name, _ABSENT)))
+                if not count:
+                    setattr(owner, name, value)
+                _together[place] = count + 1, before
+                is_inside = True
+        yield
+    finally:
+        if is_inside:
+            with interrupts.restoring(), _together_lock:
+                count, before = _together.pop(place)
+                if count > 1:
+                    _together[place] = count - 1, before
+                else:
+                    _put_back(owner, name, before)
+
+
+_together: dict[tuple[Any, str], tuple[int, Any]] = {}
+"""How many blocks replace an attribute, and what it was."""
+_together_lock = threading.Lock()
+
+
+@contextmanager
 def patched_here(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Calls of ``owner.name`` from this thread run ``function`` inside the block; other threads get the original."""
     with patched(owner, name, only_here(getattr(owner, name), function)):

@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
+from prepbench._torch_compat.fx_threads import fx_traces_by_thread
 from prepbench.checks import check_switch
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 
@@ -53,6 +54,8 @@ def show_progress(on: bool) -> None:
 def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a public function show a bar while it runs; one that it calls shows none of its own.
 
+    Other threads may trace with FX meanwhile: it does not reach the function.
+
     Args:
         title: what the bar says in front of the stage, e.g. ``"compile"``.
     """
@@ -65,11 +68,12 @@ def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 return function(*args, **kwargs)
             token = _inside.set(True)
             try:
-                if given is not report_nothing or not _can_show():
-                    return function(*args, **kwargs)
-                with _bar(title) as report:
-                    if "progress" in _parameters(function):
-                        kwargs["progress"] = report
+                with ExitStack() as stack:
+                    stack.enter_context(fx_traces_by_thread())
+                    if given is report_nothing and _can_show():
+                        report = stack.enter_context(_bar(title))
+                        if "progress" in _parameters(function):
+                            kwargs["progress"] = report
                     return function(*args, **kwargs)
             finally:
                 _inside.reset(token)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from prepbench.errors import TorchVersionError, sentence
 
 TESTED = "torch>=2.11,<2.14"
@@ -26,6 +24,8 @@ def needed_for(purpose: str) -> Iterator[None]:
     except TorchVersionError:
         raise
     except (ImportError, AttributeError) as error:
+        import torch
+
         raise TorchVersionError(
             f"torch {torch.__version__} lacks a private part that prepbench needs for {purpose}: {sentence(error)} "
             f"Install a version that prepbench is tested with: pip install '{TESTED}'."

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench._torch_compat.fx_threads import fx_traces_by_thread
 from prepbench._torch_compat.generators import numbers_preserved_here
 from prepbench._torch_compat.operators import operators_looked_up_once
 from prepbench.patching import answered_here, only_here, patched, patched_item
@@ -110,7 +111,7 @@ def torch_traces_here() -> Iterator[None]:
     with ExitStack() as stack:
         own = (
             _modes_before_autograd(),
-            *_fx_patches(),
+            fx_traces_by_thread(),
             *_flags(),
             *_builtins_of_export(),
             *numbers_preserved_here(),
@@ -137,24 +138,6 @@ def _modes_before_autograd() -> AbstractContextManager[None]:
         return others.modes
 
     return patched(ops, "mode_stack_state_for_pre_dispatch", only_here(of_others, of_torch))
-
-
-def _fx_patches() -> list[AbstractContextManager[None]]:
-    with needed_for("tracing in one thread only"):
-        from torch.fx._symbolic_trace import _Patcher
-
-        patch, patch_method = _Patcher.patch, _Patcher.patch_method
-
-    def patch_here(
-        self: Any, space: dict[str, Any], name: str, new: Callable[..., Any], deduplicate: bool = True
-    ) -> None:
-        original = space[name] if name in space else getattr(builtins, name)
-        patch(self, space, name, only_here(original, new), deduplicate)
-
-    def patch_method_here(self: Any, cls: type, name: str, new: Callable[..., Any], deduplicate: bool = True) -> None:
-        patch_method(self, cls, name, only_here(getattr(cls, name), new), deduplicate)
-
-    return [patched(_Patcher, "patch", patch_here), patched(_Patcher, "patch_method", patch_method_here)]
 
 
 def _flags() -> list[AbstractContextManager[None]]:

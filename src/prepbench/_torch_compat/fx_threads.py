@@ -1,0 +1,48 @@
+"""What FX replaces while it traces, made to act in the tracing thread only."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import only_here, patched_together
+
+_OF_TORCH = "_prepbench_original"
+
+
+@contextmanager
+def fx_traces_by_thread() -> Iterator[None]:
+    """Inside the block, what FX replaces for a trace acts in the thread that traces, whichever that is.
+
+    Otherwise modules of a model that runs in one thread are taken for modules of what another one traces. Where torch
+    is not loaded, nothing traces.
+    """
+    if "torch" not in sys.modules:
+        yield
+        return
+    with needed_for("tracing in one thread only"):
+        from torch.fx._symbolic_trace import _Patcher
+
+        patch = getattr(_Patcher.patch, _OF_TORCH, _Patcher.patch)
+        patch_method = getattr(_Patcher.patch_method, _OF_TORCH, _Patcher.patch_method)
+
+    def patch_here(
+        self: Any, space: dict[str, Any], name: str, new: Callable[..., Any], deduplicate: bool = True
+    ) -> None:
+        original = space[name] if name in space else getattr(builtins, name)
+        patch(self, space, name, only_here(original, new), deduplicate)
+
+    def patch_method_here(self: Any, cls: type, name: str, new: Callable[..., Any], deduplicate: bool = True) -> None:
+        patch_method(self, cls, name, only_here(getattr(cls, name), new), deduplicate)
+
+    setattr(patch_here, _OF_TORCH, patch)
+    setattr(patch_method_here, _OF_TORCH, patch_method)
+    with (
+        patched_together(_Patcher, "patch", patch_here),
+        patched_together(_Patcher, "patch_method", patch_method_here),
+    ):
+        yield
