@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch.fx import traceback
 
 from prepbench.jobs import Cancelled, Job, Progress, ProgressCallback
 from prepbench.running.tracing import WAITING, tracing
@@ -151,6 +152,31 @@ def test_other_threads_call_modules_while_fx_traces() -> None:
     assert torch.equal(found[0], _expected)
     assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_module", "call_method", "output"]
     assert identities() == before
+
+
+def test_annotations_of_a_trace_outlast_an_interpreter_elsewhere() -> None:
+    inside, may_go = threading.Event(), threading.Event()
+
+    def held(x: torch.Tensor) -> torch.Tensor:
+        inside.set()
+        assert may_go.wait(30)
+        return x + 1
+
+    graph = fx.Graph()
+    node = graph.call_function(held, (graph.placeholder("x"),))
+    node.meta["of"] = "the other thread"
+    graph.output(node)
+    interpreter = fx.Interpreter(fx.GraphModule(nn.Module(), graph))
+    before = traceback.set_current_meta
+    with tracing(), traceback.preserve_node_meta():
+        with traceback.annotate({"of": "this thread"}):
+            job = Job(lambda progress: interpreter.run(torch.ones(2)))
+            assert inside.wait(30)
+            assert traceback.get_current_meta()["custom"] == {"of": "this thread"}
+            may_go.set()
+            assert torch.equal(job.result(30), torch.full((2,), 2.0))
+        assert not traceback.get_current_meta()
+    assert traceback.set_current_meta is before
 
 
 class _Held(nn.Module):

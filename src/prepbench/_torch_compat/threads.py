@@ -10,7 +10,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Container, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -111,6 +111,7 @@ def torch_traces_here() -> Iterator[None]:
     with ExitStack() as stack:
         own = (
             _modes_before_autograd(),
+            _details_of_nodes(),
             fx_traces_by_thread(),
             *_flags(),
             *_builtins_of_export(),
@@ -138,6 +139,18 @@ def _modes_before_autograd() -> AbstractContextManager[None]:
         return others.modes
 
     return patched(ops, "mode_stack_state_for_pre_dispatch", only_here(of_others, of_torch))
+
+
+def _details_of_nodes() -> AbstractContextManager[None]:
+    """The details of the node that an interpreter is at, which torch keeps in one place for all threads.
+
+    A trace writes its annotations into them: an interpreter that runs elsewhere would put its own in their place.
+    """
+    with needed_for("keeping the details of nodes in one thread only"):
+        from torch.fx import traceback
+
+        of_torch = traceback.set_current_meta
+    return patched(traceback, "set_current_meta", only_here(lambda *_, **__: nullcontext(), of_torch))
 
 
 def _flags() -> list[AbstractContextManager[None]]:
