@@ -107,3 +107,15 @@ class Plain:
 )
 def test_objects_of_plain_values_are_compared_by_these(one: Any, other: Any, same: bool) -> None:
     assert is_same(one, other) is same
+
+
+class Ring:
+    """An object that holds itself."""
+
+    def __init__(self, size: int) -> None:
+        self.ring, self.size = [self], size
+
+
+def test_objects_that_hold_themselves_are_compared_by_the_rest() -> None:
+    assert is_same(Ring(1), Ring(1))
+    assert not is_same(Ring(1), Ring(2))

@@ -165,9 +165,14 @@ def _check_tensors(where: str, leaf: torch.Tensor, other: torch.Tensor) -> None:
 
 def is_same(leaf: Any, other: Any) -> bool:
     """Whether two Python values are the same object, equal, or objects of one class that hold the same plain values;
-    false where ``==`` has no answer.
+    false where ``==`` has no answer. Objects that hold themselves are the same where all else is.
     """
-    if leaf is other:
+    return _is_same(leaf, other, set())
+
+
+def _is_same(leaf: Any, other: Any, begun: set[tuple[int, int]]) -> bool:
+    """:func:`is_same`, inside the comparisons of the pairs of objects ``begun``."""
+    if leaf is other or (id(leaf), id(other)) in begun:
         return True
     try:
         if leaf == other:
@@ -176,12 +181,13 @@ def is_same(leaf: Any, other: Any) -> bool:
         return False
     if type(leaf) is not type(other):
         return False
+    begun = {*begun, (id(leaf), id(other))}
     if type(leaf) in (list, tuple):
-        return len(leaf) == len(other) and all(map(is_same, leaf, other))
+        return len(leaf) == len(other) and all(_is_same(one, two, begun) for one, two in zip(leaf, other, strict=True))
     if type(leaf) is dict:
-        return leaf.keys() == other.keys() and all(is_same(leaf[key], other[key]) for key in leaf)
+        return leaf.keys() == other.keys() and all(_is_same(leaf[key], other[key], begun) for key in leaf)
     # a cache that a model takes and never fills, or a layer of it that has none
     has_equality = getattr(type(leaf), "__eq__", None) is not getattr(object, "__eq__", None)
     if has_equality or has_no_parts(leaf) or not hasattr(leaf, "__dict__"):
         return False
-    return is_same(vars(leaf), vars(other))
+    return _is_same(vars(leaf), vars(other), begun)
