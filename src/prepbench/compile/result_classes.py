@@ -40,14 +40,11 @@ def object_maker(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _made(kind: type | None, parts: Mapping[str, Any]) -> Any:
-    if kind is None or not dataclasses.is_dataclass(kind) or hasattr(kind, "__del__"):
+    if kind is None or (form := _form(kind)) is None:
         return None
-    fields = [field.name for field in dataclasses.fields(kind)]
-    is_table = _is_table(kind)
+    fields, is_table = form
     values = {**(dict.fromkeys(fields) if is_table else {}), **parts}
-    if set(fields) != values.keys() or not all(_is_plain_field(kind, field) for field in fields):
-        return None
-    if not is_table and kind.__new__ is not object.__new__:
+    if fields.keys() != values.keys() or not all(_is_plain_field(kind, field) for field in fields):
         return None
     new: Any = collections.OrderedDict.__new__ if is_table else object.__new__
     made = new(kind)
@@ -56,6 +53,22 @@ def _made(kind: type | None, parts: Mapping[str, Any]) -> Any:
         if is_table and values[field] is not None:
             collections.OrderedDict.__setitem__(made, field, values[field])
     return made
+
+
+def _form(kind: type) -> tuple[dict[str, None], bool] | None:
+    """The fields of a dataclass that can be filled, and whether it is a table of them; None for another class."""
+    if kind not in _FORMS:
+        known = None
+        if dataclasses.is_dataclass(kind) and not hasattr(kind, "__del__"):
+            is_table = _is_table(kind)
+            if is_table or kind.__new__ is object.__new__:
+                known = dict.fromkeys(field.name for field in dataclasses.fields(kind)), is_table
+        _FORMS[kind] = known
+    return _FORMS[kind]
+
+
+_FORMS: weakref.WeakKeyDictionary[type, tuple[dict[str, None], bool] | None] = weakref.WeakKeyDictionary()
+"""What was found of a class: to look takes longer than all else in a result."""
 
 
 def filled(kind: type, parts: Mapping[str, Any]) -> Any:
@@ -116,7 +129,7 @@ def _is_table(kind: type) -> bool:
 
 
 _PLAIN_FIELDS: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
-"""Fields by class that were found plain: to look takes longer than all else in a result."""
+"""Fields by class that were found plain."""
 
 
 def _is_plain_field(kind: type, field: str) -> bool:
