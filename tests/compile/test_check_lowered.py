@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from prepbench.compile.check_lowered import check_lowered
+from prepbench.compile.tied_choices import tied_choice
 from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 
@@ -159,3 +160,68 @@ def test_where_quantization_is_noise_a_target_may_round_otherwise() -> None:
         check_noisy(lambda leaves: [(leaves[0] - leaves[1]).round(), (leaves[0] + leaves[1]).round().argmax(0)])
     with pytest.raises(TargetError, match="Abacus does not compute"):
         check_noisy(lambda leaves: [(leaves[0] + leaves[1]).round() * math.nan, leaves[0].argmax(0)])
+
+
+class Router(nn.Module):
+    """Sends each row to the two of four experts with the highest scores."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(4, 4, bias=False), nn.Parameter(torch.eye(4))
+        self.gate.weight.data.copy_(weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.experts[self.gate(x).sigmoid().topk(2, dim=1).indices].sum(1)
+
+
+class Routed(nn.Module):
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.router = Router(weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.router(x)
+
+
+@pytest.mark.parametrize(
+    "weight, reason",
+    [
+        (torch.zeros(4, 4), r"On this call router \(topk\) chooses among equal values.* EagerDeployment\(\)"),
+        (torch.eye(4), "This is a bug of the target on this model"),
+    ],
+    ids=["equal scores", "scores that decide"],
+)
+def test_another_choice_of_equal_values_is_no_bug(weight: torch.Tensor, reason: str) -> None:
+    sample = Sample((torch.randn(5, 4),), {}, 0)
+    model = Routed(weight)
+    program = torch.export.export(model, sample.args)
+    others = Given(lambda leaves: [1 - model(*leaves)])
+    with pytest.raises(TargetError, match=reason):
+        check_lowered(others, program, "Abacus", [sample])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "choose, given, tied",
+    [
+        (lambda x: x.topk(2).values, [1.0, 2.0, 3.0, 3.0], True),
+        (lambda x: x.topk(2).values, [1.0, 1.0, 2.0, 3.0], False),
+        (lambda x: x.topk(2).values, [1.0, 2.0, 2.0 + 1e-6, 3.0], True),
+        (lambda x: x.topk(2, largest=False).values, [1.0, 2.0, 2.0, 3.0], True),
+        (lambda x: x.topk(4).values, [1.0, 2.0, 4.0, 3.0], False),
+        (lambda x: x.sort().indices, [1.0, 2.0, 1.0, 3.0], True),
+        (lambda x: x.sort(descending=True).indices, [1.0, 2.0, 4.0, 3.0], False),
+        (lambda x: x.sort(stable=True).indices, [1.0, 2.0, 1.0, 3.0], False),
+        (lambda x: x.argsort(), [1.0, 2.0, 1.0, 3.0], True),
+        (lambda x: x.int().sort().indices, [1.0, 2.0, 1.0, 3.0], True),
+        (lambda x: x.argmax(), [1.0, 3.0, 3.0, 3.0], False),
+    ],
+)
+def test_choices_among_equal_values_are_found(
+    choose: Callable[[torch.Tensor], torch.Tensor], given: list[float], tied: bool
+) -> None:
+    class Chooses(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return choose(x)
+
+    sample = Sample((torch.tensor(given),), {}, 0)
+    assert bool(tied_choice(torch.export.export(Chooses(), sample.args), sample)) is tied

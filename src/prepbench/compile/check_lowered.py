@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from prepbench.compile.light_module import light_module
+from prepbench.compile.tied_choices import tied_choice
 from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 from prepbench.running.equal_tensors import Closeness
@@ -75,6 +76,7 @@ class _Check:
         original: torch.export.ExportedProgram | None,
     ) -> None:
         self._runtime, self._target, self._original = runtime, target, original
+        self._program = program
         self._module = light_module(program)
         self._from_floats = outputs_computed_from_floats(program)
 
@@ -104,11 +106,23 @@ class _Check:
                 found = difference(right, value, EXACT, f"output[{place}]")
         if not found.equal and not self._is_as_near(expected, got, sample):
             raise TargetError(
-                f"{self._target} does not compute what the graph computes: on {name}, {found.text}. This is a bug of "
-                "the target on this model. Choose another target, or keep layers in float with "
-                "layer_quantization_settings until the result is right."
+                f"{self._target} does not compute what the graph computes: on {name}, {found.text}. "
+                + self._reason(sample)
             )
         return given
+
+    def _reason(self, sample: Sample) -> str:
+        if tied := tied_choice(self._program, sample):
+            return (
+                f"On this call {tied} chooses among equal values, or values that only rounding tells apart. PyTorch "
+                "promises no order of these, so both results may be right. Give samples or weights that decide "
+                "(those of a router that was never trained may all be zero), keep layers whose results are rounded to "
+                "the same integers in float, or choose EagerDeployment(), which computes as PyTorch does."
+            )
+        return (
+            "This is a bug of the target on this model. Choose another target, or keep layers in float with "
+            "layer_quantization_settings until the result is right."
+        )
 
     def _is_as_near(self, expected: Sequence[Any], got: Sequence[Any], sample: Sample) -> bool:
         """Whether the runtime's result is as near to float as the graph's own, which quantization made noisy."""
