@@ -1,12 +1,12 @@
 """What a token costs with weights of 4 bits: ms per token after a cache of 256, and ms of a prompt of 128.
 
-A random model like Llama of some 60 million parameters, with its cache as inputs and outputs. Every candidate runs in
-a process of its own, in rounds that take turns, and returns its cache as arrays, without copies where its runtime can
-do that. Beside each time stands the share of the limit that memory sets: bytes of weights by the bandwidth that a sum
-over a large array reaches, which is what one token at least takes. Candidates of one runtime are compared; a ratio of ours to the best peer above 1.05 is marked.
-OpenVINO computes what is not quantized in bfloat16 by itself where the CPU has instructions for it, and prepbench in
-float32 unless it is asked, so each precision is compared with its like. Peers that are not installed are left out:
-NNCF needs the benchmark's environment.
+A random model like Llama of some 60 million parameters, with its cache as inputs and outputs. Every candidate runs in a
+process of its own, in rounds that take turns, and returns its cache as arrays, without copies where its runtime can do
+that. Beside each time stands the share of the limit that memory sets: bytes of weights by the bandwidth that a sum over
+a large array reaches, which is what one token at least takes. Candidates of one runtime are compared; a ratio of ours
+to the best peer above 1.05 is marked. OpenVINO computes what is not quantized in bfloat16 by itself where the CPU has
+instructions for it, and prepbench in float32 unless it is asked, so each precision is compared with its like. Peers
+that are not installed are left out: NNCF needs the benchmark's environment.
 
 ``python -m tests.benchmarks.bench_decode [--rows "prepbench ORT" "ORT MatMulNBits"]`` runs a part of it.
 """
