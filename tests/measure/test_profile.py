@@ -109,7 +109,8 @@ def test_time_lies_on_layers_also_of_a_loaded_model(deployment: Any, tmp_path: A
 @pytest.mark.parametrize("deployment", [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment()])
 def test_activations_of_the_model_fused_into_layers_in_float_hide_none(deployment: Any) -> None:
     compiled = pb.compile_model(net(), tracing_inputs=samples(4, 5), deployment_settings=deployment)
-    profile = pb.profile(compiled, samples(6), rounds=4)
+    # OpenVINO counts in microseconds, and does not tell of kernels that took none
+    profile = pb.profile(compiled, samples(96), rounds=8)
     assert check(profile) >= LAYERS
     assert profile["head"].type == "Linear"
     assert profile["head"].weights_bytes == 680
