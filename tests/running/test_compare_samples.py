@@ -119,3 +119,13 @@ class Ring:
 def test_objects_that_hold_themselves_are_compared_by_the_rest() -> None:
     assert is_same(Ring(1), Ring(1))
     assert not is_same(Ring(1), Ring(2))
+
+
+def test_a_chain_of_many_objects_is_given_up() -> None:
+    def chain() -> Plain:
+        last = Plain(size=1)
+        for _ in range(3000):
+            last = Plain(after=last)
+        return last
+
+    assert not is_same(chain(), chain())

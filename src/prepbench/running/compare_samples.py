@@ -167,7 +167,10 @@ def is_same(leaf: Any, other: Any) -> bool:
     """Whether two Python values are the same object, equal, or objects of one class that hold the same plain values;
     false where ``==`` has no answer. Objects that hold themselves are the same where all else is.
     """
-    return _is_same(leaf, other, set())
+    try:
+        return _is_same(leaf, other, set())
+    except RecursionError:  # a chain of a thousand objects
+        return False
 
 
 def _is_same(leaf: Any, other: Any, begun: set[tuple[int, int]]) -> bool:
