@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from prepbench.compile.check_lowered import check_lowered
-from prepbench.compile.tied_choices import tied_choice
+from prepbench.compile.tied_choices import with_ties_broken
 from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 
@@ -179,8 +179,8 @@ class Routed(nn.Module):
         super().__init__()
         self.router = Router(weight)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.router(x)
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self.router(x),)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_another_choice_of_equal_values_is_no_bug(weight: torch.Tensor, reason: 
     sample = Sample((torch.randn(5, 4),), {}, 0)
     model = Routed(weight)
     program = torch.export.export(model, sample.args)
-    others = Given(lambda leaves: [1 - model(*leaves)])
+    others = Given(lambda leaves: [1 - model(*leaves)[0]])
     with pytest.raises(TargetError, match=reason):
         check_lowered(others, program, "Abacus", [sample])  # type: ignore[arg-type]
 
@@ -203,16 +203,22 @@ def test_another_choice_of_equal_values_is_no_bug(weight: torch.Tensor, reason: 
 @pytest.mark.parametrize(
     "choose, given, tied",
     [
-        (lambda x: x.topk(2).values, [1.0, 2.0, 3.0, 3.0], True),
-        (lambda x: x.topk(2).values, [1.0, 1.0, 2.0, 3.0], False),
-        (lambda x: x.topk(2).values, [1.0, 2.0, 2.0 + 1e-6, 3.0], True),
-        (lambda x: x.topk(2, largest=False).values, [1.0, 2.0, 2.0, 3.0], True),
-        (lambda x: x.topk(4).values, [1.0, 2.0, 4.0, 3.0], False),
+        (lambda x: x.topk(2).indices, [1.0, 2.0, 3.0, 3.0], True),
+        (lambda x: x.topk(2).indices, [1.0, 1.0, 2.0, 3.0], False),
+        (lambda x: x.topk(2).indices, [1.0, 2.0, 2.0 + 1e-6, 3.0], True),
+        (lambda x: x.topk(2).indices, [-1.0, -2.0, -2.0 + 1e-6, -3.0], True),
+        (lambda x: x.topk(2, largest=False).indices, [1.0, 2.0, 2.0, 3.0], True),
+        (lambda x: x.topk(4).indices, [1.0, 2.0, 4.0, 3.0], False),
+        (lambda x: x.reshape(2, 2).topk(1, dim=0).indices, [1.0, 2.0, 1.0, 3.0], True),
+        (lambda x: x.log().topk(2).indices, [0.0, 0.0, 1.0, 0.0], True),
         (lambda x: x.sort().indices, [1.0, 2.0, 1.0, 3.0], True),
         (lambda x: x.sort(descending=True).indices, [1.0, 2.0, 4.0, 3.0], False),
         (lambda x: x.sort(stable=True).indices, [1.0, 2.0, 1.0, 3.0], False),
         (lambda x: x.argsort(), [1.0, 2.0, 1.0, 3.0], True),
         (lambda x: x.int().sort().indices, [1.0, 2.0, 1.0, 3.0], True),
+        (lambda x: x.half().sort().indices, [1.0, 2.0, 1.0, 3.0], True),
+        (lambda x: x.sum().sort().indices, [1.0, 2.0, 1.0, 3.0], False),
+        (lambda x: x[:0].sort().indices, [1.0, 2.0, 1.0, 3.0], False),
         (lambda x: x.argmax(), [1.0, 3.0, 3.0, 3.0], False),
     ],
 )
@@ -220,8 +226,27 @@ def test_choices_among_equal_values_are_found(
     choose: Callable[[torch.Tensor], torch.Tensor], given: list[float], tied: bool
 ) -> None:
     class Chooses(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return choose(x)
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            return (choose(x),)
 
     sample = Sample((torch.tensor(given),), {}, 0)
-    assert bool(tied_choice(torch.export.export(Chooses(), sample.args), sample)) is tied
+    program = torch.export.export(Chooses(), sample.args)
+    (first,), places = with_ties_broken(program, sample, last_first=False)
+    (last,), again = with_ties_broken(program, sample, last_first=True)
+    assert places == again
+    assert bool(places) is tied
+    assert torch.equal(first, last) is not tied
+    if not tied:
+        assert torch.equal(first, choose(*sample.args))
+
+
+def test_equal_values_that_decide_nothing_are_no_excuse() -> None:
+    class Sorts(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            return (x.relu().sort().values,)
+
+    sample = Sample((torch.randn(40),), {}, 0)
+    program = torch.export.export(Sorts(), sample.args)
+    negated = Given(lambda leaves: [-Sorts()(*leaves)[0]])
+    with pytest.raises(TargetError, match="This is a bug of the target on this model"):
+        check_lowered(negated, program, "Abacus", [sample])  # type: ignore[arg-type]

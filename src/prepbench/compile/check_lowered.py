@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from prepbench.compile.light_module import light_module
-from prepbench.compile.tied_choices import tied_choice
+from prepbench.compile.tied_choices import with_ties_broken
 from prepbench.errors import TargetError
 from prepbench.inputs import Sample
 from prepbench.running.equal_tensors import Closeness
@@ -107,18 +107,21 @@ class _Check:
         if not found.equal and not self._is_as_near(expected, got, sample):
             raise TargetError(
                 f"{self._target} does not compute what the graph computes: on {name}, {found.text}. "
-                + self._reason(sample)
+                + self._reason(sample, expected)
             )
         return given
 
-    def _reason(self, sample: Sample) -> str:
-        if tied := tied_choice(self._program, sample):
-            return (
-                f"On this call {tied} chooses among equal values, or values that only rounding tells apart. PyTorch "
-                "promises no order of these, so both results may be right. Give samples or weights that decide "
-                "(those of a router that was never trained may all be zero), keep layers whose results are rounded to "
-                "the same integers in float, or choose EagerDeployment(), which computes as PyTorch does."
-            )
+    def _reason(self, sample: Sample, expected: Sequence[Any]) -> str:
+        for last_first in (False, True):
+            results, places = with_ties_broken(self._program, sample, last_first=last_first)
+            if places and not difference(expected, results, LOWERED).equal:
+                return (
+                    f"On this call {places[0]} chooses among equal values, or values that only rounding tells apart. "
+                    "PyTorch promises no order of these, and with another order its own result is another, too. Give "
+                    "samples or weights that decide (those of a router that was never trained may all be zero), keep "
+                    "layers whose results are rounded to the same integers in float, or choose EagerDeployment(), "
+                    "which computes as PyTorch does."
+                )
         return (
             "This is a bug of the target on this model. Choose another target, or keep layers in float with "
             "layer_quantization_settings until the result is right."
