@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.chromium import CHROMIUM_FLAGS
 from tests.browser.lab import Lab, running
+
+# two JupyterLabs share the machine with what they compile; how fast the page answers is measured elsewhere
+expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="session")
