@@ -30,6 +30,7 @@ from prepbench.running.first_calls import built_buffers, fill_caches_
 from prepbench.running.object_nodes import register_nodes
 from prepbench.running.odd_sizes import odd_sizes
 from prepbench.running.outcomes import Outcome, outcome
+from prepbench.running.shared_objects import REMEDY, filled_for_all
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import NotedState
@@ -147,6 +148,8 @@ def _message(model: torch.nn.Module, failures: Sequence[Failure], samples: Seque
         odd = [(sample.index, text) for sample in samples if (text := odd_sizes(model, samples, sample))]
         if len(odd) == 1:  # of several, each may be the one that is right
             lines.append(f"In inputs[{odd[0][0]}], {odd[0][1]} If that is not meant, mend this sample first.")
+        if shared := filled_for_all(model, samples):
+            lines.append(f"{shared} {REMEDY}")
     lines.append("Or capture with fullgraph=False, which keeps these lines, or their modules, as operators.")
     return "\n".join(lines)
 

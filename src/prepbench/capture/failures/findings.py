@@ -19,6 +19,7 @@ from prepbench.inputs import Sample, named_leaves
 from prepbench.running.first_calls import built_buffers
 from prepbench.running.outcomes import without_output
 from prepbench.running.replaced_forward import replaceable_modules
+from prepbench.running.shared_objects import REMEDY, filled_for_all
 from prepbench.running.source_lines import code_frame, is_user_code, place_in_stack_trace, source_line
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
@@ -29,17 +30,19 @@ RANDOM = "random numbers"
 INPUT_CHANGED = "input changed in place"
 STATE_CHANGED = "state changed"
 ATTRIBUTE = "Python attribute changed"
+SHARED = "samples share an object"
 
 Program = torch.export.ExportedProgram
 
 
 def findings_of_program(model: torch.nn.Module, program: Program, samples: Sequence[Sample]) -> tuple[Finding, ...]:
-    """Everything that an exported program assumes, in a fixed order. Runs the model once, and on a padded row twice."""
+    """Everything that an exported program assumes, in a fixed order. Runs the model up to four times."""
     return tuple(
         dict.fromkeys(
             (
                 *_training_flags(model),
                 *_fixed_values(model, samples),
+                *_shared(model, samples),
                 *_changes(program),
                 *_built_by_calls(model, program),
                 *_random_operators(program),
@@ -57,7 +60,7 @@ def findings_of_trace(model: Any, samples: Sequence[Sample] | None) -> tuple[Fin
         return ()
     found = [*_training_flags(model)]
     if samples:
-        found += [*_fixed_values(model, samples), *_changed_by_a_run(model, samples)]
+        found += [*_fixed_values(model, samples), *_shared(model, samples), *_changed_by_a_run(model, samples)]
     return tuple(dict.fromkeys(found))
 
 
@@ -113,6 +116,11 @@ def _fixed_values(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator
                 None,
                 f"Capture once for each value of {path}, or let the model take it as a tensor.",
             )
+
+
+def _shared(model: torch.nn.Module, samples: Sequence[Sample]) -> Iterator[Finding]:
+    if text := filled_for_all(model, samples):
+        yield _finding("", model, SHARED, text, None, REMEDY)
 
 
 def _changes(program: Program) -> Iterator[Finding]:
