@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench._torch_compat.tensors import version_of
 from prepbench.inputs import Sample, arguments_by_name
 from prepbench.running.object_nodes import is_registered
 from prepbench.running.outcomes import without_output
@@ -42,7 +44,7 @@ def _changes(model: torch.nn.Module, sample: Sample, name: str) -> bool:
     """Whether a call puts other tensors into an argument, or writes into those that it holds."""
     own = own_copy(sample)
     value = arguments_by_name(model, own.args, own.kwargs)[name]
-    before = [(leaf, getattr(leaf, "_version", None)) for leaf in pytree.tree_leaves(value)]
+    before = [(leaf, _version(leaf)) for leaf in pytree.tree_leaves(value)]
     twin = Twin(model).model
     try:
         with unchanged(twin), without_output(), torch.no_grad():
@@ -51,6 +53,9 @@ def _changes(model: torch.nn.Module, sample: Sample, name: str) -> bool:
         return False
     after = pytree.tree_leaves(value)
     return len(after) != len(before) or any(
-        now is not leaf or getattr(now, "_version", None) != version
-        for now, (leaf, version) in zip(after, before, strict=True)
+        now is not leaf or _version(now) != version for now, (leaf, version) in zip(after, before, strict=True)
     )
+
+
+def _version(leaf: Any) -> int:
+    return version_of(leaf) if isinstance(leaf, torch.Tensor) else 0
