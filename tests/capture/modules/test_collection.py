@@ -148,3 +148,30 @@ def test_a_model_that_needs_a_graph_for_each_sample_fails():
     assert failure.source.code == "for step in range(x.shape[1]):"
     assert collection.graph_module()(short).shape == short.shape  # the graph of the first sample stays
     assert not recursive_trace(Steps(), inputs=[short, short[:1]]).failures
+
+
+class GrowingMask(nn.Module):
+    """Pads a mask that is shorter than a cache and what is new, as models do that read text."""
+
+    def __init__(self, more: int = 0) -> None:
+        super().__init__()
+        self.layer, self.more = nn.Linear(4, 4), more
+
+    def forward(self, x: torch.Tensor, past: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        length = past.shape[1] + x.shape[1] + self.more
+        if (missing := length - mask.shape[1]) > 0:
+            mask = nn.functional.pad(mask, (0, missing))
+        return torch.cat([past, self.layer(x)], 1).sum(1) + mask.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("more", [0, 1, 3])
+def test_an_empty_cache_and_a_single_token_keep_what_holds_between_sizes(more: int) -> None:
+    samples = [
+        {"x": torch.randn(2, new, 4), "past": torch.randn(2, past, 4), "mask": torch.ones(2, past + new + more)}
+        for new, past in ((9, 0), (1, 9), (1, 14))
+    ]
+    model = GrowingMask(more)
+    collection = recursive_trace(model, inputs=samples)
+    assert not collection.failures
+    unseen = {"x": torch.randn(2, 3, 4), "past": torch.randn(2, 6, 4), "mask": torch.ones(2, 9 + more)}
+    assert torch.equal(collection.graph_module()(**unseen), model(**unseen))

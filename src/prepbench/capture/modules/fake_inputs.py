@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -108,6 +110,7 @@ def fake_inputs(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, 
     paths = _paths(samples[base], names)
     names_of_sizes = _size_names(paths, leaves)
     result = FakeInputs((), {}, names)
+    hints = _hints(leaves, base)
     position = iter(range(len(leaves[base])))
 
     def fake(leaf: Any) -> Any:
@@ -115,7 +118,7 @@ def fake_inputs(function: Any, samples: Sequence[Sample], mode: FakeTensorMode, 
             return leaf
         # one tensor given twice is two inputs, which other calls may give different values
         index = next(position)
-        return _fake(leaf, index, paths[index], leaves, base, mode, names_of_sizes, result.sizes)
+        return _fake(leaf, index, paths[index], leaves, base, hints, mode, names_of_sizes, result.sizes)
 
     result.args, result.kwargs = map_values((samples[base].args, samples[base].kwargs), fake)
     return result
@@ -127,6 +130,7 @@ def _fake(
     path: str,
     leaves: list[list[torch.Tensor]],
     base: int,
+    hints: Mapping[tuple[int, int], int],
     mode: FakeTensorMode,
     names: Mapping[tuple[str, int], str],
     sizes: dict[Any, InputSize],
@@ -136,11 +140,10 @@ def _fake(
         values = tuple(tensors[index].shape[dim] for tensors in leaves)
         if len(set(values)) > 1:
             varying[dim] = values
-    hints = {dim: _hint(leaf.shape[dim], values) for dim, values in varying.items()}
-    result = fake_input(mode, leaf, hints, path)
+    result = fake_input(mode, leaf, {dim: hints[index, dim] for dim in varying}, path)
     for dim, values in varying.items():
         symbol = result.shape[dim].node.expr  # type: ignore[attr-defined]
-        sizes[symbol] = InputSize(path, dim, values, names[path, dim], hints[dim])
+        sizes[symbol] = InputSize(path, dim, values, names[path, dim], hints[index, dim])
     numbers = _numbers(leaves, index)
     if numbers:
         # 0 and 1 are special to torch where numbers become sizes
@@ -165,9 +168,41 @@ def _numbers(leaves: list[list[torch.Tensor]], index: int) -> tuple[int, ...]:
     return tuple(int(tensor) for tensor in tensors) if known else ()
 
 
-def _hint(size: int, values: tuple[int, ...]) -> int:
-    # sizes 0 and 1 broadcast and are special to torch: trace as if the axis were longer
-    return size if size > 1 else next((value for value in values if value > 1), 2)
+def _hints(leaves: list[list[torch.Tensor]], base: int) -> dict[tuple[int, int], int]:
+    """The size to trace with for each axis that differs between samples, by the number of its tensor and its dim.
+
+    Sizes 0 and 1 broadcast and are special to torch, so that no axis is traced as that short. Where the base sample has
+    such axes, the sizes of samples are added up with whole numbers, which keeps what holds between sizes in all of
+    them: that a mask is as long as the cache and the new tokens together.
+    """
+    axes = [(index, dim) for index, leaf in enumerate(leaves[base]) for dim in range(leaf.dim())]
+    sizes = {(index, dim): tuple(tensors[index].shape[dim] for tensors in leaves) for index, dim in axes}
+    varying = {axis: values for axis, values in sizes.items() if len(set(values)) > 1}
+    given = list(dict.fromkeys(zip(*varying.values(), strict=True)))  # the sizes of each sample, once
+    first = tuple(values[base] for values in varying.values())
+    some = [first, *(other for other in given if other != first)][:_SAMPLES_ADDED]
+    if min(first, default=2) > 1:
+        return dict(zip(varying, first, strict=True))
+    sums = [[sum(map(operator.mul, ws, of_axis)) for of_axis in zip(*some, strict=True)] for ws in _weights(len(some))]
+    long = [total for total in sums if min(total) > 1]
+    # two sizes that are equal by chance would be taken for one
+    apart = [total for total in long if len(set(total)) == len(set(varying.values()))]
+    for total in (*apart, *long):
+        return dict(zip(varying, total, strict=True))
+    return {axis: next((size for size in (values[base], *values) if size > 1), 2) for axis, values in varying.items()}
+
+
+_SAMPLES_ADDED = 3
+_WEIGHTS = range(-2, 4)
+
+
+def _weights(count: int) -> list[tuple[int, ...]]:
+    """Ways to add up the sizes of samples, the plainest first.
+
+    Weights that add up to 1 keep also what holds with a constant, such as one more token in a mask than in a cache.
+    """
+    ways = [weights for weights in itertools.product(_WEIGHTS, repeat=count) if sum(weights) > 0]
+    return sorted(ways, key=lambda weights: (sum(weights), sum(map(abs, weights)), [-weight for weight in weights]))
 
 
 def _size_names(paths: list[str], leaves: list[list[torch.Tensor]]) -> dict[tuple[str, int], str]:
