@@ -17,8 +17,6 @@ named.
 from __future__ import annotations
 
 import argparse
-import copy
-import hashlib
 import importlib.util
 import json
 import os
@@ -26,21 +24,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from tests.benchmarks.few_bits_peers import CALIBRATION, FOLDER, Cell, Row, block_size, nncf, ort, torchao
 from tests.benchmarks.language_model import Predictor, losses, predictions, trained, windows
 
 FORMS = ("w8a8", "w4 32", "w4 128", "w4 channel")
 LIMITS = {"w8a8": 0.5, "w4 32": 0.5, "w4 128": 1.0, "w4 channel": 3.0}
 ALGORITHMS = ("nearest", "hqq", "awq", "gptq", "adaround")
-CALIBRATION = 16
 LIMIT = 3600
-# the variable of the environment that says where rows share files
-FOLDER = "PREPBENCH_FEW_BITS"
 # a second model says whether something was fitted to the first one
 MODELS: dict[str, dict[str, object]] = {
     "wide": {},
@@ -48,14 +43,6 @@ MODELS: dict[str, dict[str, object]] = {
         "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_key_value_heads": 4,
     },
 }  # fmt: skip
-
-Logits = Callable[[torch.Tensor], torch.Tensor]
-Cell = tuple[Logits, int]  # the quantized model, bytes on disk
-Row = Callable[[Predictor, str], Cell | None]
-
-
-def _block(form: str) -> int:
-    return {"w4 32": 32, "w4 128": 128}.get(form, 0)
 
 
 def _ours(
@@ -71,7 +58,7 @@ def _ours(
         if form != "w8a8":
             settings = pb.QuantizationSettings(
                 weights_num_bits=4, prefer_weights_only_quantization=True, weights_symmetric=symmetric,
-                weights_only_quantization_block_size=_block(form), weights_algorithm=algorithm,
+                weights_only_quantization_block_size=block_size(form), weights_algorithm=algorithm,
             )  # fmt: skip
         elif not symmetric:
             return None
@@ -95,129 +82,6 @@ def _ours(
     return run
 
 
-def _float_onnx(model: Predictor) -> Path:
-    """The model in float as ONNX, written once for all rows."""
-    import prepbench as pb
-
-    digest = hashlib.sha256(model.model.lm_head.weight.detach().numpy().tobytes()).hexdigest()[:12]
-    folder = Path(os.environ.get(FOLDER) or tempfile.mkdtemp()) / digest
-    if found := list(folder.rglob("model.onnx")):
-        return found[0]
-
-    compiled = pb.compile_model(
-        model,
-        tracing_inputs=[windows(1)[0], windows(1)[0][:2, :96]],
-        deployment_settings=pb.OnnxRuntimeDeployment(),
-    )
-    compiled.save(folder)
-    return next(folder.rglob("model.onnx"))
-
-
-def _session(path: Path) -> Logits:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda ids: torch.from_numpy(session.run(None, {name: ids.numpy()})[0])
-
-
-def _folder_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-class _Reader:
-    """The samples as its quantizer asks for them."""
-
-    def __init__(self, path: Path, samples: Any) -> None:
-        import onnx
-
-        self._name = onnx.load(path, load_external_data=False).graph.input[0].name
-        self._samples = samples
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.get_next, None)
-
-    def get_next(self) -> dict[str, Any] | None:
-        sample = next(self._samples, None)
-        return sample and {self._name: sample["ids"]}
-
-
-def _torchao(model: Predictor, form: str) -> Cell | None:
-    # the packing that torch's kernels for the CPU read is a prototype in torchao
-    from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
-    from torchao.quantization import quantize_
-
-    if form in ("w8a8", "w4 channel"):
-        return None
-    model = copy.deepcopy(model).bfloat16()
-    quantize_(model, PrototypeInt4WeightOnlyConfig(group_size=_block(form), set_inductor_config=False))
-    return (lambda ids: model(ids).float()), 0
-
-
-def _ort(algorithm: str, symmetric: bool = True) -> Row:
-    def run(model: Predictor, form: str) -> Cell | None:
-        import onnx
-        from onnxruntime.quantization import QuantType, matmul_nbits_quantizer, quantize_dynamic
-
-        folder = Path(tempfile.mkdtemp())
-        path, out = _float_onnx(model), folder / "out" / "model.onnx"
-        out.parent.mkdir()
-        if form == "w8a8":
-            if algorithm != "default" or not symmetric:
-                return None
-            quantize_dynamic(str(path), str(out), per_channel=True, weight_type=QuantType.QInt8)
-        else:
-            block = _block(form) or 256  # it has no channels; this is its largest block
-            if algorithm == "gptq":
-                samples = iter([{"ids": batch.numpy()} for batch in windows(CALIBRATION)])
-                config = matmul_nbits_quantizer.GPTQWeightOnlyQuantConfig(
-                    calibration_data_reader=_Reader(path, samples), block_size=block
-                )
-            elif algorithm == "hqq":
-                config = matmul_nbits_quantizer.HQQWeightOnlyQuantConfig(block_size=block, bits=4)
-            else:
-                config = matmul_nbits_quantizer.DefaultWeightOnlyQuantConfig(block_size=block, is_symmetric=symmetric)
-            quantizer = matmul_nbits_quantizer.MatMulNBitsQuantizer(onnx.load(path), algo_config=config)
-            quantizer.process()
-            quantizer.model.save_model_to_file(str(out), use_external_data_format=True)
-        return _session(out), _folder_bytes(out.parent)
-
-    return run
-
-
-def _nncf(algorithm: str, mode: str) -> Row:
-    def run(model: Predictor, form: str) -> Cell | None:
-        import nncf
-        import openvino
-
-        folder = Path(tempfile.mkdtemp())
-        converted = openvino.Core().read_model(_float_onnx(model))
-        samples = nncf.Dataset([[batch.numpy()] for batch in windows(CALIBRATION)])
-        if form == "w8a8":
-            if (algorithm, mode) != ("plain", "sym"):
-                return None
-            converted = nncf.quantize(converted, samples, model_type=nncf.ModelType.TRANSFORMER)
-        else:
-            chosen = {"awq": {"awq": True}, "scale": {"scale_estimation": True}, "gptq": {"gptq": True}, "plain": {}}
-            converted = nncf.compress_weights(
-                converted,
-                mode=getattr(nncf.CompressWeightsMode, f"INT4_{mode.upper()}"),
-                group_size=_block(form) or -1,
-                all_layers=True,
-                ratio=1.0,
-                dataset=samples if algorithm != "plain" else None,
-                **chosen[algorithm],  # type: ignore[arg-type]
-            )
-        openvino.save_model(converted, folder / "out.xml", compress_to_fp16=False)
-        compiled = openvino.compile_model(converted, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        return (
-            lambda ids: torch.from_numpy(compiled([ids.numpy()])[0]),
-            (folder / "out.bin").stat().st_size,
-        )
-
-    return run
-
-
 ROWS: dict[str, Callable[[], Row]] = {
     **{f"prepbench {name}": lambda name=name: _ours(name, "EagerDeployment") for name in ALGORITHMS},  # type: ignore[misc]
     **{f"prepbench {name} asym": lambda name=name: _ours(name, "EagerDeployment", False) for name in ALGORITHMS},  # type: ignore[misc]
@@ -228,13 +92,14 @@ ROWS: dict[str, Callable[[], Row]] = {
     "prepbench ORT smooth": lambda: _ours("auto", "OnnxRuntimeDeployment", smooth=0.8),
     "prepbench OpenVINO smooth": lambda: _ours("auto", "OpenVinoDeployment", smooth=0.8),
     "prepbench OpenVINO asym": lambda: _ours("auto", "OpenVinoDeployment", False),
-    "ORT MatMulNBits sym": lambda: _ort("default"),
-    "ORT MatMulNBits asym": lambda: _ort("default", symmetric=False),
-    "ORT MatMulNBits hqq": lambda: _ort("hqq", symmetric=False),
-    "ORT MatMulNBits gptq": lambda: _ort("gptq"),
-    "torchao int4": lambda: _torchao,
+    "ORT MatMulNBits sym": lambda: ort("default"),
+    "ORT MatMulNBits asym": lambda: ort("default", symmetric=False),
+    "ORT MatMulNBits hqq": lambda: ort("hqq", symmetric=False),
+    "ORT MatMulNBits k_quant": lambda: ort("k_quant", symmetric=False),
+    "ORT MatMulNBits gptq": lambda: ort("gptq", symmetric=False),
+    "torchao int4": lambda: torchao,
     **{
-        f"NNCF {name} {mode}": lambda name=name, mode=mode: _nncf(name, mode)  # type: ignore[misc]
+        f"NNCF {name} {mode}": lambda name=name, mode=mode: nncf(name, mode)  # type: ignore[misc]
         for name in ("plain", "awq", "scale", "gptq")
         for mode in ("sym", "asym")
     },
