@@ -26,6 +26,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.benchmarks.few_bits_peers import openvino_model
+
 SIZES = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 10, "num_attention_heads": 12}
 LONG = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 18, "num_attention_heads": 16}
 VOCABULARY, BLOCK = 32000, 32
@@ -119,7 +121,7 @@ def _nncf(model: nn.Module, source: str, **better: Any) -> dict[str, Any]:
     if source == "onnx":
         converted = openvino.Core().read_model(_onnx(model, folder))
     else:
-        converted = openvino.convert_model(model, example_input=(_ids(2, 16),))
+        converted = openvino_model(model, _ids(2, 16))
     mode = nncf.CompressWeightsMode.INT4_SYM
     converted = nncf.compress_weights(converted, mode=mode, group_size=BLOCK, all_layers=True, ratio=1.0, **better)
     openvino.save_model(converted, folder / "out.xml", compress_to_fp16=False)
@@ -140,8 +142,8 @@ ROWS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
     "ORT MatMulNBits": _ort,
     "NNCF": lambda model: _nncf(model, "torch"),
     "NNCF through ONNX": lambda model: _nncf(model, "onnx"),
-    "NNCF GPTQ": lambda model: _nncf(model, "onnx", gptq=True, dataset=_dataset()),
-    "NNCF scale estimation": lambda model: _nncf(model, "onnx", scale_estimation=True, dataset=_dataset()),
+    "NNCF GPTQ": lambda model: _nncf(model, "torch", gptq=True, dataset=_dataset()),
+    "NNCF scale estimation": lambda model: _nncf(model, "torch", scale_estimation=True, dataset=_dataset()),
 }
 
 
