@@ -15,10 +15,12 @@ decides.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import math
 import statistics
 import sys
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -46,17 +48,17 @@ def modelopt_scores(case: Case) -> dict[str, float]:
         import modelopt.torch.quantization as mtq
     except ImportError:
         return {}
-    model = copy.deepcopy(case.model)
-    _, found = mtq.auto_quantize(
-        model,
-        constraints={"effective_bits": 8.0},
-        quantization_formats=[mtq.INT8_DEFAULT_CFG],
-        data_loader=case.calibration,
-        forward_step=lambda model, inputs: model(*inputs),
-        loss_func=lambda logits, inputs: torch.nn.functional.cross_entropy(logits, logits.detach().argmax(-1)),
-        num_calib_steps=len(case.calibration),
-        num_score_steps=len(case.calibration),
-    )
+    with contextlib.redirect_stdout(sys.stderr):  # it tells its progress
+        _, found = mtq.auto_quantize(
+            copy.deepcopy(case.model),
+            constraints={"effective_bits": 8.0},
+            quantization_formats=[mtq.INT8_DEFAULT_CFG],
+            data_loader=case.calibration,
+            forward_step=lambda model, inputs: model(*inputs),
+            loss_func=lambda logits, inputs: torch.nn.functional.cross_entropy(logits, logits.detach().argmax(-1)),
+            num_calib_steps=len(case.calibration),
+            num_score_steps=len(case.calibration),
+        )
     scores: dict[str, float] = {}
     for each in found["candidate_stats"].values():
         for fqn in each["module_names"]:
@@ -64,16 +66,21 @@ def modelopt_scores(case: Case) -> dict[str, float]:
     return scores
 
 
-def measure(name: str, target: str) -> float:
-    """Print one row; returns the rank correlation."""
-    case, deployment = build(name), TARGETS[target]()
+def measure(name: str, targets: Sequence[str]) -> list[float]:
+    """Print a row for each target; returns the rank correlations."""
+    case = build(name)
+    by_peer = modelopt_scores(case)
+    return [_row(name, case, target, by_peer) for target in targets]
+
+
+def _row(name: str, case: Case, target: str, by_peer: Mapping[str, float]) -> float:
+    deployment = TARGETS[target]()
     found = pb.sensitivity(
         case.model, case.calibration, candidates={"int8": pb.QuantizationSettings()}, exact=True,
         tracing_inputs=case.tracing, deployment_settings=deployment,
     )  # fmt: skip
     rows = [row for row in found.rows if not row.refusal and row.estimated is not None and row.exact is not None]
     estimated, exact, own = ([getattr(row, each) for row in rows] for each in ("estimated", "exact", "own_sqnr"))
-    by_peer = modelopt_scores(case)
     both = [row for row in rows if row.fqn in by_peer and row.exact is not None]
     # a score rises with the noise, and an SQNR falls
     peer = (
@@ -105,7 +112,8 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--targets", default=",".join(TARGETS))
     given = parser.parse_args()
-    ranks = [measure(name, target) for name in given.models.split(",") for target in given.targets.split(",")]
+    targets = given.targets.split(",")
+    ranks = [rank for name in given.models.split(",") for rank in measure(name, targets)]
     return int(min(ranks) < LEAST_RANK)
 
 
