@@ -19,6 +19,7 @@ from torch import nn
 
 import prepbench as pb
 from prepbench.errors import SettingsError
+from prepbench.quantize.algorithms import channel_statistics
 from tests.compile.models import SmallNet, images, int8
 
 Layers = dict[str, pb.LayerQuantizationSettings]
@@ -169,6 +170,25 @@ def test_each_argument_counts(net: nn.Module, changes: dict[str, Any], reused: b
     second = int8(net, pb.EagerDeployment(), reuse=kept, **changes)
     assert ("capture" in second.report.reused) is reused
     assert_same(second, int8(net, pb.EagerDeployment(), **changes), images(1))
+
+
+def test_channels_are_measured_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, measure = list[int](), channel_statistics._measured
+
+    def noted(graph: Any, axes: Any, *more: Any) -> Any:
+        measured.append(len(axes))
+        return measure(graph, axes, *more)
+
+    monkeypatch.setattr(channel_statistics, "_measured", noted)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
+    kept, target = pb.KeptStages(), pb.EagerDeployment()
+    scaled = {"quantization_settings": pb.QuantizationSettings(cross_layer_equalization=True)}
+    other = {**scaled, "layer_quantization_settings": {"4": pb.LayerQuantizationSettings(observer="mse")}}
+    int8(model, target, reuse=kept, **scaled)
+    assert measured == [3]
+    second = int8(model, target, reuse=kept, **other)
+    assert measured == [3]
+    assert_same(second, int8(model, target, **other), images(1))
 
 
 def test_a_model_that_changes_while_it_is_compiled_is_not_kept(net: SmallNet, fresh: Fresh) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -244,6 +245,28 @@ def test_without_samples_or_with_cancelling_the_graph_stays_as_it_was() -> None:
     with unchanged(model, graph, x), pytest.raises(pb.Cancelled):
         equalize(graph, layers, settings, samples_of(x), cancel)
     assert graph.code == code
+
+
+def test_what_samples_hold_is_measured_once() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    spread(model[0], model[2], model[4])
+    x = torch.randn(16, 8)
+    known: dict[Any, Any] = {}
+
+    def scaled(settings: Any, *samples: torch.Tensor) -> dict[str, torch.Tensor]:
+        graph = export(model, x)
+        equalize(graph, layers_of(graph, model), settings, samples_of(*samples), known=known)
+        return {name: value.clone() for name, value in graph.state_dict().items()}
+
+    given = pb.QuantizationSettings(cross_layer_equalization=True)
+    everywhere = settings_of_scales({"0": given}, ["0", "2", "4"])
+    first = scaled(everywhere, x)
+    again = scaled(everywhere)  # there are no samples that could be run
+    assert all(torch.equal(value, again[name]) for name, value in first.items())
+    assert any(not torch.equal(value, again[name]) for name, value in export(model, x).state_dict().items())
+    fewer = scaled({"2": given, "4": given})
+    known.clear()
+    assert all(torch.equal(value, fewer[name]) for name, value in scaled({"2": given, "4": given}, x).items())
 
 
 def test_channels_are_scaled_where_all_who_make_or_read_them_want_it() -> None:

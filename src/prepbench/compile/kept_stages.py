@@ -54,7 +54,7 @@ class KeptCapture:
         self._lock = threading.Lock()
 
     def statistics(self, task: CompileTask) -> Statistics:
-        """What was learned from the float graph of this task on its calibration samples."""
+        """What was learned from the graph of this task on its calibration samples, with the weights that it has."""
         options, rows = task.options, task.layer_settings or ()
         changed: tuple[Any, ...] = ()
         equalizes = options.cross_layer_equalization or any(
@@ -64,7 +64,14 @@ class KeptCapture:
             layers = repr(rows)
             strength = options.smooth_quant_strength if options.smooth_quant else None
             changed = (layers, options.cross_layer_equalization, strength)
-        key = (samples_digest(task.calibration), options.fold_batch_norm, changed)
+        return self._known(task, changed)
+
+    def statistics_in_float(self, task: CompileTask) -> Statistics:
+        """The same of the graph before algorithms change weights."""
+        return self._known(task, ())
+
+    def _known(self, task: CompileTask, changed: tuple[Any, ...]) -> Statistics:
+        key = (samples_digest(task.calibration), task.options.fold_batch_norm, changed)
         with self._lock:
             found = self._statistics.setdefault(key, Statistics())
             _use(self._statistics, key, _STATISTICS)

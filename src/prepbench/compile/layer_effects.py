@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,12 +52,17 @@ class LayerEffects:
         """What one layer does while all others are in float."""
         return math.fsum([self.weights[fqn], *(value.noise for value in self.values if fqn in value.needed_by)])
 
+    def with_weights(self, weights: Hashable) -> LayerEffects:
+        """The same, told apart from the effects in a graph with other weights, whose values are others."""
+        return replace(self, values=[replace(one, quantizer=(*one.quantizer, weights)) for one in self.values])
+
 
 def layer_effects(
     source: FloatProgram,
     mixed: MixedGraph,
     mixture: Mapping[str, QuantizationSettings],
     statistics: Statistics,
+    unchanged: Statistics,
     progress: ProgressCallback,
 ) -> LayerEffects:
     """What layers' weights and the values around them do to the outputs, each apart from all others.
@@ -71,10 +76,11 @@ def layer_effects(
         mixed: its graph, which knows the outputs in float.
         mixture: the settings of all layers.
         statistics: what was learned before of a graph with these weights; what is learned now is added.
+        unchanged: the same of the graph before algorithms changed weights.
         progress: called after each sample; may raise to cancel.
     """
-    read = _noise(source, mixed, mixture, statistics, progress, of_results=False)
-    given = _noise(source, mixed, mixture, statistics, progress, of_results=True)
+    read = _noise(source, mixed, mixture, statistics, unchanged, progress, of_results=False)
+    given = _noise(source, mixed, mixture, statistics, unchanged, progress, of_results=True)
     weights = {fqn: next(iter(schemes.values())) for fqn, schemes in read.weights.items()}
     givers = {given.quantizers[name]: layers for name, layers in given.needed_by.items()}
     values, rest = [], {given.quantizers[name]: noise for name, noise in given.values.items()}
@@ -95,6 +101,7 @@ def _noise(
     mixed: MixedGraph,
     mixture: Mapping[str, QuantizationSettings],
     statistics: Statistics,
+    unchanged: Statistics,
     progress: ProgressCallback,
     *,
     of_results: bool,
@@ -102,7 +109,7 @@ def _noise(
     """That of weights and of what enters layers, or that of rounding the results of layers."""
     with tracing(progress):
         graph, written = float_graph(source.program, source.options)
-        change_weights(graph, mixture, source.layers, source.options, source.samples, progress)
+        change_weights(graph, mixture, source.layers, source.options, source.samples, progress, unchanged)
         placement = without_lone_refusals(target_for(source.settings).placement)
         plan = make_plan(graph, mixture, placement)
         left_out: dict[str, Any] = {"inputs": ()} if of_results else {"output": None}

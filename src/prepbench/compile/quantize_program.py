@@ -21,7 +21,6 @@ from prepbench.quantize import (
     LayerReport,
     Observed,
     Score,
-    Statistics,
     calibrate,
     choose_weight_schemes,
     convert,
@@ -66,7 +65,7 @@ def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
                 timer.reuse(stage)
         return known
     samples = flat_samples(task.calibration, task.call_spec)
-    observed = _measured(task, samples, timer, None if kept is None else kept.statistics(task))
+    observed = _measured(task, samples, timer, kept)
     give_back(task.float_bytes)
     with timer("convert"), tracing(timer.progress):
         program = _converted(task, observed, timer, kept)
@@ -77,11 +76,10 @@ def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
     return quantized
 
 
-def _measured(
-    task: CompileTask, samples: Sequence[Sample], timer: StageTimer, statistics: Statistics | None
-) -> Observed:
+def _measured(task: CompileTask, samples: Sequence[Sample], timer: StageTimer, kept: KeptCapture | None) -> Observed:
     """Observed, calibrated and, where weights are trained, measured."""
     captured, progress = task.captured, timer.progress
+    statistics = None if kept is None else kept.statistics(task)
     assert task.layer_settings is not None
     with timer("insert observers"), tracing(progress):
         observed = insert_observers(
@@ -93,6 +91,7 @@ def _measured(
             options=task.options,
             samples=samples,
             progress=progress,
+            statistics=None if kept is None else kept.statistics_in_float(task),
         )
     if task.trained is not None:
         return taught(observed, task.trained)

@@ -23,7 +23,7 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import Placement, Score, Statistics
 from prepbench.quantize.algorithms import settings_of_scales
 from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.insert import change_weights, float_graph
+from prepbench.quantize.insert import EQUALISED, change_weights, float_graph
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.layer_structure import following_layers, tied_layers
 from prepbench.quantize.mixed_graph import MixedGraph, Mixture
@@ -315,9 +315,17 @@ class Simulation:
         with numbers_kept():
             for name, settings in candidates.items():
                 mixture = self._all(settings)
-                known = Statistics() if self._changed_by(mixture) else self._statistics
-                found[name] = layer_effects(self.source, self._float, mixture, known, progress)
+                weights = self._changed_by(mixture)
+                known = Statistics() if weights else self._statistics
+                one = layer_effects(self.source, self._float, mixture, known, self._statistics, progress)
+                found[name] = one.with_weights(weights) if weights else one
         return found
+
+    def equalised(self, settings: QuantizationSettings) -> tuple[str, ...]:
+        """The layers whose weights change where all layers have these settings and these scale channels."""
+        mixture = {fqn: given for fqn, given in self._all(settings).items() if not self.refusal(fqn, given)}
+        with numbers_kept():
+            return tuple(fqn for fqn, said in self._graph(mixture).changed.items() if EQUALISED in said)
 
     def weight_bytes(self, fqn: str, settings: QuantizationSettings | None) -> int:
         """Bytes of a layer's weights: integers, scales and zero points, or float32 where it is in float."""
@@ -393,6 +401,10 @@ class Simulation:
     def _new_graph(self, mixture: Mixture) -> MixedGraph:
         source = self.source
         graph, written = float_graph(source.program, source.options)
+        changed: dict[str, str] = {}
         if mixture:
-            change_weights(graph, mixture, source.layers, source.options, source.samples, report_nothing)
-        return MixedGraph(graph, self.placement, source.options, source.samples, written, source.scored)
+            known = self._statistics
+            changed = change_weights(
+                graph, mixture, source.layers, source.options, source.samples, report_nothing, known
+            )
+        return MixedGraph(graph, self.placement, source.options, source.samples, written, source.scored, changed)

@@ -23,8 +23,12 @@ from prepbench.quantize.placement import Placement
 from prepbench.quantize.plan import Plan, make_plan
 from prepbench.quantize.report import LayerReport
 from prepbench.quantize.skips import skipped_downstream
+from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.written_state import own_written_buffers
 from prepbench.settings import CompileOptions, ExplainedLayer, QuantizationSettings
+
+EQUALISED = "channels equalised"
+"""What a report says of a layer whose channels were scaled."""
 
 
 def insert_observers(
@@ -37,6 +41,7 @@ def insert_observers(
     options: CompileOptions | None = None,
     samples: Sequence[Sample] = (),
     progress: ProgressCallback = report_nothing,
+    statistics: Statistics | None = None,
 ) -> Observed:
     """Fold batch norms, apply the algorithms that change weights, and put observers where settings and target want.
 
@@ -49,6 +54,7 @@ def insert_observers(
         options: which algorithms.
         samples: calibration inputs, for the algorithms that need some.
         progress: called after each sample; may raise to cancel.
+        statistics: of the program as it is, on these samples; what is learned is added.
 
     Raises:
         SettingsError: nothing would be quantized under these settings.
@@ -58,7 +64,7 @@ def insert_observers(
     behind = skipped_downstream(graph.graph, explained)
     settings = {row.fqn: row.settings for row in explained if row.settings is not None and row.fqn not in behind}
     layers = [row.fqn for row in explained]
-    notes = change_weights(graph, settings, layers, options, samples, progress)
+    notes = change_weights(graph, settings, layers, options, samples, progress, statistics)
     plan = make_plan(graph, settings, placement)
     reporter = LayerReporter(model, graph, plan, leaves, behind, notes)
     rows = tuple(reporter.report(layer) for layer in explained)
@@ -115,17 +121,20 @@ def change_weights(
     options: CompileOptions,
     samples: Sequence[Sample],
     progress: ProgressCallback,
+    statistics: Statistics | None = None,
 ) -> dict[str, str]:
     """Apply the algorithms that change weights without changing what is computed, in place; returns notes by FQN.
 
-    ``settings`` has the layers that are quantized, ``layers`` the FQNs of all.
+    ``settings`` has the layers that are quantized, ``layers`` the FQNs of all; ``statistics`` are those of the graph
+    as it is, to which what is learned is added.
     """
     notes: dict[str, list[str]] = {}
     scaled = settings_of_scales(settings, layers, options.cross_layer_equalization)
     if scaled:
-        changed = equalize(graph, layer_nodes(graph.graph, scaled), scaled, samples, progress)
+        known = None if statistics is None else statistics.channels
+        changed = equalize(graph, layer_nodes(graph.graph, scaled), scaled, samples, progress, known)
         for fqn in (fqn for fqn in changed if fqn in settings):
-            notes.setdefault(fqn, []).append("channels equalised")
+            notes.setdefault(fqn, []).append(EQUALISED)
     if options.smooth_quant:
         nodes = layer_nodes(graph.graph, settings)
         for fqn in smooth(graph, nodes, samples, progress, options.smooth_quant_strength):

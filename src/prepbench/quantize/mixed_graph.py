@@ -55,6 +55,7 @@ class MixedGraph:
         samples: the calibration inputs, as calls of the graph.
         written: what the buffers that the graph writes to were, by name.
         scored: calls that scores are measured on; :attr:`chosen` where there are none.
+        changed: what algorithms did to weights, by FQN.
 
     Attributes:
         chosen: the few calibration inputs that the noise of layers is measured on.
@@ -70,7 +71,9 @@ class MixedGraph:
         samples: Sequence[Sample],
         written: dict[str, torch.Tensor],
         scored: Sequence[Sample] = (),
+        changed: Mapping[str, str] | None = None,
     ) -> None:
+        self.changed: Mapping[str, str] = changed or {}
         self.graph = graph
         self.placement = placement
         self.chosen = chosen_samples(samples)

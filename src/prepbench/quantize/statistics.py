@@ -22,6 +22,7 @@ class Statistics:
         ranges: what observers learned, see :func:`range_keys`.
         noise: what quantizing one node adds (a ``LayerNoise``), see :func:`noise_key`.
         effects: what rounding does to the outputs (an ``Effect``), see :func:`estimate_output_noise`.
+        channels: what samples hold in the channels of nodes (a ``ChannelStatistics``), see :func:`measure_channels`.
         multiplications: by name of a layer's node, how many it needs on the measured samples.
         outputs: the results of the whole graph in float, for each measured sample.
     """
@@ -29,6 +30,7 @@ class Statistics:
     ranges: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     noise: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     effects: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    channels: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     multiplications: dict[str, int] = field(default_factory=dict)
     outputs: tuple[tuple[Any, ...], ...] | None = None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -39,6 +40,7 @@ def measure_channels(
     samples: Sequence[Sample],
     stage: str,
     progress: ProgressCallback,
+    known: MutableMapping[tuple[Any, ...], ChannelStatistics | None] | None = None,
 ) -> dict[fx.Node, ChannelStatistics | None]:
     """Run the samples and measure what nodes compute; None where that has no values, or infinite ones.
 
@@ -48,7 +50,24 @@ def measure_channels(
         samples: calls of the graph.
         stage: what progress is of.
         progress: called after each sample; may raise to cancel.
+        known: what was measured before of the same graph and samples, by the name of the node and the axis; what is
+            measured is added. The samples run only where something is missing.
     """
+    known = {} if known is None else known
+    found = {node: (node.name, axis) for node, axis in axes.items()}
+    left = {node: axes[node] for node, key in found.items() if key not in known}
+    if left:
+        known.update({found[node]: one for node, one in _measured(graph, left, samples, stage, progress).items()})
+    return {node: known[key] for node, key in found.items()}
+
+
+def _measured(
+    graph: fx.GraphModule,
+    axes: Mapping[fx.Node, int],
+    samples: Sequence[Sample],
+    stage: str,
+    progress: ProgressCallback,
+) -> dict[fx.Node, ChannelStatistics | None]:
     records = {node: _ChannelRecorder(axis) for node, axis in axes.items()}
     with _recorders(graph, records):
         progress(Progress(stage, 0, len(samples)))

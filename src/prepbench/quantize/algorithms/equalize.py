@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -33,6 +34,7 @@ def equalize(
     settings: Mapping[str, QuantizationSettings],
     samples: Sequence[Sample],
     progress: ProgressCallback = report_nothing,
+    known: MutableMapping[tuple[Any, ...], ChannelStatistics | None] | None = None,
 ) -> list[str]:
     """Divide channels by scales where they are made, and multiply them where they are read, so that ranges agree.
 
@@ -49,6 +51,7 @@ def equalize(
             layers that make or read it have settings that want it.
         samples: calls of the graph, each run once.
         progress: called after each sample; may raise to cancel, and the graph is then as it was.
+        known: what the samples hold in channels, as :func:`measure_channels` takes it.
 
     Returns:
         The layers whose weights changed, in execution order.
@@ -74,7 +77,7 @@ def equalize(
     for layer in itertools.chain.from_iterable((*group.producers, *group.consumers) for group in groups):
         axes[layer.input] = input_axis(layer)
         weights.setdefault(layer.node, ScaledWeight.of(graph, layer))
-    seen = measure_channels(graph, axes, samples, "equalise", progress)
+    seen = measure_channels(graph, axes, samples, "equalise", progress, known)
     found = _Equalizer(weights, seen, settings)
     for _, group in itertools.product(range(_ROUNDS), groups):
         found.scale(group)
