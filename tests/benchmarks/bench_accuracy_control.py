@@ -3,7 +3,7 @@
 NNCF's ``quantize_with_accuracy_control`` runs where it is installed: for a drop of accuracy, how often is the metric
 computed, and how long does it take? ``python -m tests.benchmarks.bench_accuracy_control [--network mobilenetv2]``: a
 small network or one for phones, trained on digits, with channels of very different ranges, as int8 ruins them. NNCF
-aligns channels by itself, so int8 with channels equalised is one of our candidates.
+aligns channels by itself, as our default candidates do.
 """
 
 from __future__ import annotations
@@ -27,10 +27,6 @@ from tests.benchmarks import phone_networks
 from tests.benchmarks.all_mixtures import INT8
 from tests.benchmarks.bench_search import rank_correlation
 
-CANDIDATES = {
-    INT8: pb.QuantizationSettings(),
-    "int8 equalised": pb.QuantizationSettings(cross_layer_equalization=True),
-}
 EVALUATIONS, TIME = 1 / 10, 1 / 3  # of NNCF's, at most
 
 
@@ -124,7 +120,6 @@ def accuracy_control(drop: float, model: nn.Module, data: list[tuple[torch.Tenso
         [x for x, _ in data[:6]],
         budget=pb.Budget(max_drop=drop),
         targets=[pb.OpenVinoDeployment()],
-        candidates=CANDIDATES,
         data=data,
         metric=pb.metrics.accuracy,
     )

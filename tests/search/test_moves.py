@@ -44,6 +44,19 @@ def test_a_few_layers_in_a_row_change_together() -> None:
         assert one[-1] != FLOAT
 
 
+def test_equalised_channels_are_not_mixed_with_others_and_not_timed_again() -> None:
+    known = state(doubt=1e-4)
+    scaled = dataclasses.replace(
+        known.tables, choices=(*known.tables.choices, "scaled"), kernels={"int8": "int8", "scaled": "int8"}
+    )
+    known = dataclasses.replace(known, tables=scaled)
+    assert not any("scaled" in one for one in moves(scaled, BEST))
+    same: Mixture = ("scaled",) * 6
+    assert known.predicted(same, "", SCALE).predicted_ms == 6.0
+    assert known.doubt(same, BEST) == 0.0
+    assert gain(known, same, BEST, 6.0, Budget(min_metric=20), SCALE) == 0.0
+
+
 def test_layers_that_lose_the_same_channels_change_together() -> None:
     known = pruned_tables(0)
     found = list(moves(known, BEST))

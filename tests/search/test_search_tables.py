@@ -94,6 +94,38 @@ def pruned_tables(seed: int) -> Tables:
     )
 
 
+@pytest.mark.parametrize("goal", ["latency", "drop"])
+@pytest.mark.parametrize("seed", range(6))
+def test_equalised_channels_are_those_of_a_mixture_and_cost_no_time(seed: int, goal: str) -> None:
+    draw, known = random.Random(seed), tables(seed)
+    noise = {(fqn, "scaled"): Estimate(0.01 * draw.uniform(0.1, 2), 0.1) for fqn in LAYERS}
+    known = dataclasses.replace(
+        known,
+        choices=(*CHOICES, "scaled"),
+        types={**known.types, "scaled": "int8"},
+        noise=Corrected({**known.noise.estimates, **noise}),
+        kernels={"int8": "int8", "int4": "int4", "scaled": "int8"},
+    )
+    every = [
+        one
+        for one in itertools.product(known.choices, repeat=len(LAYERS))
+        if one[1] == one[2] and one[5] != "int4" and not {"int8", "scaled"} <= set(one)
+    ]
+    assert known.mixes(("int8", "scaled", *["int8"] * 4))
+    assert not any(map(known.mixes, every))
+    plain, scaled = (("int4", FLOAT, FLOAT, name, name, name) for name in ("int8", "scaled"))
+    assert known.seconds(plain) == known.seconds(scaled)
+    assert known.kernels_of(plain) == known.kernels_of(scaled)
+    of = {"latency": known.seconds, "drop": known.noise_of}
+    limits = {name: 0.6 * min(map(of[name], every)) + 0.4 * max(map(of[name], every)) for name in of}
+    del limits[goal]
+    found = solve(known, goal, Bounds(noise=limits.get("drop", math.inf), seconds=limits.get("latency", math.inf)))
+    best = min((one for one in every if all(of[name](one) <= limit for name, limit in limits.items())), key=of[goal])
+    assert found in every
+    assert of[goal](found) == pytest.approx(of[goal](best), rel=2e-3)
+    assert all(of[name](found) <= limit * (1 + 1e-9) for name, limit in limits.items())
+
+
 @pytest.mark.parametrize("goal", ["latency", "size", "drop"])
 @pytest.mark.parametrize("seed", range(8))
 def test_channels_that_go_count_in_all_that_makes_and_reads_them(seed: int, goal: str) -> None:

@@ -231,6 +231,7 @@ def settings_label(settings: QuantizationSettings | None) -> str:
         return "float"
     bits = " or ".join(f"int{number}" for number in _listed(settings.weights_num_bits).split(", "))
     by = "" if settings.weights_algorithm == "auto" else f", {settings.weights_algorithm}"
+    by += ", channels equalised" if settings.cross_layer_equalization else ""
     if not settings.prefer_weights_only_quantization:
         activations = settings.activations_num_bits
         return (bits if bits == f"int{activations}" else f"{bits}, int{activations} activations") + by

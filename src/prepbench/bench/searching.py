@@ -21,10 +21,11 @@ from prepbench.measure.metrics import Metric
 from prepbench.measure.scores import metric_name
 from prepbench.search.budget import Budget
 from prepbench.search.candidates import name_of_settings
+from prepbench.search.equalised import WithEqualised
 from prepbench.search.scoring import is_higher_better
 from prepbench.search.search import search
 from prepbench.search.search_result import SearchCandidate, SearchResult
-from prepbench.settings import ExplainedLayer, QuantizationSettings
+from prepbench.settings import ExplainedLayer
 from prepbench.targets import target_for
 from prepbench.targets.capabilities import unsupported
 
@@ -47,7 +48,8 @@ class Searching(Measuring):
     def search(self, budget: Budget, progress: ProgressCallback = report_nothing) -> SearchResult:
         """Find the settings of each layer that are best within a budget, as :func:`prepbench.search` does.
 
-        Layers may take the settings that are planned for some layer now, or stay in float. Candidates are scored on the
+        Layers may take the settings that are planned for some layer now, or stay in float; integers also with channels
+        equalised, where that is at least 1 dB quieter. Candidates are scored on the
         data of the bench, for each chosen target. Once the bench is saved, what is measured goes to its journal, and
         what stands there is not measured again.
 
@@ -205,7 +207,7 @@ class Searching(Measuring):
         self._changed()
         return result
 
-    def _candidates(self, state: BenchState, explained: tuple[ExplainedLayer, ...]) -> dict[str, QuantizationSettings]:
+    def _candidates(self, state: BenchState, explained: tuple[ExplainedLayer, ...]) -> WithEqualised:
         """What is planned for some layer, and what all targets take."""
         kinds = dict.fromkeys(s for several in wanted_settings(explained, state).values() for s in several)
         placements = [target_for(each).placement for each in state.targets]
@@ -215,7 +217,7 @@ class Searching(Measuring):
                 "None of the planned precisions is supported by every chosen target. Choose another precision for some "
                 "layers, or another target."
             )
-        return {name_of_settings(settings): settings for settings in taken}
+        return WithEqualised({name_of_settings(settings): settings for settings in taken})
 
     def _with(self, candidate: SearchCandidate) -> BenchState:
         """The current choices with the settings of a candidate."""

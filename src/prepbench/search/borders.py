@@ -39,7 +39,7 @@ def borders_of(tables: Tables, goal: str, limited: Mapping[str, int]) -> list[Bo
     for reading in tables.shrinking.readings:
         adds = {}
         for name, known in (("latency", tables.times), ("size", tables.sizes)):
-            own = {choice: known.size((reading.reader, choice)) for choice in tables.choices}
+            own = {choice: known.size(tables.part(reading.reader, choice)) for choice in tables.choices}
             adds[name] = _pairs(tables, lambda one, other: own[other] * reading.more.get((one, other), 0.0))  # noqa: B023
         found.append(border(reading.maker, reading.reader, adds))
     for group in tables.shrinking.together:

@@ -14,7 +14,7 @@ from prepbench.targets.capabilities import supported, unsupported
 
 _EXAMPLE = 'Write candidates={"int8": pb.QuantizationSettings()}, for example.'
 _SINGLE = ("weights_num_bits", "weights_only_quantization_block_size")
-_NAMED = (*_SINGLE, "activations_num_bits", "prefer_weights_only_quantization")
+_NAMED = (*_SINGLE, "activations_num_bits", "prefer_weights_only_quantization", "cross_layer_equalization")
 
 
 def named_candidates(given: Any, deployment: DeploymentSettings) -> dict[str, QuantizationSettings]:
@@ -87,6 +87,7 @@ def name_of_settings(settings: QuantizationSettings) -> str:
         name += " weights" + (f" in blocks of {block}" if block else "")
     elif settings.activations_num_bits != bits:
         name += f" weights, int{settings.activations_num_bits} activations"
+    name += " equalised" if settings.cross_layer_equalization else ""
     usual = QuantizationSettings(prefer_weights_only_quantization=only_weights)
     others = [
         f"{field.name}={getattr(settings, field.name)}"

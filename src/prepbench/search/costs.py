@@ -81,8 +81,8 @@ def profiled_times(tables: Tables, mixture: Mixture, whole: Whole) -> list[Measu
         return []
     found = []
     own, counts = _own_times(tables.layers, whole, {}), tables.parts(mixture)
-    for part in zip(tables.layers, mixture, strict=True):
-        seconds = own[part[0]]
+    for fqn, name in zip(tables.layers, mixture, strict=True):
+        part, seconds = tables.part(fqn, name), own[fqn]
         if seconds > 0:  # else it is part of another layer's kernel
             value = seconds + tables.beside.get(part, 0.0)
             found.append(

@@ -11,7 +11,6 @@ from typing import Any
 from prepbench.compile.compiled import CompiledModel
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Progress, ProgressCallback
-from prepbench.measure.profile_result import Profile
 from prepbench.results.measurement import Result
 from prepbench.search.budget import Budget
 from prepbench.search.costs import Whole, profiled_times, sizes_of, times_of
@@ -99,8 +98,7 @@ class Loop:
         )
         measured |= {name: (result.p50_ms, result.size_bytes) for name, result in known.items()}
         for at, found in enumerate(wholes):
-            profiles = {name: self._subject.profiled(compiled) for name, (_, compiled) in found.items()}
-            self.states.append(self._state(at, found, measured, profiles))
+            self.states.append(self._state(at, found, measured))
             for mixture, _ in found.values():
                 self._simulate(at, mixture)
             noise = self.states[at].noise
@@ -214,17 +212,19 @@ class Loop:
         at: int,
         found: Mapping[str, tuple[Mixture, CompiledModel]],
         measured: Mapping[str, tuple[float | None, int | None]],
-        profiles: Mapping[str, Profile | None],
     ) -> TargetState:
         job, tables = self._jobs[at], empty_tables(self._jobs[at])
-        names = {name: self._name(at, name) for name in tables.choices}
-        seconds = {name: (ms or 0.0) / 1e3 for name, (ms, _) in measured.items()}
-        wholes = {name: Whole(seconds[names[name]], profiles[names[name]]) for name in tables.choices}
+        told_apart = [name for name in tables.choices if tables.kernels.get(name, name) == name]
+        names = {name: self._name(at, name) for name in told_apart}
+        wholes = {
+            name: Whole((measured[full][0] or 0.0) / 1e3, self._subject.profiled(found[full][1]))
+            for name, full in names.items()
+        }
         work = {fqn: float(count) for fqn, count in job.simulation.multiplications.items()}
         weights = {
             (fqn, name): job.weight_bytes(fqn, name) * tables.shrinking.left.get((fqn, name), 1.0)
             for fqn in tables.layers
-            for name in tables.choices
+            for name in told_apart
             if (fqn, name) not in tables.refused
         }
         times, beside = times_of(tables.layers, wholes, tables.neighbours, work)

@@ -37,7 +37,7 @@ def moves(tables: Tables, mixture: Mixture) -> Iterator[Mixture]:
                     name if fqn in changed and (fqn, name) not in tables.refused else taken
                     for fqn, taken in zip(tables.layers, mixture, strict=True)
                 )
-                if one not in seen and not _splits(tables, one):
+                if one not in seen and not _splits(tables, one) and not tables.mixes(one):
                     seen.add(one)
                     yield one
 
@@ -80,7 +80,7 @@ def gain(
         scale: of the metric.
     """
     value = state.predicted(mixture, "", scale).value(budget.minimize)
-    if mixture in state.measured and not is_better(value, best):
+    if state.timed_alike(mixture) is not None and not is_better(value, best):
         return 0.0  # timing does not tell them apart
     doubt = state.doubt(mixture, beside) if budget.minimize == "latency" else 0.0
     return expected_gain(value, doubt, best)

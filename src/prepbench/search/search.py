@@ -36,6 +36,7 @@ from prepbench.running.callable_module import with_forward_fn
 from prepbench.running.check_inputs import check_runs, find_writes
 from prepbench.running.twin import Twin
 from prepbench.search.budget import Budget
+from prepbench.search.equalised import Offered, WithEqualised, with_equalised
 from prepbench.search.executors import check_executor
 from prepbench.search.fitting_data import check_data
 from prepbench.search.layer_choice import Candidate, Choices
@@ -46,7 +47,7 @@ from prepbench.search.scoring import Scoring, is_higher_better, read_often
 from prepbench.search.search_candidates import choices_by_target
 from prepbench.search.search_result import SearchCandidate, SearchResult
 from prepbench.search.target_job import TargetJob
-from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment
+from prepbench.settings import CompileOptions, DeploymentSettings, OnnxRuntimeDeployment, QuantizationSettings
 from prepbench.settings.pruning import CHANNELS
 from prepbench.storage import temporary_folder
 from prepbench.targets import target_for
@@ -89,7 +90,8 @@ def search(
         calibration_inputs: representative samples, as ``compile_model`` takes them.
         budget: what must hold, and what is to be as small as possible.
         targets: where the model may run; the best of all is found. ONNX Runtime when omitted.
-        candidates: settings that a layer may take instead of staying in float: by name, or a list. 8 bits when omitted.
+        candidates: settings that a layer may take instead of staying in float: by name, or a list. When omitted, 8
+            bits, and these with channels equalised where that is at least 1 dB quieter.
             :class:`prepbench.PruningSettings` prune a layer, and a pair ``(QuantizationSettings(...),
             PruningSettings(...))`` quantizes what is left; layers that make the same channels lose them together.
             Of several targets, one that lacks a candidate goes without it, which a note of the result says.
@@ -153,7 +155,8 @@ def search(
     if calibration_inputs is None:
         raise SettingsError("calibration_inputs must be a list of samples, got None. Give calibration_inputs=[...].")
     check_executor(executor)
-    choices, lacking = choices_by_target(candidates, deployments)
+    given = WithEqualised(int8=QuantizationSettings()) if candidates is None else candidates
+    choices, lacking = choices_by_target(given, deployments)
     called: Any = model if forward_fn is None else with_forward_fn(model, forward_fn)
     tracing, calibration = read_samples(called, tracing_inputs, calibration_inputs, None)
     check_runs(called, calibration)
@@ -166,8 +169,9 @@ def search(
     timed = scoring.first().sample
     scoring.begin()
     options = compile_options or CompileOptions()
+    equalises = isinstance(given, WithEqualised)
     jobs = [
-        _job(model, calibration, each, options, named, reasons, kept, others, scoring, progress)
+        _job(model, calibration, each, options, named, reasons, kept, others, scoring, progress, equalises=equalises)
         for each, named, reasons in zip(deployments, choices, lacking, strict=True)
     ]
     with temporary_folder("search") as folder, KeptWorkers(folder, timeout) as workers:
@@ -226,6 +230,8 @@ def _job(
     others: Mapping[str, Any],
     scoring: Scoring,
     progress: ProgressCallback,
+    *,
+    equalises: bool,
 ) -> TargetJob:
     try:
         simulation = Simulation.of(
@@ -262,13 +268,15 @@ def _job(
         raise SettingsError(
             f"candidates: no layer takes one of {', '.join(map(repr, choices))}: {why}. Give others, or another target."
         )
-    return TargetJob(deployment, label, simulation, taken, lacking)
+    offered = with_equalised(simulation, taken) if equalises else Offered(taken)
+    return TargetJob(deployment, label, simulation, offered.choices, lacking, offered.notes)
 
 
 def _notes(scoring: Scoring, timing: Timing, jobs: Sequence[TargetJob]) -> list[str]:
     notes = [
         f"{job.label}: no layer takes {name!r}: {why.rstrip('.')}." for job in jobs for name, why in job.lacking.items()
     ]
+    notes += [f"{job.label}: {said}." for job in jobs for said in job.notes]
     for job in jobs:
         for name, choice in job.choices.items():
             if choice.pruning is not None and choice.pruning.mask_type != CHANNELS:

@@ -10,7 +10,7 @@ from prepbench.search.candidates import named_candidates, without_lacking
 from prepbench.search.layer_choice import Choices, LayerChoice
 from prepbench.search.mixtures import FLOAT
 from prepbench.search.pruned_candidates import bits_of, without_pruning
-from prepbench.settings import DeploymentSettings, QuantizationSettings
+from prepbench.settings import DeploymentSettings
 
 
 def choices_by_target(
@@ -19,13 +19,13 @@ def choices_by_target(
     """What layers may take on each target, and why a target lacks others.
 
     Args:
-        candidates: as :func:`prepbench.search` takes them.
+        candidates: as :func:`prepbench.search` takes them, but for None.
         deployments: the targets.
 
     Raises:
         SettingsError: something else among them, or what no target has.
     """
-    bits, pruned = without_pruning({"int8": QuantizationSettings()} if candidates is None else candidates)
+    bits, pruned = without_pruning(candidates)
     if len(deployments) > 1 and isinstance(bits, Mapping | Sequence) and not isinstance(bits, str):
         found = [_known_to(bits, pruned, each) for each in deployments]
         every = set.intersection(*(set(missing) for _, missing in found))

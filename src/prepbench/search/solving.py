@@ -33,14 +33,27 @@ class Bounds:
 def solve(tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture] = ()) -> Mixture | None:
     """The mixture with the least of something within bounds, as far as the tables know; None where there is none.
 
+    Of equally good ones it is the quieter.
+
     Args:
         tables: what is known.
         goal: ``"latency"``, ``"size"`` or ``"drop"``.
         bounds: limits; that of the goal itself is not looked at.
         without: mixtures that are left out.
     """
-    times, sizes = _matrix(tables, tables.times), _matrix(tables, tables.sizes)
-    noise = _matrix(tables, tables.noise, tables.bits)
+    value = {"latency": tables.seconds, "size": tables.size, "drop": tables.noise_of}[goal]
+    found = (_solved(tables, goal, bounds, without, left_out) for left_out in tables.apart)
+    return min(
+        (one for one in found if one is not None), key=lambda one: (value(one), tables.noise_of(one)), default=None
+    )
+
+
+def _solved(
+    tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture], left_out: frozenset[str]
+) -> Mixture | None:
+    """The same among mixtures without some choices."""
+    times, sizes = (_matrix(tables, each, tables.kernels, left_out) for each in (tables.times, tables.sizes))
+    noise = _matrix(tables, tables.noise, tables.bits, left_out)
     chosen = [[[float(name == taken) for name in tables.choices] for taken in mixture] for mixture in without]
     limits = [Limit(each, len(tables.layers) - 1.0) for each in chosen]
     places: dict[str, int] = {}
@@ -69,11 +82,14 @@ def solve(tables: Tables, goal: str, bounds: Bounds, without: Sequence[Mixture] 
     return None if found is None else tuple(tables.choices[choice] for choice in found)
 
 
-def _matrix(tables: Tables, corrected: Corrected, known_by: Mapping[str, str] | None = None) -> list[list[float]]:
-    names = known_by or {}
+def _matrix(
+    tables: Tables, corrected: Corrected, known_by: Mapping[str, str], left_out: frozenset[str]
+) -> list[list[float]]:
     return [
         [
-            math.inf if (fqn, name) in tables.refused else corrected.size((fqn, names.get(name, name)))
+            math.inf
+            if name in left_out or (fqn, name) in tables.refused
+            else corrected.size((fqn, known_by.get(name, name)))
             for name in tables.choices
         ]
         for fqn in tables.layers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -124,14 +125,14 @@ class TargetState:
         """What a mixture is predicted to take."""
         noise = self.noise_of(mixture)
         loss = 0.0 if all(each == FLOAT for each in mixture) else self.tables.curve.drop(noise)
-        timed = self.measured.get(mixture)
+        timed, alike = self.measured.get(mixture), self.timed_alike(mixture)
         return SearchCandidate(
             name=name,
             target=self.label,
             layers=dict(zip(self.tables.layers, mixture, strict=True)),
             predicted_metric=scale.metric_of(loss),
             predicted_drop=None if scale.is_sqnr else loss,
-            predicted_ms=1e3 * self.surprise * self.tables.seconds(mixture),
+            predicted_ms=1e3 * self.surprise * self.tables.seconds(mixture) if alike is None else alike,
             predicted_bytes=self.tables.size(mixture),
             ms=None if timed is None else timed.ms,
             size_bytes=None if timed is None else timed.size_bytes,
@@ -139,9 +140,18 @@ class TargetState:
             only_pruned=self.tables.only_pruned,
         )
 
+    def timed_alike(self, mixture: Mixture) -> float | None:
+        """Milliseconds that were measured of a mixture with the same kernels; None where there is none."""
+        own = self.measured.get(mixture)
+        return self._timed.get(self.tables.kernels_of(mixture)) if own is None or own.ms is None else own.ms
+
+    @functools.cached_property
+    def _timed(self) -> dict[Mixture, float]:
+        return {self.tables.kernels_of(one): each.ms for one, each in self.measured.items() if each.ms is not None}
+
     def doubt(self, mixture: Mixture, other: Mixture | None) -> float:
         """How far off the predicted milliseconds of a mixture may be, beside those of another that was timed."""
-        if mixture in self.measured:
+        if self.timed_alike(mixture) is not None:
             return 0.0
         parts = dict(self.tables.time_parts(mixture))
         for part, count in ({} if other is None else self.tables.time_parts(other)).items():

@@ -49,6 +49,8 @@ class Tables:
         rounded: layers and choices for which a value between layers is rounded, or channels or weights go, by that part
             of the noise; it is there once, however many need it.
         bits: the choice that quantizes alike, by which its noise is known, by choice; the choice itself where missing.
+        kernels: the choice without equalised channels that else is the same, by which time and size are known, in the
+            same way. Scales are those of a model, not of a layer, so no mixture takes both.
         shrinking: what removing channels does beyond a layer.
     """
 
@@ -65,6 +67,7 @@ class Tables:
     beside: Mapping[Part, float] = field(default_factory=dict)
     rounded: Mapping[Part, frozenset[tuple[str, str]]] = field(default_factory=dict)
     bits: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, str] = field(default_factory=dict)
     shrinking: Shrinking = field(default_factory=Shrinking)
 
     @property
@@ -88,7 +91,25 @@ class Tables:
         """What a mixture consists of, without conversions; less of layers that read fewer channels."""
         taken = dict(zip(self.layers, mixture, strict=True))
         counts = self.shrinking.counts(taken)
-        return {REST: 1.0, **{part: counts.get(part[0], 1.0) for part in taken.items()}}
+        return {REST: 1.0, **{self.part(*pair): counts.get(pair[0], 1.0) for pair in taken.items()}}
+
+    def part(self, fqn: str, name: str) -> Part:
+        """What a layer and its choice are in time and size."""
+        return fqn, self.kernels.get(name, name)
+
+    @property
+    def apart(self) -> tuple[frozenset[str], ...]:
+        """Choices that mixtures are without, in each way in which they are not mixed with others."""
+        scaled = {name: plain for name, plain in self.kernels.items() if plain != name}
+        return (frozenset(scaled), frozenset(scaled.values())) if scaled else (frozenset(),)
+
+    def mixes(self, mixture: Mixture) -> bool:
+        """Whether a mixture takes choices that are not mixed."""
+        return not any(left_out.isdisjoint(mixture) for left_out in self.apart)
+
+    def kernels_of(self, mixture: Mixture) -> Mixture:
+        """The same for mixtures that run the same kernels, and so take the same time."""
+        return tuple(self.kernels.get(name, name) for name in mixture)
 
     def noise_parts(self, mixture: Mixture) -> Parts:
         """What the noise of a mixture consists of: that of layers, and of what is rounded or goes for any of them."""

@@ -30,6 +30,7 @@ class TargetJob:
         simulation: the model, as this target would quantize it.
         choices: what layers may take, by name.
         lacking: why no layer takes one of the other candidates here.
+        notes: what else is to be said of the choices.
     """
 
     deployment: DeploymentSettings
@@ -37,6 +38,7 @@ class TargetJob:
     simulation: Simulation
     choices: Choices
     lacking: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def pruned(self) -> PrunedParts:
@@ -115,6 +117,7 @@ def empty_tables(job: TargetJob) -> Tables:
         noise=Corrected({}),
         curve=DropCurve.through([(0.0, 0.0)]),
         bits=alike_in_bits(choices),
+        kernels=_alike_in_kernels(choices),
         shrinking=shrinking_of(job.pruned, simulation.layers, choices, refused),
     )
 
@@ -123,6 +126,19 @@ def alike_in_bits(choices: Choices) -> dict[str, str]:
     """The first choice with the same bits, by choice; :data:`FLOAT` for those that only prune."""
     first: dict[QuantizationSettings | None, str] = {None: FLOAT}
     return {name: first.setdefault(choice.quantization, name) for name, choice in choices.items()}
+
+
+def _alike_in_kernels(choices: Choices) -> dict[str, str]:
+    """The choice that is the same but for channels that are not equalised, by choice; itself where there is none."""
+    names = {choice: name for name, choice in choices.items()}
+    return {name: names.get(_not_equalised(choice), name) for name, choice in choices.items()}
+
+
+def _not_equalised(choice: LayerChoice) -> LayerChoice:
+    settings = choice.quantization
+    if settings is None:
+        return choice
+    return replace(choice, quantization=replace(settings, cross_layer_equalization=False))
 
 
 def _groups(job: TargetJob, layers: Sequence[str]) -> set[frozenset[str]]:

@@ -1,0 +1,69 @@
+"""Integers with channels equalised, which nobody has to ask for: tried where they are quieter than without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from prepbench.compile.simulation import Simulation
+from prepbench.search.candidates import name_of_settings
+from prepbench.search.layer_choice import Candidate, Choices, LayerChoice
+from prepbench.search.noise import noise_of
+from prepbench.settings import QuantizationSettings
+
+_QUIETER = 10**0.1
+"""How many times less noise makes further settings worth their compiles and runs: 1 dB."""
+
+
+class WithEqualised(dict[str, Candidate]):
+    """Candidates by name that are tried with channels equalised as well, where that is worth it."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What layers may take.
+
+    Attributes:
+        choices: by name.
+        notes: what equalising would gain where that is too little to be tried.
+    """
+
+    choices: Choices
+    notes: tuple[str, ...] = ()
+
+
+def with_equalised(simulation: Simulation, choices: Choices) -> Offered:
+    """Choices with those of integers once more, with channels equalised, where that is at least 1 dB quieter.
+
+    All layers that can take them do so in the simulation. Where there are no channels to scale, nothing is run.
+
+    Args:
+        simulation: of the model.
+        choices: by name.
+    """
+    found, notes = dict(choices), []
+    for name, choice in choices.items():
+        plain = choice.quantization
+        if plain is None or choice.pruning is not None or not _computes_in_integers(plain):
+            continue
+        scaled = replace(plain, cross_layer_equalization=True)
+        if scaled in [each.quantization for each in found.values()] or not simulation.equalised(scaled):
+            continue
+        before, after = (_noise_of_all(simulation, settings) for settings in (plain, scaled))
+        if after * _QUIETER <= before:
+            found[_name(name, plain, scaled)] = LayerChoice(scaled)
+        else:
+            notes.append(f"{name!r} is not tried with channels equalised, which gains less than 1 dB")
+    return Offered(found, tuple(notes))
+
+
+def _computes_in_integers(settings: QuantizationSettings) -> bool:
+    return not settings.prefer_weights_only_quantization and not settings.cross_layer_equalization
+
+
+def _noise_of_all(simulation: Simulation, settings: QuantizationSettings) -> float:
+    """That of a model of which all layers that can take these settings do so."""
+    return noise_of(simulation.score({f: settings for f in simulation.layers if not simulation.refusal(f, settings)}))
+
+
+def _name(name: str, plain: QuantizationSettings, scaled: QuantizationSettings) -> str:
+    return name_of_settings(scaled) if name == name_of_settings(plain) else f"{name} equalised"
