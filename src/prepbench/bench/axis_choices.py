@@ -30,7 +30,7 @@ class AxisChoices(ABC):
                 are changed in one step.
             dim: the dim.
             dynamic: whether other sizes must work.
-            linked: do the same to the other dims of the same size.
+            linked: do the same to the dims of :meth:`linked_axes`.
 
         Raises:
             InputError: there is no such input or dim.
@@ -72,7 +72,7 @@ class AxisChoices(ABC):
             dim: the dim.
             min: the smallest size.
             max: the largest size.
-            linked: do the same to the other dims of the same size.
+            linked: do the same to the dims of :meth:`linked_axes`.
 
         Raises:
             InputError: there is no such dim, the range is empty, or a sample lies outside.
@@ -93,7 +93,8 @@ class AxisChoices(ABC):
             dim: the dim.
 
         Returns:
-            Those whose sizes are the same on all samples.
+            Those whose sizes are the same on all samples. Sizes that never differ say little: of these, only the first
+            dims belong together, which are the batch.
         """
         first = self.axes.set(path, dim)._found(path, dim)[0]
         return tuple(
@@ -101,7 +102,9 @@ class AxisChoices(ABC):
             for axis in self.axes.axes
             if (axis.path, axis.dim) != (first.path, first.dim)
             and axis.sizes == first.sizes
-            and (len(set(axis.sizes)) > 1 or (axis.dynamic and axis.symbol == first.symbol))
+            and (
+                len(set(axis.sizes)) > 1 or axis.dim == first.dim == 0 or (axis.dynamic and axis.symbol == first.symbol)
+            )
         )
 
 

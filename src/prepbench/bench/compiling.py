@@ -11,6 +11,7 @@ from torch import nn
 
 from prepbench.bench.captures import Captures
 from prepbench.bench.cards import Card, error_card
+from prepbench.bench.fitting_data import check_data_fits
 from prepbench.bench.history import measured, new_run
 from prepbench.bench.progress import RECOVERING
 from prepbench.bench.queue import QueuedRun, RunQueue
@@ -265,6 +266,7 @@ class Compiling(TrainingBack):
 
     def _compile(self, state: BenchState, progress: ProgressCallback) -> CompiledModel:
         made, errors = [], []
+        check_data_fits(self.model, state.axes, self.data, self.metric)
         writing = self._writing(state, progress)  # what the float model cannot do is said before anything slow
         for number, target in enumerate(state.targets):
             progress(Progress(TARGET, number, len(state.targets), display_name(target)))
