@@ -7,6 +7,7 @@ import { copyButton, folded } from "./buttons";
 import { act, type BenchModel } from "./model";
 
 const TROUBLES = 5; // that an error's card shows
+const SHORT = 600; // characters of an error that is shown whole
 
 export function messageView(model: BenchModel): HTMLElement {
   const card = model.get("message");
@@ -19,7 +20,7 @@ function infoCard({ kind, text }: Card): HTMLElement {
   return make("p", { class: `pbb-message pbb-${kind}`, role: "status" }, text);
 }
 
-/** An error: what fails and where, what can be done about it, and all that was said, folded. */
+/** An error: what fails and where, what can be done about it, and all that was said, folded where it is long. */
 function errorCard(model: BenchModel, { text, troubles, details, can_be_leaf }: Card): HTMLElement {
   const places = troubles.slice(0, TROUBLES).map((trouble) => item(trouble));
   const more = troubles.length > TROUBLES ? [make("li", {}, `and ${troubles.length - TROUBLES} more`)] : [];
@@ -32,15 +33,22 @@ function errorCard(model: BenchModel, { text, troubles, details, can_be_leaf }: 
     };
     buttons.append(make("button", { type: "button", click }, label));
   }
+  const rest = places.length ? "" : afterTitle(text, details);
   buttons.append(copyButton(() => [text, details].filter(Boolean).join("\n\n"), "Copy report"));
   return make(
     "div",
     { class: "pbb-message pbb-error", role: "alert" },
     make("strong", {}, text),
     ...(places.length ? [make("ul", {}, ...places, ...more)] : []),
+    ...(rest ? [make("div", {}, ...withCode(rest))] : []),
     buttons,
-    ...(details ? [folded("All that was said", details)] : []),
+    ...(details && !rest ? [folded("All that was said", details)] : []),
   );
+}
+
+/** What an error says after its title, its remedy among it; "" where that is long. */
+function afterTitle(title: string, details: string): string {
+  return details.length <= SHORT && details.startsWith(`${title}. `) ? details.slice(title.length + 2) : "";
 }
 
 function item(trouble: Trouble): HTMLElement {
