@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prepbench.checks import check_type, described
+from prepbench.compile.float_program import LayerFacts
 from prepbench.errors import InputError, SettingsError
+from prepbench.quantize.layer_nodes import LayerNode
+from prepbench.quantize.mixed_graph import MixedGraph
 from prepbench.settings import QuantizationSettings
 
+_ONLY_WEIGHTS = QuantizationSettings(prefer_weights_only_quantization=True)
 _SINGLE = ("weights_num_bits", "weights_only_quantization_block_size")
 
 
@@ -31,3 +35,17 @@ def check_settings(fqn: str, settings: object) -> None:
             f"settings[{fqn!r}].{several[0]} names several values, {getattr(settings, several[0])}, and a layer is "
             "simulated with one. Give one of them; settings.candidates() lists what they stand for."
         )
+
+
+def quantizable_nodes(graph: MixedGraph, layers: Mapping[str, LayerFacts]) -> dict[str, list[LayerNode]]:
+    """The nodes of each layer that can be quantized in one way or another, in execution order.
+
+    Args:
+        graph: in float.
+        layers: those that settings could be for, by FQN.
+    """
+    nodes = dict(graph.plan(dict.fromkeys(layers, _ONLY_WEIGHTS)).nodes)
+    known = [fqn for fqn, facts in layers.items() if not facts.is_table]
+    nodes = {**graph.plan(dict.fromkeys(known, QuantizationSettings())).nodes, **nodes}
+    order = {node: place for place, node in enumerate(graph.graph.graph.nodes)}
+    return dict(sorted(nodes.items(), key=lambda item: order[item[1][0].node]))

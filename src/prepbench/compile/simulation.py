@@ -16,7 +16,7 @@ from prepbench.compile.kept_stages import KeptStages
 from prepbench.compile.layer_costs import float_bytes, multiplications_of, stored_bytes
 from prepbench.compile.layer_effects import LayerEffects, layer_effects
 from prepbench.compile.samples import as_call
-from prepbench.compile.simulated_layers import check_layer, check_settings
+from prepbench.compile.simulated_layers import check_layer, check_settings, quantizable_nodes
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -46,7 +46,6 @@ Assignment = Mapping[str, QuantizationSettings | None]
 
 # graphs whose weights algorithms have changed for what is quantized
 _GRAPHS = 2
-_ONLY_WEIGHTS = QuantizationSettings(prefer_weights_only_quantization=True)
 
 
 class Simulation:
@@ -342,14 +341,7 @@ class Simulation:
     @functools.cached_property
     def _nodes(self) -> Mapping[str, list[LayerNode]]:
         """The nodes of each layer that can be quantized in one way or another, in execution order."""
-        plan = self._float.plan(dict.fromkeys(self.source.layers, _ONLY_WEIGHTS))
-        for settings in (QuantizationSettings(), _ONLY_WEIGHTS):
-            tables = {fqn for fqn, facts in self.source.layers.items() if facts.is_table}
-            known = self.source.layers.keys() - (set() if settings is _ONLY_WEIGHTS else tables)
-            other = self._float.plan(dict.fromkeys(known, settings))
-            plan.nodes.update({fqn: nodes for fqn, nodes in other.nodes.items() if fqn not in plan.nodes})
-        order = {node: place for place, node in enumerate(self._float.graph.graph.nodes)}
-        return dict(sorted(plan.nodes.items(), key=lambda item: order[item[1][0].node]))
+        return quantizable_nodes(self._float, self.source.layers)
 
     @functools.cached_property
     def _float(self) -> MixedGraph:
@@ -401,10 +393,6 @@ class Simulation:
     def _new_graph(self, mixture: Mixture) -> MixedGraph:
         source = self.source
         graph, written = float_graph(source.program, source.options)
-        changed: dict[str, str] = {}
-        if mixture:
-            known = self._statistics
-            changed = change_weights(
-                graph, mixture, source.layers, source.options, source.samples, report_nothing, known
-            )
+        given = (source.layers, source.options, source.samples, report_nothing, self._statistics)
+        changed = change_weights(graph, mixture, *given) if mixture else None
         return MixedGraph(graph, self.placement, source.options, source.samples, written, source.scored, changed)
