@@ -91,6 +91,22 @@ def test_results_of_a_file_can_be_looked_at(bench: pb.Bench, folder: Path) -> No
     assert bench.results_path is not None, "a path that is wrong changes nothing"
 
 
+def test_results_of_other_weights_say_so(bench: pb.Bench, folder: Path) -> None:
+    def said() -> str:
+        bench.show_results(folder / "search.sqlite")
+        (other,) = [run for run in bench.summary().runs if not run.is_own]
+        return other.name
+
+    before = said()
+    assert "other weights" not in before
+    kept = bench.model.state_dict()["0.bias"].clone()
+    with torch.no_grad():
+        bench.model[0].bias.add_(1)  # type: ignore[index, union-attr, operator]
+        assert said() == "int8 PyTorch eager, other weights"
+        bench.model[0].bias.copy_(kept)  # type: ignore[index, union-attr, operator]
+    assert said() == before
+
+
 def test_other_machines_are_hollow_and_on_no_front(bench: pb.Bench) -> None:
     results = bench.all_results()
     assert results is not None

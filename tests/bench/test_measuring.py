@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 
 import prepbench as pb
@@ -82,6 +83,28 @@ def test_what_is_old_is_said(bench: pb.Bench) -> None:
         bench.model[0].weight.mul_(2)  # type: ignore[index,union-attr,operator]
     bench.refresh()
     assert _columns(bench)["sensitivity"].stale == "measured with other choices: the model had other values"
+
+
+def test_weights_that_change_unseen_make_all_results_old(bench: pb.Bench) -> None:
+    """Training writes through ``data``, which torch does not count; no action of the bench follows."""
+    bench.compile()
+    bench.measure_layers()
+    shell = InteractiveShell.instance()
+    controls = BenchControls(bench)
+    try:
+        assert not any(column["stale"] for column in controls.columns)
+        shell.run_cell("1")
+        assert not any(column["stale"] for column in controls.columns)
+        shell.user_ns["model"] = bench.model
+        shell.run_cell("model[0].weight.data *= 2")
+        told = {column["key"]: column["stale"] for column in controls.columns}
+        assert told["sensitivity"] == "measured with other choices: the model had other values"
+        assert told["time"] == "of a run with other choices: the model had other values"
+        assert [each["texts"] for each in controls.staleness] == [["the model had other values"]]
+    finally:
+        controls.close()
+        InteractiveShell.clear_instance()
+    assert not shell.events.callbacks["post_run_cell"]
 
 
 def test_it_is_a_job_of_the_queue(bench: pb.Bench, monkeypatch: pytest.MonkeyPatch) -> None:

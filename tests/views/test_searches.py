@@ -110,7 +110,7 @@ def test_a_slider_shows_the_best_of_each_budget() -> None:
     budgets = [pb.Budget(max_drop=drop) for drop in (0.0, 0.02, 0.5)]
     bests = dict(zip(map(str, budgets), (ALL[0], BEST, ALL[1]), strict=True))
     first = result()
-    known = SimpleNamespace(result=lambda budget: result(bests[str(budget)], budget))
+    known = SimpleNamespace(result=lambda budget: result(bests[str(budget)], budget), is_outdated=False)
     object.__setattr__(first, "_known", known)
     figure = first.figure(budgets)
     [slider] = figure.layout.sliders

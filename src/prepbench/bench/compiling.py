@@ -284,7 +284,7 @@ class Compiling(TrainingBack):
 
     def _compiled(self, state: BenchState, progress: ProgressCallback, *, together: BenchState) -> Run:
         """Compile for the one target of ``state``; the run is in the history, also where it failed."""
-        began = time.monotonic()
+        began, values = time.monotonic(), self.value_mark
         explained = self.layer_rules.explained(state.quantization, state.rules)
         label = label_of(state, explained, state.targets[0], self.float_name)
         try:
@@ -313,6 +313,7 @@ class Compiling(TrainingBack):
             recovered=self._recovered() if state.recovery is not None else "",
         )
         self._history.add(run, compiled)
+        self._values_of_runs[run.id] = values
         self._changed()
         return run
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from prepbench.bench.state import DISPLAY_NAMES
-from prepbench.results.fingerprint import modules_of, structure_of
+from prepbench.results.fingerprint import fingerprint, modules_of, structure_of
 from prepbench.results.machine import this_machine, this_notebook
 from prepbench.results.measurement import Measurement, Result
 from prepbench.results.results import load_results
@@ -47,18 +47,22 @@ def runs_of_file(
         StorageError: it cannot be read.
         ArtifactError: it is the file of another program.
     """
-    structure = structure_of(modules_of(model))
+    structure, known = structure_of(modules_of(model)), fingerprint(model)
     results = [each for each in load_results(path) if each.model.partition("-")[0] == structure]
-    return Path(path), _named(results, names)
+    return Path(path), _named(results, names, known)
 
 
-def _named(results: Sequence[Result], names: Collection[str]) -> tuple[Run, ...]:
-    """Results as runs, each of a name of its own; the newest of those that are alike in all but time."""
+def _named(results: Sequence[Result], names: Collection[str], model: str) -> tuple[Run, ...]:
+    """Results as runs, each of a name of its own; the newest of those that are alike in all but time.
+
+    Names say which are not of the weights that the model has now, by its fingerprint.
+    """
     taken = set(names)
     runs = []
     for result in {each.key: each for each in results}.values():
         target = DISPLAY_NAMES.get(result.target, result.target)
         label = result.settings_name or f"{_label(result)} {target}"
+        label += "" if result.model == model else ", other weights"
         name, number = label, 1
         while name in taken:
             number += 1

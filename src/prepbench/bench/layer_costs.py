@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prepbench.bench.layer_summaries import settings_label
@@ -38,7 +38,7 @@ class LayerCosts:
         state: the choices that these were measured with.
         target: what they were measured for.
         said: how these were measured, in words; why they were not.
-        values: how often the tensors of the model had been written to by then.
+        values: of the model's tensors, as :func:`value_mark` tells them apart.
         shares: percent of a call's time, by layer.
         timed: the id of the run whose compiled model was timed; "" for the float model.
         timed_name: what people call it; "" before.
@@ -50,7 +50,7 @@ class LayerCosts:
     state: BenchState | None = None
     target: str = ""
     said: str = ""
-    values: tuple[int, ...] = ()
+    values: Hashable = ()
     shares: Mapping[str, float] = field(default_factory=dict)
     timed: str = ""
     timed_name: str = ""

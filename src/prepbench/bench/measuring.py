@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from prepbench._torch_compat.tensors import version_of
 from prepbench.bench.compiling import Compiling
 from prepbench.bench.layer_costs import (
     LayerCosts,
@@ -19,6 +18,7 @@ from prepbench.bench.layer_costs import (
 )
 from prepbench.bench.progress import MEASURING
 from prepbench.bench.queue import QueuedRun
+from prepbench.bench.runs import OTHER_VALUES
 from prepbench.bench.state import BenchState, display_name
 from prepbench.bench.summary import LayerColumn
 from prepbench.checks import check_function, check_progress
@@ -137,7 +137,7 @@ class Measuring(Compiling):
         if not candidates:
             why = next(iter(refused.values()), "the model has no layer that can be quantized")
             return {"costs": {}, "unit": "", "said": f"What layers cost is not known: {why}."}
-        values = self._versions()
+        values = self.value_mark
         kept = {} if self._old_costs() else self.layer_costs.costs  # of other settings, which are as true as they were
         found = sensitivity(
             self._captures.model(state.fixes),
@@ -184,17 +184,12 @@ class Measuring(Compiling):
         shown = self._shown_run()
         return shown if shown is not None and shown.id in self.live_runs else None
 
-    def _versions(self) -> tuple[int, ...]:
-        """Changes with every write to the model's tensors."""
-        tensors = (*self.model.parameters(), *self.model.buffers())
-        return tuple(count for tensor in tensors for count in (id(tensor), version_of(tensor)))
-
     def _old_costs(self) -> str:
         found = self.layer_costs
         if found.state is None:
             return ""
         differences = self.state.differences(replace(found.state, axes=self.state.axes))
-        said = [*differences, *(["the model had other values"] if found.values != self._versions() else [])]
+        said = [*differences, *([OTHER_VALUES] if found.values != self.value_mark else [])]
         return f"measured with other choices: {'; '.join(said)}" if said else ""
 
     def _old_times(self) -> str:
@@ -202,5 +197,5 @@ class Measuring(Compiling):
         if found.timed != ("" if now is None else now.id):
             name = f"{self.float_name} in PyTorch" if now is None else now.name
             return f"of {found.timed_name}, and not of {name}, whose results are shown"
-        differences = () if now is None else self._differences_of(now)
+        differences = () if now is None else self._differences_of(now, self.value_mark)
         return f"of a run with other choices: {'; '.join(differences)}" if differences else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,10 @@ from prepbench.compile import CompiledModel
 from prepbench.errors import PrepbenchError, SettingsError
 from prepbench.measure.comparison import Comparison
 from prepbench.results.run import Run
+from prepbench.running.value_mark import value_mark
 from prepbench.settings import DeploymentSettings, ExplainedLayer, QuantizationSettings
+
+OTHER_VALUES = "the model had other values"
 
 
 class Runs(PruningChoices):
@@ -43,6 +46,7 @@ class Runs(PruningChoices):
         self.comparison: Comparison | None = None
         self._kinds: dict[QuantizationSettings | None, int] = {}
         self._states_of_runs: dict[str, BenchState] = {}
+        self._values_of_runs: dict[str, Hashable] = {}
         self._plans: dict[tuple[Any, ...], torch.Tensor] = {}
         self._plans_of_runs: dict[str, torch.Tensor] = {}
 
@@ -65,6 +69,11 @@ class Runs(PruningChoices):
     def live_runs(self) -> frozenset[str]:
         """The ids of runs whose compiled model is in this process."""
         return frozenset(self._history.compiled)
+
+    @property
+    def value_mark(self) -> Hashable:
+        """Another value once the model's tensors were written to."""
+        return value_mark(self.model)
 
     @property
     def listed_runs(self) -> tuple[Run, ...]:
@@ -318,10 +327,11 @@ class Runs(PruningChoices):
         same = [run for run in worked if run.state in current]
         return next(iter([*chosen, *same[-1:], *reversed(worked)]), None)
 
-    def _differences_of(self, run: Run) -> tuple[str, ...]:
-        """How the choices behind a run differ from the current ones, in words."""
+    def _differences_of(self, run: Run, values: Hashable) -> tuple[str, ...]:
+        """How the choices behind a run, and its model, differ from the current ones in words; by the model's mark."""
         state = self._state_of(run)
-        return self.state.differences(state, _changed(self._current_plan(), self._plan_of(run.id, state)))
+        found = self.state.differences(state, _changed(self._current_plan(), self._plan_of(run.id, state)))
+        return (*found, OTHER_VALUES) if self._values_of_runs.get(run.id, values) != values else tuple(found)
 
     def _state_of(self, run: Run) -> BenchState:
         if run.id not in self._states_of_runs:

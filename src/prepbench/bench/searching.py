@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from prepbench.bench.layer_costs import wanted_settings
 from prepbench.bench.measuring import Measuring
 from prepbench.bench.progress import SEARCHING
 from prepbench.bench.queue import QueuedRun
+from prepbench.bench.runs import OTHER_VALUES
 from prepbench.bench.search_summary import SearchNow, SearchSummary
 from prepbench.bench.state import EVERYTHING, FLOAT, BenchState
 from prepbench.checks import check_function, check_progress, check_type, described
@@ -37,7 +38,7 @@ class Searching(Measuring):
         self.search_result: SearchResult | None = None
         self._found = Found()
         self._shown_search: tuple[Found, SearchSummary] | None = None
-        self._searched: tuple[BenchState, tuple[int, ...]] | None = None
+        self._searched: tuple[BenchState, Hashable] | None = None
         super().__init__(*given, **named)
 
     @property
@@ -177,7 +178,7 @@ class Searching(Measuring):
     ) -> SearchResult:
         candidates = self._candidates(state, explained)
         metric = self._search_metric
-        self.search_result, self._searched = None, (state, self._versions())
+        self.search_result, self._searched = None, (state, self.value_mark)
         named = ("SQNR", "dB", True) if metric is None else (metric_name(metric), "", is_higher_better(metric, None))
         self._found = Found(budget, *named)
         self._changed()
@@ -242,8 +243,8 @@ class Searching(Measuring):
         """In what the search is old; the settings of layers are what it looked for."""
         if self._searched is None:
             return ""
-        state, versions = self._searched
+        state, values = self._searched
         now = self.state
         said = list(now.differences(replace(state, options=now.options)))
-        said += ["the model had other values"] if versions != self._versions() else []
+        said += [OTHER_VALUES] if values != self.value_mark else []
         return "; ".join(said)

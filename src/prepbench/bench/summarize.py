@@ -47,10 +47,11 @@ def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...
     state, explained, shown = bench.state, bench.explained, bench._shown_run()
     layers = [layer.fqn for layer in facts]
     report = {row.fqn: row for row in shown.report} if shown is not None else {}
-    differences = bench._differences_of(shown) if shown is not None else ()
+    values = bench.value_mark
+    differences = bench._differences_of(shown, values) if shown is not None else ()
     own = {run.id for run in bench.runs}
     runs = in_order(bench.listed_runs)
-    stale = staleness_of(runs, lambda run: bench._differences_of(run) if run.id in own else ())
+    stale = staleness_of(runs, lambda run: bench._differences_of(run, values) if run.id in own else ())
     prompts, written = written_by(bench.runs, bench.float_name, bench.prompts)
     planned = decisions(bench.layer_rules.completed(explained), bench.pruning)
     done = outcomes(layers, report, bench.layer_rules.tables, shown.pruned if shown is not None else {})

@@ -12,6 +12,7 @@ from prepbench.compile.compiled import CompiledModel
 from prepbench.errors import PrepbenchError
 from prepbench.jobs import Cancelled, Progress, ProgressCallback
 from prepbench.results.measurement import Result
+from prepbench.running.value_mark import value_mark
 from prepbench.search.budget import Budget
 from prepbench.search.costs import Whole, profiled_times, sizes_of, times_of
 from prepbench.search.measuring import Subject, Timing
@@ -64,7 +65,7 @@ class Loop:
         model: Any = subject.model
         targets = [(job.simulation.layers, job.choices, job.deployment) for job in jobs]
         self._arguments = Arguments(model, targets, options)
-        self._scale = scoring.scale
+        self._scale, self._values = scoring.scale, value_mark(model)
         self.states: list[TargetState] = []
         self.compiled = 0
         self._mixtures = 0
@@ -177,6 +178,7 @@ class Loop:
             tuple(notes),
             self._subject.given,
             self._scoring.unsteady,
+            self._values,
         )
 
     def _wholes(self, at: int) -> dict[str, tuple[Mixture, CompiledModel]]:

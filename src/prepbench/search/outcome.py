@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from prepbench.checks import described
 from prepbench.errors import UnknownNameError
+from prepbench.running.value_mark import value_mark
 from prepbench.search.asked import mixture_of
 from prepbench.search.budget import Budget
 from prepbench.search.mixtures import Arguments, Mixture, summary_of
@@ -34,6 +35,7 @@ class Known:
         notes: remarks.
         given: further arguments of ``compile_model`` that the search was called with.
         unsteady: by how much two evaluations of the model in float differ.
+        values: of the model's tensors when the search began, as :func:`value_mark` tells them apart.
     """
 
     states: tuple[TargetState, ...]
@@ -44,9 +46,15 @@ class Known:
     notes: tuple[str, ...]
     given: Mapping[str, Any] = field(default_factory=dict, repr=False)
     unsteady: float = 0.0
+    values: Hashable = None
     _fronts: dict[str, list[list[Mixture]]] = field(default_factory=dict, compare=False, repr=False)
     _numbers: dict[tuple[int, Mixture], int] = field(default_factory=dict, compare=False, repr=False)
     _next: Iterator[int] = field(default_factory=lambda: itertools.count(1), compare=False, repr=False)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the model has other weights now."""
+        return self.values != value_mark(self.arguments.model)
 
     def result(self, budget: Budget) -> SearchResult:
         """The best within a budget, with all candidates; one that was not measured may be predicted to be the best."""

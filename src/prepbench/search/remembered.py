@@ -84,6 +84,21 @@ class Remembered:
             and each.plan.get("compiled with") == self.how
         ]
 
+    def said_of_others(self) -> list[str]:
+        """What to say of measurements of the same modules with other weights: somebody has trained the model since."""
+        if self.journal is None:
+            return []
+        structure = f"{self.model.partition('-')[0]}-"
+        known = {each.key: each.model for each in self.journal.results()}
+        others = [model for model in known.values() if model != self.model and model.startswith(structure)]
+        if not others:
+            return []
+        count = "1 measurement is" if len(others) == 1 else f"{len(others)} measurements are"
+        return [
+            f"{self.journal.path.name}: {count} of this architecture with other weights, which it had before it was "
+            "trained or changed. They say nothing about the weights of now, so they are not used."
+        ]
+
     def is_of(self, result: Result, deployment: DeploymentSettings, arguments: Mapping[str, Any]) -> bool:
         """Whether a result is that of a mixture."""
         return result.key == self._result(deployment, arguments).key

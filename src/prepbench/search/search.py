@@ -184,12 +184,13 @@ def search(
             [(each.args, each.kwargs) for each in (*tracing, *calibration)],
         )
         remembered = Remembered.at(results, model, scoring.scale, scoring.batches, *how)
+        older = remembered.said_of_others()
         told = on_candidate if on_candidate is not None else lambda candidate: None
         loop = Loop(subject, jobs, budget, scoring, timing, remembered, options, progress, told)
         loop.begin()
         loop.simulate_front()
         proven = loop.improve(tries)
-    return loop.known(_notes(scoring, timing, loop.jobs)).searched(budget, proven, tries)
+    return loop.known([*_notes(scoring, timing, loop.jobs), *older]).searched(budget, proven, tries)
 
 
 def _checked_targets(targets: Any) -> list[DeploymentSettings]:

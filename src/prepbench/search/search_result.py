@@ -95,6 +95,10 @@ class Knowledge(Protocol):
     def predicted(self, layers: Mapping[str, str], target: str | None) -> SearchCandidate:
         """What a choice for each layer is predicted to take, or was measured to take."""
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the model has other weights now."""
+
 
 @dataclass(frozen=True, repr=False)
 class SearchResult:
@@ -225,6 +229,11 @@ class SearchResult:
         return self._known
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, after a word on the model where its weights have changed since they were measured."""
+        return (*([_OUTDATED] if self._known is not None and self._known.is_outdated else []), *self.notes)
+
+    @property
     def caption(self) -> str:
         """The budget and how the search ended, in one line."""
         return f"{str(self.budget)[:1].upper()}{str(self.budget)[1:]}: {self.why}"
@@ -269,4 +278,5 @@ def _budgets(given: object) -> Iterator[Budget]:
         yield budget
 
 
+_OUTDATED = "The weights of the model have changed since this was measured. Search again to measure those of now."
 _SLIDER = "Write budgets=[pb.Budget(max_drop=0), pb.Budget(max_drop=0.01)]."

@@ -52,7 +52,7 @@ def search_text(result: SearchResult) -> str:
         for row in (header, *body)
     ]
     more = len(result.candidates) - len(body)
-    return "\n".join([*lines, *([f"{more} more"] if more > 0 else []), result.caption, *result.notes])
+    return "\n".join([*lines, *([f"{more} more"] if more > 0 else []), result.caption, *result.remarks])
 
 
 def search_html(result: SearchResult) -> str:
@@ -60,7 +60,7 @@ def search_html(result: SearchResult) -> str:
     header, *body = _cells(result)
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-    remarks = "".join(f"<br>{html.escape(text)}" for text in (result.caption, *result.notes))
+    remarks = "".join(f"<br>{html.escape(text)}" for text in (result.caption, *result.remarks))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><small>{remarks[4:]}</small>"
 
 
@@ -145,7 +145,7 @@ def _add_budget(figure: go.Figure, result: SearchResult) -> None:
 
 def _layout(result: SearchResult) -> dict[str, Any]:
     what = "latency" if result.goal == "latency" else "size"
-    lines = [result.caption, *result.notes]
+    lines = [result.caption, *result.remarks]
     small = "".join(f"<br><span style='font-size:12px'>{html.escape(part)}</span>" for part in _wrapped(lines))
     grid = {"gridcolor": GRID, "linecolor": LINE, "showline": True, "zeroline": False, "ticks": "outside"}
     top = 76 + 18 * small.count("<br>")

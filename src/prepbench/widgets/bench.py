@@ -28,6 +28,7 @@ from prepbench.search.budget import Budget
 from prepbench.views.page import STATIC, packed
 from prepbench.views.run_chart import runs_bundle
 from prepbench.widgets.actions import perform
+from prepbench.widgets.after_cells import after_cells
 from prepbench.widgets.bench_actions import BENCH_ACTIONS
 from prepbench.widgets.diagram import DiagramWidget, diagram
 from prepbench.widgets.mirror import plain_fields, traits_of
@@ -52,13 +53,26 @@ class BenchControls(anywidget.AnyWidget):
         traits = traits_of(BenchSummary, RunStatus)
         self.add_traits(**{name: traits[name] for name in self._shown})
         super().__init__(**plain_fields(self._shown))
-        self._ends = [bench.on_change(self.refresh), bench.on_status(self._follow)]
+        self._values = bench.value_mark
+        reference = weakref.ref(self)  # the notebook keeps what it calls
+        self._ends = [
+            bench.on_change(self.refresh),
+            bench.on_status(self._follow),
+            after_cells(lambda: _look_at_model(reference)),
+        ]
         self.on_msg(self._on_action)
 
     def refresh(self) -> None:
         """Show the current state of the bench."""
         self._show(self.bench.summary())
         self._look_at_journal()
+
+    def look_at_model(self) -> None:
+        """Show what became old where a cell has written to the model."""
+        now = self.bench.value_mark
+        if now != self._values:
+            self._values = now
+            self.bench.refresh()
 
     def compile(self) -> None:
         """Compile in the background with the current choices; a second press says nothing new."""
@@ -165,6 +179,12 @@ class BenchControls(anywidget.AnyWidget):
         except (PrepbenchError, OSError) as error:
             card = error_card(error, leaf_wrap=self.bench.state.leaf_wrap)
             self._show(replace(self.bench.status, message=card))
+
+
+def _look_at_model(reference: weakref.ref[BenchControls]) -> None:
+    controls = reference()
+    if controls is not None:
+        controls.look_at_model()
 
 
 def _update(reference: weakref.ref[Bench]) -> bool:

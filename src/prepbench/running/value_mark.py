@@ -1,0 +1,36 @@
+"""Whether the tensors of a model have been written to, asked often and answered fast."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+
+import torch
+from torch import nn
+
+from prepbench._torch_compat.tensors import version_of
+
+_LOOKED_AT = 64  # values of each tensor, spread over it
+
+
+def value_mark(model: nn.Module) -> Hashable:
+    """Another value once a model was trained, loaded or replaced in part; takes milliseconds whatever the size.
+
+    It holds which tensors there are, how often torch saw them written, and some of their values: ``weight.data`` and
+    NumPy write unseen. A :func:`prepbench.running.fingerprint.fingerprint` reads all values.
+    """
+    digest, seen = hashlib.sha256(), []
+    for tensor in (*model.parameters(), *model.buffers()):
+        is_made = not nn.parameter.is_lazy(tensor)
+        seen.append((id(tensor), version_of(tensor) if is_made else -1))
+        digest.update(_some_values(tensor) if is_made else b"")
+    return tuple(seen), digest.digest()
+
+
+@torch.no_grad()
+def _some_values(tensor: torch.Tensor) -> bytes:
+    """Bytes of a few values; none where there are no plain ones."""
+    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+        return b""
+    step = max(1, tensor.numel() // _LOOKED_AT)
+    return tensor.detach().reshape(-1)[::step].contiguous().cpu().view(torch.uint8).numpy().tobytes()
