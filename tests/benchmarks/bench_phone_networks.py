@@ -202,18 +202,19 @@ def main() -> int:
 
 
 def _verdict(rows: list[Row]) -> int:
+    """Print what the limits judge, ``-`` where nothing was measured; returns 1 where one is missed."""
     errors = [row.error for row in rows if row.error is not None]
     ratios = [row.times_peer for row in rows if row.times_peer is not None]
-    error, slowest, rank = (
-        statistics.median(errors) if errors else 0.0,
-        max(ratios, default=0.0),
-        min(row.rank for row in rows),
-    )
+    error = f"{statistics.median(errors):.1%}" if errors else "-"
+    slowest = f"{max(ratios):.2f}x" if ratios else "-"
+    rank = min(row.rank for row in rows)
     print(
-        f"latency of what was found predicted within {error:.1%} (median, limit {ERROR_LIMIT:.0%}); at most "
-        f"{slowest:.2f}x the peer (limit {LATENCY_LIMIT}); least rank correlation {rank:.3f} (limit {LEAST_RANK})"
+        f"latency of what was found predicted within {error} (median of {len(errors)} that were predicted, limit "
+        f"{ERROR_LIMIT:.0%}); at most {slowest} the peer ({len(ratios)} of {len(rows)} timed, limit {LATENCY_LIMIT}); "
+        f"least rank correlation {rank:.3f} (limit {LEAST_RANK})"
     )
-    return int(error > ERROR_LIMIT or slowest > LATENCY_LIMIT or rank < LEAST_RANK)
+    missed = [statistics.median(errors) > ERROR_LIMIT] if errors else []
+    return int(any([*missed, not ratios or max(ratios) > LATENCY_LIMIT, rank < LEAST_RANK]))
 
 
 if __name__ == "__main__":
