@@ -169,8 +169,8 @@ def verdicts(rows: Sequence[Row]) -> list[tuple[bool, str]]:
     return result
 
 
-def main() -> None:
-    """Print a table and the verdicts for each model."""
+def main() -> int:
+    """Print a table and the verdicts for each model; returns 1 where a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; all if none is given")
     parser.add_argument("--only", default="", help="texts, separated by commas, of the candidates' names")
@@ -187,10 +187,11 @@ def main() -> None:
             failed += not passed
             print(f"  {'PASS' if passed else 'FAIL'}  {text}", flush=True)
     print(f"{failed} limits missed" if failed else "all limits kept")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
         worker(sys.argv[2], sys.argv[3], Path(sys.argv[4]))
     else:
-        main()
+        raise SystemExit(main())
