@@ -26,7 +26,7 @@ def test_every_public_name_is_in_one_group() -> None:
 
 
 def test_settings_tell_what_they_take() -> None:
-    assert reference.allowed(pb.CompileOptions, "smooth_quant_strength") == "a number from 0 to 1"
+    assert reference.allowed(pb.CompileOptions, "percentile") == "a number from 50 to 100"
     assert reference.allowed(pb.CompileOptions, "layer_sqnr_floor") == "``None``, or a number from -300 to 300"
     page = reference.page("QuantizationSettings")
     assert page.count("   * - ``") == len(pb.QuantizationSettings.__dataclass_fields__)

@@ -282,6 +282,62 @@ def test_smooth_quant_helps_where_activations_have_outlier_channels() -> None:
     assert smooth.report.layers[0].note == "smoothed"
 
 
+def test_outlier_channels_move_unasked_where_that_costs_nothing() -> None:
+    model, x = gated(), noise(32, 64)
+    plain, found = (
+        compile_(model, options=pb.CompileOptions(smooth_quant=smooth, keep_ruined_layers_in_float=False))
+        for smooth in (False, None)
+    )
+    assert quality(model, found, x) > quality(model, plain, x) + 6
+    assert [row.note for row in found.report.layers] == ["", "smoothed", "smoothed"]
+    targets = [[node.target for node in each.document().graphs[0].nodes] for each in (plain, found)]
+    assert len(targets[0]) == len(targets[1])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"prefer_weights_only_quantization": True}, {"weights_num_bits": 4}, {"per_channel": False}]
+)
+def test_nothing_moves_unasked_into_weights_that_have_no_room(settings: dict[str, Any]) -> None:
+    found = compile_(gated(), options=pb.CompileOptions(keep_ruined_layers_in_float=False), **settings)
+    assert not any("smoothed" in row.note for row in found.report.layers)
+
+
+def test_half_precision_weights_are_smoothed_as_those_in_float32() -> None:
+    model, x = gated(), noise(32, 64)
+    kept = {name: value.clone() for name, value in model.bfloat16().state_dict().items()}
+    plain, found = (
+        pb.compile_model(
+            model,
+            calibration_inputs=[x.bfloat16(), x[:3].bfloat16()],
+            deployment_settings=EAGER,
+            quantization_settings=pb.QuantizationSettings(),
+            compile_options=pb.CompileOptions(smooth_quant=smooth, keep_ruined_layers_in_float=False),
+        )
+        for smooth in (False, None)
+    )
+    assert found.report.model_sqnr > plain.report.model_sqnr + 6
+    assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
+
+
+def gated() -> nn.Module:
+    """Products of two layers, of which one channel stands out, as large language models have them."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.up, self.down = (nn.Linear(64, 64, bias=False) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+            return result
+
+    torch.manual_seed(0)
+    model = Gated().eval()
+    model.up.weight.data[5] *= 100
+    model.down.weight.data[:, 5] /= 100
+    return model
+
+
 def test_cross_layer_equalisation_helps_where_one_scale_serves_a_whole_weight() -> None:
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3)).eval()
     spread = torch.logspace(-2, 2, 16)

@@ -53,8 +53,13 @@ class KeptCapture:
         self._quantized: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def statistics(self, task: CompileTask) -> Statistics:
-        """What was learned from the graph of this task on its calibration samples, with the weights that it has."""
+    def statistics(self, task: CompileTask, scaled: frozenset[str]) -> Statistics:
+        """What was learned from the graph of this task on its calibration samples, with the weights that it has.
+
+        Args:
+            task: the capture, with the settings of its layers.
+            scaled: layers whose weights an algorithm changed.
+        """
         options, rows = task.options, task.layer_settings or ()
         changed: tuple[Any, ...] = ()
         equalizes = options.cross_layer_equalization or any(
@@ -62,8 +67,9 @@ class KeptCapture:
         )
         if options.smooth_quant or equalizes:  # they change weights of what is quantized
             layers = repr(rows)
-            strength = options.smooth_quant_strength if options.smooth_quant else None
-            changed = (layers, options.cross_layer_equalization, strength)
+            changed = (layers, options.cross_layer_equalization, options.smooth_quant, options.smooth_quant_strength)
+        elif scaled:  # unasked, which depends on no settings of layers
+            changed = (scaled, options.smooth_quant_strength)
         return self._known(task, changed)
 
     def statistics_in_float(self, task: CompileTask) -> Statistics:

@@ -10,8 +10,9 @@ from typing import Any
 from prepbench.compile.float_program import FloatProgram
 from prepbench.jobs import ProgressCallback
 from prepbench.quantize import Statistics, calibrate
+from prepbench.quantize.changed_weights import change_weights
 from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.insert import change_weights, float_graph, observed_with
+from prepbench.quantize.insert import float_graph, observed_with
 from prepbench.quantize.mixed_graph import MixedGraph
 from prepbench.quantize.output_noise import OutputNoise, estimate_output_noise
 from prepbench.quantize.placement import without_lone_refusals

@@ -367,4 +367,4 @@ def _options(given: CompileOptions | None) -> CompileOptions:
     for name in _OTHERS:
         if getattr(options, name):
             raise _changes_weights(f"CompileOptions.{name}")
-    return replace(options, keep_ruined_layers_in_float=False, bias_correction=False)
+    return replace(options, keep_ruined_layers_in_float=False, bias_correction=False, smooth_quant=False)

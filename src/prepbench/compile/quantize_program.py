@@ -79,7 +79,6 @@ def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
 def _measured(task: CompileTask, samples: Sequence[Sample], timer: StageTimer, kept: KeptCapture | None) -> Observed:
     """Observed, calibrated and, where weights are trained, measured."""
     captured, progress = task.captured, timer.progress
-    statistics = None if kept is None else kept.statistics(task)
     assert task.layer_settings is not None
     with timer("insert observers"), tracing(progress):
         observed = insert_observers(
@@ -95,6 +94,7 @@ def _measured(task: CompileTask, samples: Sequence[Sample], timer: StageTimer, k
         )
     if task.trained is not None:
         return taught(observed, task.trained)
+    statistics = None if kept is None else kept.statistics(task, observed.scaled)
     with timer("calibrate", reports_progress=True):
         observed = calibrate(observed, samples, progress, statistics)
     if task.is_pretrained and task.trained is None:

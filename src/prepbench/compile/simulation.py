@@ -17,13 +17,14 @@ from prepbench.compile.layer_costs import float_bytes, multiplications_of, store
 from prepbench.compile.layer_effects import LayerEffects, layer_effects
 from prepbench.compile.samples import as_call
 from prepbench.compile.simulated_layers import check_layer, check_settings, quantizable_nodes
+from prepbench.compile.weight_changes import WeightChanges
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize import Placement, Score, Statistics
-from prepbench.quantize.algorithms import settings_of_scales
+from prepbench.quantize.changed_weights import EQUALISED, change_weights
 from prepbench.quantize.fitting import fitting_schemes
-from prepbench.quantize.insert import EQUALISED, change_weights, float_graph
+from prepbench.quantize.insert import float_graph
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.quantize.layer_structure import following_layers, tied_layers
 from prepbench.quantize.mixed_graph import MixedGraph, Mixture
@@ -75,6 +76,7 @@ class Simulation:
         self._target = target_for(source.settings)
         self._graphs: OrderedDict[Any, MixedGraph] = OrderedDict()
         self._statistics = Statistics()
+        self._changes = WeightChanges(source)
         self._lock = threading.RLock()
         found = self._nodes
         self.layers: tuple[str, ...] = tuple(found)
@@ -260,7 +262,7 @@ class Simulation:
         with numbers_kept():
             for settings in candidates.values():
                 mixture = self._all(settings)
-                if not self._changed_by(mixture):  # else single layers have graphs of their own
+                if not self._changes.are_own(mixture):  # else single layers have graphs of their own
                     graphs.setdefault(self._graph(mixture), []).append(mixture)
             for graph, mixtures in graphs.items():
                 graph.learn(mixtures, progress)
@@ -314,7 +316,7 @@ class Simulation:
         with numbers_kept():
             for name, settings in candidates.items():
                 mixture = self._all(settings)
-                weights = self._changed_by(mixture)
+                weights = self._changes.key(mixture)
                 known = Statistics() if weights else self._statistics
                 one = layer_effects(self.source, self._float, mixture, known, self._statistics, progress)
                 found[name] = one.with_weights(weights) if weights else one
@@ -372,7 +374,7 @@ class Simulation:
 
     def _graph(self, mixture: Mixture) -> MixedGraph:
         """The graph for what is quantized: one for all, unless algorithms change weights."""
-        key = self._changed_by(mixture)
+        key = self._changes.key(mixture)
         if not key:
             return self._float
         with self._lock, tracing():
@@ -382,13 +384,6 @@ class Simulation:
             while len(self._graphs) > _GRAPHS:
                 self._graphs.popitem(last=False)
             return self._graphs[key]
-
-    def _changed_by(self, mixture: Mixture) -> tuple[frozenset[Any], ...]:
-        """What algorithms change weights for; empty where none does."""
-        options = self.source.options
-        scaled = settings_of_scales(mixture, self.source.layers, options.cross_layer_equalization)
-        smoothed = mixture if options.smooth_quant else {}
-        return (frozenset(scaled.items()), frozenset(smoothed)) if scaled or smoothed else ()
 
     def _new_graph(self, mixture: Mixture) -> MixedGraph:
         source = self.source

@@ -91,7 +91,7 @@ def learn(
     """
     report(Progress("calibrate", 0, len(samples)))
     for done, sample in enumerate(samples, start=1):
-        _observe(graph, call, sample)
+        run_sample(graph, call, sample)
         if not all(observer.finite or observer.low > observer.high for observer in learning):
             raise _not_finite(graph, sample)
         report(Progress("calibrate", done, len(samples)))
@@ -133,7 +133,17 @@ def check_calibration(function: Callable[..., Any], samples: Sequence[Sample]) -
             )
 
 
-def _observe(graph: fx.GraphModule, call: Callable[..., Any], sample: Sample) -> None:
+def run_sample(graph: fx.GraphModule, call: Callable[..., Any], sample: Sample) -> None:
+    """Run one calibration input.
+
+    Args:
+        graph: what runs, for messages.
+        call: runs it.
+        sample: the input.
+
+    Raises:
+        CalibrationError: the graph cannot run on it.
+    """
     try:
         with torch.no_grad():
             sample.call(call)

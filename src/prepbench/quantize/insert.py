@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,9 +14,9 @@ from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize._torchao import pt2e
-from prepbench.quantize.algorithms import equalize, fold_batch_norms, settings_of_scales, smooth
+from prepbench.quantize.algorithms import fold_batch_norms
 from prepbench.quantize.annotate import annotate
-from prepbench.quantize.layer_nodes import layer_nodes
+from prepbench.quantize.changed_weights import change_weights
 from prepbench.quantize.layer_reports import LayerReporter
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.placement import Placement
@@ -25,10 +25,7 @@ from prepbench.quantize.report import LayerReport
 from prepbench.quantize.skips import skipped_downstream
 from prepbench.quantize.statistics import Statistics
 from prepbench.quantize.written_state import own_written_buffers
-from prepbench.settings import CompileOptions, ExplainedLayer, QuantizationSettings
-
-EQUALISED = "channels equalised"
-"""What a report says of a layer whose channels were scaled."""
+from prepbench.settings import CompileOptions, ExplainedLayer
 
 
 def insert_observers(
@@ -66,10 +63,11 @@ def insert_observers(
     layers = [row.fqn for row in explained]
     notes = change_weights(graph, settings, layers, options, samples, progress, statistics)
     plan = make_plan(graph, settings, placement)
-    reporter = LayerReporter(model, graph, plan, leaves, behind, notes)
+    told = {fqn: note for fqn, note in notes.items() if fqn in settings}
+    reporter = LayerReporter(model, graph, plan, leaves, behind, told)
     rows = tuple(reporter.report(layer) for layer in explained)
     _check_not_empty(rows)
-    return replace(observed_with(graph, plan, placement, options, before), layers=rows)
+    return replace(observed_with(graph, plan, placement, options, before), layers=rows, scaled=frozenset(notes))
 
 
 def observed_with(
@@ -112,31 +110,3 @@ def float_graph(
     if options.fold_batch_norm:
         fold_batch_norms(graph)
     return graph, before
-
-
-def change_weights(
-    graph: fx.GraphModule,
-    settings: Mapping[str, QuantizationSettings],
-    layers: Iterable[str],
-    options: CompileOptions,
-    samples: Sequence[Sample],
-    progress: ProgressCallback,
-    statistics: Statistics | None = None,
-) -> dict[str, str]:
-    """Apply the algorithms that change weights without changing what is computed, in place; returns notes by FQN.
-
-    ``settings`` has the layers that are quantized, ``layers`` the FQNs of all; ``statistics`` are those of the graph
-    as it is, to which what is learned is added.
-    """
-    notes: dict[str, list[str]] = {}
-    scaled = settings_of_scales(settings, layers, options.cross_layer_equalization)
-    if scaled:
-        known = None if statistics is None else statistics.channels
-        changed = equalize(graph, layer_nodes(graph.graph, scaled), scaled, samples, progress, known)
-        for fqn in (fqn for fqn in changed if fqn in settings):
-            notes.setdefault(fqn, []).append(EQUALISED)
-    if options.smooth_quant:
-        nodes = layer_nodes(graph.graph, settings)
-        for fqn in smooth(graph, nodes, samples, progress, options.smooth_quant_strength):
-            notes.setdefault(fqn, []).append("smoothed")
-    return {fqn: ", ".join(texts) for fqn, texts in notes.items()}

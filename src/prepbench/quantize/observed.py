@@ -24,6 +24,7 @@ class Observed:
         options: algorithms and floors.
         score: how far the outputs are from float on calibration samples, once it has been measured.
         reused: the stages that found all or some of what they needed in :class:`Statistics`, in words.
+        scaled: layers whose weights an algorithm changed before.
         written: what the buffers that the graph writes to were before, by name.
     """
 
@@ -33,4 +34,5 @@ class Observed:
     options: CompileOptions = field(default_factory=CompileOptions)
     score: Score | None = None
     reused: tuple[str, ...] = ()
+    scaled: frozenset[str] = frozenset()
     written: dict[str, torch.Tensor] = field(default_factory=dict)

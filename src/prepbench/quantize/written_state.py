@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import fx
@@ -32,6 +33,17 @@ def put_back_buffers(graph: fx.GraphModule, before: dict[str, torch.Tensor]) -> 
         for name, tensor in before.items():
             if name in buffers:
                 buffers[name].copy_(tensor)
+
+
+@contextmanager
+def buffers_kept(graph: fx.GraphModule) -> Iterator[None]:
+    """Put back what the graph writes to its buffers meanwhile, so that later runs begin with the same state."""
+    buffers = dict(graph.named_buffers())
+    before = {name: buffers[name].clone() for name in _written(graph.graph) if name in buffers}
+    try:
+        yield
+    finally:
+        put_back_buffers(graph, before)
 
 
 def _written(graph: fx.Graph) -> Iterator[str]:

@@ -15,9 +15,11 @@ class CompileOptions(Settings):
         fold_batch_norm: fold batch norms into the convolutions and linear layers before them. Default True.
         cross_layer_equalization: scale the channels between neighbouring layers, also along residual streams, so that
             those of activations and weights have like ranges. Helps where they differ much. Default False.
-        smooth_quant: move outlier channels of activations into the weights of the linear layers that read them.
-            Default False.
-        smooth_quant_strength: how far they are moved, from 0 (not at all) to 1 (all of their range). Default 0.5.
+        smooth_quant: move outlier channels of activations into the weights of the linear layers that read them. Default
+            None: where activations are quantized, the estimated noise halves, and nothing is computed in addition when
+            the model runs.
+        smooth_quant_strength: how far they are moved, from 0 (not at all) to 1 (all of their range). Default None: as
+            far as leaves the least estimated noise.
         bias_correction: subtract from each bias what quantization adds to the mean of the layer's output, but for
             layers whose settings switch that off. Default True.
         percentile: how much of the activations the observer ``"percentile"`` keeps in range, in percent, from 50 to
@@ -40,8 +42,8 @@ class CompileOptions(Settings):
 
     fold_batch_norm: bool = True
     cross_layer_equalization: bool = False
-    smooth_quant: bool = False
-    smooth_quant_strength: float = 0.5
+    smooth_quant: bool | None = None
+    smooth_quant_strength: float | None = None
     bias_correction: bool = True
     percentile: float = 99.99
     keep_ruined_layers_in_float: bool = True
@@ -52,12 +54,13 @@ class CompileOptions(Settings):
         for field in (
             "fold_batch_norm",
             "cross_layer_equalization",
-            "smooth_quant",
             "bias_correction",
             "keep_ruined_layers_in_float",
         ):
             check_choice(self, field, (True, False))
-        check_range(self, "smooth_quant_strength", 0, 1)
+        check_choice(self, "smooth_quant", (True, False, None))
+        if self.smooth_quant_strength is not None:
+            check_range(self, "smooth_quant_strength", 0, 1)
         check_range(self, "percentile", 50, 100)
         for field in ("layer_sqnr_floor", "model_sqnr_floor"):
             if getattr(self, field) is not None:

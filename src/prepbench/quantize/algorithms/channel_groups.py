@@ -72,10 +72,7 @@ def _can_scale(constants: Readers, layer: LayerNode) -> bool:
     parameter = parameter_of(layer.weight)
     if parameter is None or (layer.is_transposed and layer.groups > 1):
         return False  # the latter has its output channels along two axes
-    reader = layer.node if parameter is layer.weight else layer.weight
-    if constants.of(parameter) != {reader} or set(layer.weight.users) != {layer.node}:
-        return False
-    if parameter is layer.weight and not constants.can_scale(parameter):
+    if constants.of(layer.weight) != {layer.node} or not constants.can_scale(layer.weight):
         return False
     try:
         bias_of(constants, layer.node)

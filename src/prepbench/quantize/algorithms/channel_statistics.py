@@ -12,6 +12,8 @@ from torch import fx, nn
 
 from prepbench.inputs import Sample
 from prepbench.jobs import Progress, ProgressCallback
+from prepbench.quantize.calibration import run_sample
+from prepbench.quantize.written_state import buffers_kept
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,16 @@ def measure_channels(
     """Run the samples and measure what nodes compute; None where that has no values, or infinite ones.
 
     Args:
-        graph: it is as before afterwards.
+        graph: it is as before afterwards, with the buffers that it writes to.
         axes: of the channels, by node.
         samples: calls of the graph.
         stage: what progress is of.
         progress: called after each sample; may raise to cancel.
         known: what was measured before of the same graph and samples, by the name of the node and the axis; what is
             measured is added. The samples run only where something is missing.
+
+    Raises:
+        CalibrationError: the graph cannot run on a sample.
     """
     known = {} if known is None else known
     found = {node: (node.name, axis) for node, axis in axes.items()}
@@ -69,10 +74,10 @@ def _measured(
     progress: ProgressCallback,
 ) -> dict[fx.Node, ChannelStatistics | None]:
     records = {node: _ChannelRecorder(axis) for node, axis in axes.items()}
-    with _recorders(graph, records):
+    with buffers_kept(graph), _recorders(graph, records):
         progress(Progress(stage, 0, len(samples)))
         for done, sample in enumerate(samples, start=1):
-            sample.call(graph)
+            run_sample(graph, graph.forward, sample)  # without the hook that wants the sizes of the tracing inputs
             progress(Progress(stage, done, len(samples)))
     return {node: _statistics(record) for node, record in records.items()}
 

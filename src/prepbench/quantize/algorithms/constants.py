@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 
 from prepbench._torch_compat.operators import schema_of
-from prepbench.quantize.layer_nodes import BIASES
+from prepbench.quantize.layer_nodes import BIASES, parameter_of
 
 aten = torch.ops.aten
 
@@ -33,9 +33,15 @@ _KEEPS_CHANNELS_LAST = frozenset(
 )
 
 
+def source_of(node: fx.Node) -> fx.Node:
+    """The ``get_attr`` node of a constant, which may be read through a cast from half precision."""
+    source = parameter_of(node)
+    return node if source is None else source
+
+
 def value_of(graph: fx.GraphModule, node: fx.Node) -> torch.Tensor:
-    """The tensor that a ``get_attr`` node reads."""
-    value = operator.attrgetter(str(node.target))(graph)
+    """The tensor that a ``get_attr`` node reads, before any cast."""
+    value = operator.attrgetter(str(source_of(node).target))(graph)
     assert isinstance(value, torch.Tensor)
     return value.detach()
 
@@ -55,18 +61,25 @@ class Readers:
         """All nodes that read memory of this constant."""
         value = value_of(self.graph, node)
         start, end = _span(value)
-        found = set(node.users)
+        found = _users(source_of(node))
         if start < end:
             for first, last, other in self._spans.get(_memory(value), ()):
                 if first < end and start < last:
-                    found.update(other.users)
+                    found |= _users(other)
         return found
 
     def can_scale(self, node: fx.Node) -> bool:
-        """Whether it is a float32 constant, and stays constant while the graph runs."""
+        """Whether it is a constant that is read in float32, and stays constant while the graph runs."""
         value = value_of(self.graph, node)
-        plain = value.dtype == torch.float32 and value.layout == torch.strided
+        is_read_in_float32 = value.dtype == torch.float32 or source_of(node) is not node
+        plain = is_read_in_float32 and value.layout == torch.strided
         return plain and not any(writes(reader) for reader in self.of(node))
+
+
+def _users(source: fx.Node) -> set[fx.Node]:
+    """Those of a constant, and in the place of a cast those of the cast."""
+    casts = {user for user in source.users if parameter_of(user) is source}
+    return (set(source.users) - casts).union(*(cast.users for cast in casts))
 
 
 def readers(graph: fx.GraphModule, node: fx.Node) -> set[fx.Node]:
@@ -98,19 +111,22 @@ def consumers(node: fx.Node) -> list[fx.Node]:
 def scale_constant(graph: fx.GraphModule, node: fx.Node, factor: torch.Tensor, users: Collection[fx.Node]) -> None:
     """Let ``users`` read the constant times ``factor``: under its name if nothing else reads it, else under a new one.
 
-    The old tensor stays as it is, because it is shared with the user's model.
+    The old tensor stays as it is, because it is shared with the user's model. One in half precision becomes float32.
     """
-    scaled = value_of(graph, node) * factor
-    if readers(graph, node) <= set(users):
-        assign_constant(graph, str(node.target), scaled)
+    value, name = value_of(graph, node), str(source_of(node).target)
+    scaled = value * factor
+    if readers(graph, node) <= set(users) and scaled.dtype == value.dtype:
+        assign_constant(graph, name, scaled)
         return
-    reads = [other for other in graph.graph.nodes if other.op == "get_attr" and other.target == node.target]
+    reads = [other for other in graph.graph.nodes if (source := parameter_of(other)) and source.target == name]
     served = {user: read for read in reads for user in read.users if user in users}
     with graph.graph.inserting_before(min(served)):
-        copy = add_constant(graph, f"{str(node.target).replace('.', '_')}_scaled", scaled)
+        copy = add_constant(graph, f"{name.replace('.', '_')}_scaled", scaled)
     copy.meta = dict(node.meta)
     for user, read in served.items():
         user.replace_input_with(read, copy)
+    for cast in {read for read in served.values() if read.op != "get_attr" and not read.users}:
+        graph.graph.erase_node(cast)
 
 
 def add_constant(graph: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:

@@ -20,7 +20,7 @@ from prepbench.quantize.algorithms.constants import (
     readers,
     value_of,
 )
-from prepbench.quantize.layer_nodes import CONVOLUTIONS, TRANSPOSED, WEIGHTED
+from prepbench.quantize.layer_nodes import CONVOLUTIONS, TRANSPOSED, WEIGHTED, parameter_of
 
 aten = torch.ops.aten
 
@@ -115,7 +115,7 @@ def _folds_of_norm(graph: fx.GraphModule, node: fx.Node, count: int) -> list[Fol
 def _folds_of_linear(graph: fx.GraphModule, node: fx.Node) -> list[Fold] | None:
     _, weight_index, axis = WEIGHTED[node.target]
     weight = node.args[weight_index]
-    if not isinstance(weight, fx.Node) or weight.op != "get_attr" or not can_scale(graph, weight):
+    if not isinstance(weight, fx.Node) or parameter_of(weight) is None or not can_scale(graph, weight):
         return None
     if value_of(graph, weight).ndim != 2 or readers(graph, weight) != {node}:
         return None

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from prepbench.quantize.algorithms.channel_groups import float_weight
-from prepbench.quantize.algorithms.constants import Readers, add_constant, bias_of, scale_constant
+from prepbench.quantize.algorithms.constants import Readers, bias_of, scale_constant
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.settings import QuantizationSettings
 
@@ -73,23 +73,10 @@ class ScaledWeight:
         shape = float_weight(graph, layer).transpose(0, layer.axis).shape
         factor = self.factor.reshape(shape[0], shape[1], *(1 for _ in shape[2:]))
         bias = bias_of(Readers(graph), layer.node)
-        factor = factor.transpose(0, layer.axis)
-        if layer.weight.op == "get_attr":
-            scale_constant(graph, layer.weight, factor, {layer.node})
-        else:
-            self._replace_cast(graph, float_weight(graph, layer) * factor)
+        scale_constant(graph, layer.weight, factor.transpose(0, layer.axis), {layer.node})
         if bias is not None:
             scale_constant(graph, bias, 1 / self.outputs, {layer.node})
         return True
-
-    def _replace_cast(self, graph: fx.GraphModule, value: torch.Tensor) -> None:
-        """Let the layer read a weight in float32 instead of one in half precision that is cast."""
-        cast = self.layer.weight
-        with graph.graph.inserting_before(cast):
-            new = add_constant(graph, f"{cast.name}_scaled", value)
-        new.meta = dict(cast.meta)
-        self.layer.node.replace_input_with(cast, new)
-        graph.graph.erase_node(cast)
 
 
 def steps_of(rows: torch.Tensor, settings: QuantizationSettings) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,10 +18,11 @@ from prepbench.quantize.algorithms.constants import (
     keeps_channels_last,
     readers,
     scale_constant,
+    source_of,
     value_of,
     writes,
 )
-from prepbench.quantize.algorithms.divide_channels import folds, insert_products, is_closed, reads_as_input
+from prepbench.quantize.algorithms.divide_channels import Fold, folds, insert_products, is_closed, reads_as_input
 from prepbench.quantize.layer_nodes import LayerNode
 
 aten = torch.ops.aten
@@ -28,9 +30,26 @@ aten = torch.ops.aten
 _LOOKUPS = frozenset([aten.embedding.default])
 # Channels that were never active, or that no weight reads, count as this fraction of the largest one.
 _FLOOR = 1e-3
-# By how much the estimated noise power must fall; a multiplication at run time must earn its time.
-_WORTH_FOLDING = 1.05
-_WORTH_MULTIPLYING = 2.0
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What smoothing must gain.
+
+    Attributes:
+        folding: by how much the estimated noise power must fall where constants take the division.
+        multiplying: the same where a multiplication at run time must earn its time.
+    """
+
+    folding: float
+    multiplying: float = math.inf
+
+
+ASKED_FOR = Worth(folding=1.05, multiplying=2.0)
+# Without being asked for, only what costs nothing when the model runs, and where channels stand out.
+UNASKED = Worth(folding=2.0)
+# What is tried where none is named.
+_STRENGTHS = (0.5, 0.65, 0.8, 0.95)
 
 
 @dataclass(frozen=True)
@@ -47,7 +66,8 @@ def smooth(
     layers: Sequence[LayerNode],
     samples: Sequence[Sample],
     progress: ProgressCallback = report_nothing,
-    strength: float = 0.5,
+    strength: float | None = None,
+    worth: Worth = ASKED_FOR,
 ) -> list[str]:
     """Divide the channels of activations by scales, and multiply the weights that read them by the same.
 
@@ -61,9 +81,11 @@ def smooth(
     Args:
         graph: changed in place, the tensors that it shares with others are not.
         layers: the layers that may change, from :func:`prepbench.quantize.layer_nodes.layer_nodes`.
-        samples: calls of the graph, each run once.
+        samples: calls of the graph, each run once; none where no group can gain what it must.
         progress: called after each sample; may raise to cancel, and the graph is then as it was.
-        strength: how much of the difficulty moves from the activations (0) to the weights (1).
+        strength: how much of the difficulty moves from the activations (0) to the weights (1); None for what leaves the
+            least estimated noise in each group.
+        worth: what it must gain.
 
     Returns:
         The layers of ``layers`` whose weights changed, in execution order.
@@ -76,13 +98,18 @@ def smooth(
     Large Language Models", 2023, equation 4.
     """
     groups = _groups(graph, layers)
+    if worth.multiplying == math.inf:
+        groups = [group for group in groups if _folds(graph, group) is not None]
+    if not groups:
+        return []
     inputs = {layer.input: -1 for group in groups for layer in group.layers}
     activations = measure_channels(graph, inputs, samples, "smooth", progress)
+    strengths = _STRENGTHS if strength is None else (strength,)
     changed: set[fx.Node] = set()
     for group in groups:
         found = [activations[layer.input] for layer in group.layers]
         if all(activation is not None for activation in found):
-            changed |= _smooth_group(graph, group, [a for a in found if a is not None], strength)
+            changed |= _smooth_group(graph, group, [a for a in found if a is not None], strengths, worth)
     graph.graph.lint()
     graph.recompile()
     return list(dict.fromkeys(layer.fqn for layer in layers if layer.node in changed))
@@ -132,19 +159,25 @@ def _is_written(node: fx.Node) -> bool:
 
 
 def _smooth_group(
-    graph: fx.GraphModule, group: _Group, activations: Sequence[ChannelStatistics], strength: float
+    graph: fx.GraphModule,
+    group: _Group,
+    activations: Sequence[ChannelStatistics],
+    strengths: Sequence[float],
+    worth: Worth,
 ) -> set[fx.Node]:
     """Scale one group where that pays; returns the nodes whose weights changed."""
-    weights = [value_of(graph, layer.weight).transpose(0, layer.axis) for layer in group.layers]
-    scale = _scales(activations, weights, strength)
-    if scale is None:
+    weights = [value_of(graph, layer.weight).transpose(0, layer.axis).float() for layer in group.layers]
+    each = [_scales(activations, weights, strength) for strength in strengths]
+    scales = [scale for scale in each if scale is not None]
+    if not scales:
         return set()
+    scale = min(scales, key=lambda scale: _noise(activations, weights, scale))
     gain = _noise(activations, weights, torch.ones_like(scale)) / max(_noise(activations, weights, scale), 1e-30)
     members = {layer.node for layer in group.layers}
-    found = folds(graph, group.root, scale.numel()) if is_closed(group.root, members) else None
-    if gain < (_WORTH_MULTIPLYING if found is None else _WORTH_FOLDING):
+    found = _folds(graph, group)
+    if gain < (worth.multiplying if found is None else worth.folding):
         return set()
-    for layer in {layer.weight.target: layer for layer in group.layers}.values():
+    for layer in {source_of(layer.weight).target: layer for layer in group.layers}.values():
         factor = scale.view(1, -1).transpose(0, layer.axis)
         scale_constant(graph, layer.weight, factor, members)
     if found is None:
@@ -155,6 +188,13 @@ def _smooth_group(
         factor = (1 / scale).view([-1 if axis == fold.axis else 1 for axis in range(ndim)])
         scale_constant(graph, fold.constant, factor, {fold.reader})
     return members | {fold.reader for fold in found}
+
+
+def _folds(graph: fx.GraphModule, group: _Group) -> list[Fold] | None:
+    """The constants that can take the division; None if there are none, or if others read the activation too."""
+    count = channels(group.root)
+    is_alone = is_closed(group.root, {layer.node for layer in group.layers})
+    return folds(graph, group.root, count) if is_alone and count is not None else None
 
 
 def _scales(
