@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -293,8 +295,12 @@ def test_memory_for_long_sequences_stays_bounded() -> None:
     program = torch.export.export(net, (noise(2, 256, 64),), dynamic_shapes=(dims,))
     factor = lower._affordable(program.graph, program)
     assert 1 < factor < 64
-    needed = bounds.bytes_needed(program.graph, bounds.LargestSizes(program, factor))
-    assert needed <= 256 * 2**20 < bounds.bytes_needed(program.graph, bounds.LargestSizes(program, 2 * factor))
+    needed = bounds.bytes_needed(program.graph, bounds.LargestSizes(program, factor, program.graph))
+    assert (
+        needed
+        <= 256 * 2**20
+        < bounds.bytes_needed(program.graph, bounds.LargestSizes(program, 2 * factor, program.graph))
+    )
 
 
 def test_operators_without_a_kernel_are_named_with_their_module() -> None:
@@ -327,6 +333,42 @@ def test_sizes_that_depend_on_data_are_refused() -> None:
 
     with pytest.raises(TargetError, match=r"plans memory ahead.*depends on data"):
         pb.compile_model(Picks(), tracing_inputs=[noise(4), noise(5)], deployment_settings=pb.ExecuTorchDeployment())
+
+
+def test_the_remedy_for_packed_sequences_works() -> None:
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(4, 6, batch_first=True)
+
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            padded, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+            return padded
+
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.head = Encoder(), nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            tags: torch.Tensor = self.head(self.encoder(x, lengths))
+            return tags
+
+    model = Tagger().eval()
+    samples = [(noise(2, 5, 4), torch.tensor([5, 3])), (noise(3, 7, 4), torch.tensor([7, 2, 4]))]
+    target = pb.ExecuTorchDeployment()
+    with pytest.raises(TargetError, match="depends on data") as caught:
+        pb.compile_model(model, tracing_inputs=samples, deployment_settings=target, fullgraph=False)
+    found = re.search(r"leaf_modules=(\[.*?\]) and fullgraph=False", str(caught.value))
+    assert found is not None
+    leaves = ast.literal_eval(found[1])
+    compiled = pb.compile_model(
+        model, tracing_inputs=samples, deployment_settings=target, leaf_modules=leaves, fullgraph=False
+    )
+    assert "runs in PyTorch: encoder" in str(compiled.report)
+    longer = (noise(4, 9, 4), torch.tensor([6, 2, 9, 1]))
+    torch.testing.assert_close(compiled(*longer), model(*longer))
 
 
 def test_state_between_calls_is_refused() -> None:

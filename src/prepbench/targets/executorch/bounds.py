@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import sympy
@@ -27,10 +28,16 @@ class LargestSizes:
     A dynamic size of an input may grow to ``factor`` times its value in the example inputs, or less where the model
     allows less. Sizes computed from it are largest there or slightly below, as with padding to a multiple, so a few
     values are tried. Interval arithmetic would give too much, and not the same for a tensor and its views.
+
+    Args:
+        program: what is lowered.
+        factor: how many times its sizes in the example inputs dynamic ones may become.
+        graph: in which the sizes occur, for messages.
     """
 
-    def __init__(self, program: Program, factor: int) -> None:
+    def __init__(self, program: Program, factor: int, graph: fx.Graph) -> None:
         assert program.example_inputs is not None
+        self._graph = graph
         ranges = {symbol: (int(values.lower), values.upper) for symbol, values in program.range_constraints.items()}
         for value, sizes in zip(program.example_inputs[0], dynamic_sizes(program), strict=True):
             for dim, size in sizes.items():
@@ -66,11 +73,30 @@ class LargestSizes:
             values = [expression.xreplace(point) for point in self._points]
             if not all(value.is_Integer for value in values):
                 raise TargetError(
-                    f"ExecuTorch plans memory ahead, and the size {size} of a tensor in the graph depends on data, "
-                    "without a largest value. Choose another target for this model."
+                    "ExecuTorch plans memory ahead, and the size of a tensor in the graph depends on data, without a "
+                    f"largest value. {self._remedy(expression.free_symbols)} Or choose another target for this model."
                 )
             self._known[expression] = max(map(int, values))
         return self._known[expression]
+
+    def _remedy(self, symbols: AbstractSet[Any]) -> str:
+        """What keeps a size out of the graph: the module that makes it as a leaf."""
+        makes = next((node for node in self._graph.nodes if not symbols.isdisjoint(_symbols(node))), None)
+        stack = list((makes.meta.get("nn_module_stack") or {}).values()) if makes is not None else []
+        module = str(stack[-1][0]) if stack else ""
+        first = "" if module else "Move the lines that make it into a module of their own. "
+        name = repr(module) if module else "its name"
+        return (
+            f"{first}With leaf_modules=[{name}] and fullgraph=False PyTorch runs that module, if the sizes of its "
+            "results follow from those of its inputs."
+        )
+
+
+def _symbols(node: fx.Node) -> set[Any]:
+    """The symbols in a number or in the sizes of a tensor."""
+    value = node.meta.get("val")
+    sizes = tuple[Any, ...](value.shape) if isinstance(value, torch.Tensor) else (value,)
+    return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
 
 
 def bytes_needed(graph: fx.Graph, sizes: LargestSizes) -> int:

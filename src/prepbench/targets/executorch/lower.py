@@ -43,10 +43,11 @@ def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, Instru
 
     rewritten = _rewritten(program)
     edge = _edge(rewritten)
-    missing = _without_kernel(edge.exported_program().graph)
+    graph = edge.exported_program().graph
+    missing = _without_kernel(graph)
     if missing:
         raise TargetError(f"ExecuTorch has no kernel for {_named(missing)}. Choose another target for this model.")
-    sizes = LargestSizes(rewritten, max_size_factor or _affordable(edge.exported_program().graph, rewritten))
+    sizes = LargestSizes(rewritten, max_size_factor or _affordable(graph, rewritten), graph)
     # a pass for each method; ExecuTorch's own reads ranges that lowering has narrowed to what the example needs
     try:
         places = layers_by_handle(edge)
@@ -60,7 +61,7 @@ def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, Instru
 
 def _affordable(graph: fx.Graph, program: Program) -> int:
     """The largest factor whose sizes still fit into :data:`_BYTES`."""
-    affordable = (factor for factor in _FACTORS if bytes_needed(graph, LargestSizes(program, factor)) <= _BYTES)
+    affordable = (factor for factor in _FACTORS if bytes_needed(graph, LargestSizes(program, factor, graph)) <= _BYTES)
     return next(affordable, 1)
 
 
