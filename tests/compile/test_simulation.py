@@ -337,44 +337,6 @@ def test_weights_that_algorithms_change(model: nn.Module, samples: list[torch.Te
     assert found.sqnr == pytest.approx(compiled.report.model_sqnr, abs=1e-3)
 
 
-class Gated(nn.Module):
-    """A product of two layers with a channel that stands out, and a layer that reads it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.up, self.down = (nn.Linear(32, 32, bias=False) for _ in range(3))
-        with torch.no_grad():
-            self.up.weight[5] *= 100
-            self.down.weight[:, 5] /= 100
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.down(torch.sigmoid(self.gate(x)) * self.up(x))
-        return result
-
-
-@pytest.mark.parametrize("in_float", [(), ("up",), ("down",)])
-def test_channels_that_are_moved_unasked_are_those_of_a_compile(in_float: tuple[str, ...]) -> None:
-    torch.manual_seed(0)
-    gated, rows = Gated().eval(), [torch.randn(64, 32), torch.randn(32, 32)]
-    simulation = Simulation.of(gated, rows)
-    simulation.learn({"int8": INT8, "weights": WEIGHTS})
-    mixture = {fqn: None if fqn in in_float else INT8 for fqn in simulation.layers}
-    compiled = pb.compile_model(
-        gated,
-        calibration_inputs=rows,
-        deployment_settings=pb.EagerDeployment(),
-        quantization_settings=INT8,
-        layer_quantization_settings=rules_of(mixture),
-        compile_options=AS_THEY_ARE,
-    )
-    assert simulation.score(mixture).sqnr == pytest.approx(compiled.report.model_sqnr, abs=1e-3)
-    plain = Simulation.of(gated, rows, compile_options=dataclasses.replace(AS_THEY_ARE, smooth_quant=False))
-    gain = simulation.score(mixture).sqnr - plain.score(mixture).sqnr
-    assert gain > 3 if "down" not in in_float else abs(gain) < 3
-    weights = dict.fromkeys(simulation.layers, WEIGHTS)
-    assert simulation.score(weights).sqnr == pytest.approx(plain.score(weights).sqnr)
-
-
 def test_layers_whose_channels_are_equalised_are_those_of_a_compile(
     model: nn.Module, samples: list[torch.Tensor]
 ) -> None:

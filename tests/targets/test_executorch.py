@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -324,51 +322,6 @@ def test_a_kernel_that_refuses_says_why(capfd: pytest.CaptureFixture[str]) -> No
         pb.compile_model(Cuts(), tracing_inputs=[noise(2, 5)], deployment_settings=pb.ExecuTorchDeployment())
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
-
-
-def test_sizes_that_depend_on_data_are_refused() -> None:
-    class Picks(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x[x > 0]
-
-    with pytest.raises(TargetError, match=r"plans memory ahead.*depends on data"):
-        pb.compile_model(Picks(), tracing_inputs=[noise(4), noise(5)], deployment_settings=pb.ExecuTorchDeployment())
-
-
-def test_the_remedy_for_packed_sequences_works() -> None:
-    class Encoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm = nn.LSTM(4, 6, batch_first=True)
-
-        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-            padded, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
-            return padded
-
-    class Tagger(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.head = Encoder(), nn.Linear(6, 3)
-
-        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-            tags: torch.Tensor = self.head(self.encoder(x, lengths))
-            return tags
-
-    model = Tagger().eval()
-    samples = [(noise(2, 5, 4), torch.tensor([5, 3])), (noise(3, 7, 4), torch.tensor([7, 2, 4]))]
-    target = pb.ExecuTorchDeployment()
-    with pytest.raises(TargetError, match="depends on data") as caught:
-        pb.compile_model(model, tracing_inputs=samples, deployment_settings=target, fullgraph=False)
-    found = re.search(r"leaf_modules=(\[.*?\]) and fullgraph=False", str(caught.value))
-    assert found is not None
-    leaves = ast.literal_eval(found[1])
-    compiled = pb.compile_model(
-        model, tracing_inputs=samples, deployment_settings=target, leaf_modules=leaves, fullgraph=False
-    )
-    assert "runs in PyTorch: encoder" in str(compiled.report)
-    longer = (noise(4, 9, 4), torch.tensor([6, 2, 9, 1]))
-    torch.testing.assert_close(compiled(*longer), model(*longer))
 
 
 def test_state_between_calls_is_refused() -> None:
