@@ -21,20 +21,20 @@ SCALED = pb.QuantizationSettings(cross_layer_equalization=True)
 
 
 def uneven(between: nn.Module) -> nn.Module:
-    """Channels between two layers differ by a factor of a thousand, and count alike."""
+    """Channels between two convolutions differ by a factor of a thousand, and count alike."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 32), between, nn.Linear(32, 4))
+    model = nn.Sequential(nn.Conv1d(16, 32, 1), between, nn.Conv1d(32, 4, 1))
     factors = torch.logspace(-3, 0, 32)
     with torch.no_grad():
-        model[0].weight *= factors.reshape(-1, 1)  # type: ignore[operator]
+        model[0].weight *= factors.reshape(-1, 1, 1)  # type: ignore[operator]
         model[0].bias *= factors  # type: ignore[operator]
-        model[2].weight /= factors  # type: ignore[operator]
+        model[2].weight /= factors.reshape(-1, 1)  # type: ignore[operator]
     return model.eval()
 
 
 def inputs() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(8, 16, generator=generator) for _ in range(6)]
+    return [torch.randn(8, 16, 3, generator=generator) for _ in range(6)]
 
 
 def find(model: nn.Module, **more: Any) -> pb.SearchResult:
