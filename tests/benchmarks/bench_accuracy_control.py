@@ -10,6 +10,9 @@ is left to control; past the SiLUs of the second small network nobody can scale 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import logging
 import random
 import resource
 import statistics
@@ -205,13 +208,15 @@ def _beside_nncf(
         return True
     converted = openvino.convert_model(model, example_input=data[0][0])
     counted, start, before = Counted(), time.perf_counter(), _cpu_seconds()
-    quantized = nncf.quantize_with_accuracy_control(
-        converted,
-        nncf.Dataset([x for x, _ in data[:6]], lambda x: x.numpy()),
-        nncf.Dataset(data, lambda pair: pair),
-        validation_fn=counted,
-        max_drop=drop,
-    )
+    nncf.set_log_level(logging.ERROR)
+    with contextlib.redirect_stdout(io.StringIO()):  # its bars
+        quantized = nncf.quantize_with_accuracy_control(
+            converted,
+            nncf.Dataset([x for x, _ in data[:6]], lambda x: x.numpy()),
+            nncf.Dataset(data, lambda pair: pair),
+            validation_fn=counted,
+            max_drop=drop,
+        )
     theirs, cpu = time.perf_counter() - start, _cpu_seconds() - before
     passes = counted.batches / len(data)
     controlled = openvino.compile_model(quantized, "CPU", {"PERFORMANCE_HINT": "LATENCY"})
