@@ -10,6 +10,7 @@ from torch import nn
 
 from prepbench.jobs import Cancelled, Progress
 from prepbench.quantize.algorithms import smooth
+from prepbench.quantize.algorithms.constants import Constants
 from tests.quantize.transformed import (
     export,
     layers_of,
@@ -331,3 +332,25 @@ def test_infinite_values_leave_their_layers_alone() -> None:
     x[0, 0, 0] = float("inf")
     graph = export(model, torch.randn(2, 6, 32))
     assert smooth(graph, layers_of(graph, model), samples_of(x)) == []
+
+
+def test_constants_are_looked_through_once_whatever_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Constants] = []
+    begin = Constants.__init__
+
+    def counted(self: Constants, graph: torch.fx.GraphModule) -> None:
+        made.append(self)
+        begin(self, graph)
+
+    monkeypatch.setattr(Constants, "__init__", counted)
+    model = nn.Sequential(*(layer for _ in range(12) for layer in (nn.Linear(8, 8), nn.ReLU()))).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("weight"):
+                weight[0] *= 60
+                weight[:, 0] /= 60
+    x = torch.randn(16, 8)
+    graph = export(model, x)
+    with unchanged(model, graph, x):
+        assert len(smooth(graph, layers_of(graph, model), samples_of(x))) > 6
+    assert len(made) == 1

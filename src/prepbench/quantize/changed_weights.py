@@ -8,7 +8,7 @@ from torch import fx
 
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
-from prepbench.quantize.algorithms import UNASKED, equalize, settings_of_scales, smooth
+from prepbench.quantize.algorithms import ASKED_FOR, UNASKED, Worth, equalize, settings_of_scales, smooth
 from prepbench.quantize.layer_nodes import layer_nodes
 from prepbench.quantize.statistics import Statistics
 from prepbench.settings import CompileOptions, QuantizationSettings
@@ -50,8 +50,11 @@ def change_weights(
         changed = equalize(graph, layer_nodes(graph.graph, scaled), scaled, samples, progress, known)
         for fqn in (fqn for fqn in changed if fqn in settings):
             notes.setdefault(fqn, []).append(EQUALISED)
-    for fqn in _smoothed(graph, settings, layers, options, samples, progress):
-        notes.setdefault(fqn, []).append("smoothed")
+    smoothed, worth = _smoothing(settings, layers, options)
+    if smoothed and samples:
+        nodes = layer_nodes(graph.graph, smoothed)
+        for fqn in smooth(graph, nodes, samples, progress, options.smooth_quant_strength, worth):
+            notes.setdefault(fqn, []).append("smoothed")
     return {fqn: ", ".join(texts) for fqn, texts in notes.items()}
 
 
@@ -68,18 +71,10 @@ def smooths_unasked(options: CompileOptions, settings: Mapping[str, Quantization
     return options.smooth_quant is None and has_room
 
 
-def _smoothed(
-    graph: fx.GraphModule,
-    settings: Mapping[str, QuantizationSettings],
-    layers: Collection[str],
-    options: CompileOptions,
-    samples: Sequence[Sample],
-    progress: ProgressCallback,
-) -> list[str]:
-    strength = options.smooth_quant_strength
+def _smoothing(
+    settings: Mapping[str, QuantizationSettings], layers: Collection[str], options: CompileOptions
+) -> tuple[Mapping[str, object], Worth]:
+    """Which layers may be smoothed, and what that must gain."""
     if options.smooth_quant:
-        return smooth(graph, layer_nodes(graph.graph, settings), samples, progress, strength)
-    if samples and smooths_unasked(options, settings):
-        every = layer_nodes(graph.graph, dict.fromkeys(layers))
-        return smooth(graph, every, samples, progress, strength, UNASKED)
-    return []
+        return settings, ASKED_FOR
+    return dict.fromkeys(layers) if smooths_unasked(options, settings) else {}, UNASKED

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from prepbench.quantize.algorithms.constants import Readers, assign_constant, bias_of, consumers, value_of
+from prepbench.quantize.algorithms.constants import Constants, assign_constant, bias_of, consumers, value_of
 from prepbench.quantize.layer_nodes import BIASES, CONVOLUTIONS, TRANSPOSED, WEIGHTED, is_weight
 
 aten = torch.ops.aten
@@ -52,8 +52,8 @@ def fold_batch_norms(graph: fx.GraphModule) -> None:
     Source: Jacob, Kligys, Chen, Zhu, Tang, Howard, Adam, Kalenichenko, "Quantization and Training of Neural Networks
     for Efficient Integer-Arithmetic-Only Inference", 2017, section 3.2.
     """
-    readers = Readers(graph)
-    norms = (_norm(graph, node, readers) for node in graph.graph.nodes)
+    known = Constants(graph)
+    norms = (_norm(graph, node, known) for node in graph.graph.nodes)
     found = {norm.layer: norm for norm in norms if norm is not None}
     if not found:
         return
@@ -61,16 +61,16 @@ def fold_batch_norms(graph: fx.GraphModule) -> None:
     for layer, norm in found.items():
         if layer in done:
             continue
-        calls = [found.get(reader) for reader in sorted(readers.of(norm.weight))]
+        calls = [found.get(reader) for reader in sorted(known.readers(norm.weight))]
         group = [call for call in calls if call is not None and call.statistics == norm.statistics]
         done.update(call.layer for call in group)
         if len(group) == len(calls):
-            _fold(readers, group)
+            _fold(known, group)
     graph.graph.eliminate_dead_code()
     graph.recompile()
 
 
-def _norm(graph: fx.GraphModule, node: fx.Node, readers: Readers) -> _Norm | None:
+def _norm(graph: fx.GraphModule, node: fx.Node, known: Constants) -> _Norm | None:
     """The batch norm that ``node`` is, if the layer before it could compute it, too."""
     if node.op != "call_function" or node.target not in NORMS:
         return None
@@ -80,14 +80,14 @@ def _norm(graph: fx.GraphModule, node: fx.Node, readers: Readers) -> _Norm | Non
     constants = tuple(node.args[1:5])
     is_training = node.target is aten.batch_norm.default and node.args[5]
     weight = layer.args[WEIGHTED[layer.target][1]]
-    if is_training or consumers(layer) != [node] or not is_weight(weight, layer) or not readers.can_scale(weight):
+    if is_training or consumers(layer) != [node] or not is_weight(weight, layer) or not known.can_scale(weight):
         return None
     if layer.target not in CONVOLUTIONS | TRANSPOSED and layer.meta["val"].ndim != 2:
         return None
-    if None in constants[2:] or not all(_is_constant(readers, constant) for constant in constants):
+    if None in constants[2:] or not all(_is_constant(known, constant) for constant in constants):
         return None
     try:
-        bias_of(readers, layer)
+        bias_of(known, layer)
     except ValueError:
         return None
     epsilon = node.args[NORMS[node.target]]
@@ -95,13 +95,13 @@ def _norm(graph: fx.GraphModule, node: fx.Node, readers: Readers) -> _Norm | Non
     return _Norm(node, layer, weight, constants, epsilon)  # type: ignore[arg-type]
 
 
-def _is_constant(readers: Readers, node: object) -> bool:
-    return node is None or (isinstance(node, fx.Node) and node.op == "get_attr" and readers.can_scale(node))
+def _is_constant(known: Constants, node: object) -> bool:
+    return node is None or (isinstance(node, fx.Node) and node.op == "get_attr" and known.can_scale(node))
 
 
-def _fold(readers: Readers, calls: Sequence[_Norm]) -> None:
+def _fold(known: Constants, calls: Sequence[_Norm]) -> None:
     """Fold one norm into all calls of one layer, which nothing else has the weight of."""
-    graph, first = readers.graph, calls[0]
+    graph, first = known.graph, calls[0]
     scale, shift, mean, variance = (
         None if node is None else value_of(graph, node).double() for node in first.constants
     )
@@ -113,7 +113,7 @@ def _fold(readers: Readers, calls: Sequence[_Norm]) -> None:
     for target in {str(call.weight.target) for call in calls}:
         assign_constant(graph, target, folded)
     for call in calls:
-        bias = bias_of(readers, call.layer)
+        bias = bias_of(known, call.layer)
         offset = (0 if bias is None else value_of(graph, bias).double()) - mean
         _set_bias(graph, call, (offset * factor + (0 if shift is None else shift)).to(weight.dtype))
         _skip(call.node, call.layer)

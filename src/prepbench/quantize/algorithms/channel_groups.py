@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from prepbench.quantize.algorithms.channel_axes import axis_after, axis_before
-from prepbench.quantize.algorithms.constants import Readers, bias_of, consumers, value_of
+from prepbench.quantize.algorithms.constants import Constants, bias_of, consumers, value_of
 from prepbench.quantize.layer_nodes import LayerNode, parameter_of
 
 aten = torch.ops.aten
@@ -48,7 +48,7 @@ def channel_groups(graph: fx.GraphModule, layers: Sequence[LayerNode]) -> list[C
     Returns:
         The groups in execution order.
     """
-    constants = Readers(graph)
+    constants = Constants(graph)
     scalable = {layer.node: layer for layer in layers if _can_scale(constants, layer)}
     groups: list[ChannelGroup] = []
     seen: set[fx.Node] = set()
@@ -68,11 +68,11 @@ def float_weight(graph: fx.GraphModule, layer: LayerNode) -> torch.Tensor:
     return value_of(graph, parameter).float()
 
 
-def _can_scale(constants: Readers, layer: LayerNode) -> bool:
+def _can_scale(constants: Constants, layer: LayerNode) -> bool:
     parameter = parameter_of(layer.weight)
     if parameter is None or (layer.is_transposed and layer.groups > 1):
         return False  # the latter has its output channels along two axes
-    if constants.of(layer.weight) != {layer.node} or not constants.can_scale(layer.weight):
+    if constants.readers(layer.weight) != {layer.node} or not constants.can_scale(layer.weight):
         return False
     try:
         bias_of(constants, layer.node)

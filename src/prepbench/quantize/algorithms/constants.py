@@ -46,18 +46,23 @@ def value_of(graph: fx.GraphModule, node: fx.Node) -> torch.Tensor:
     return value.detach()
 
 
-class Readers:
-    """Who reads the memory of each constant, under whatever name; true until constants are added or replaced."""
+class Constants:
+    """The constants of a graph: who reads the memory of each, under whatever name, and how to scale one.
+
+    It stays true while constants are scaled here; where others replace some, another one has to be made.
+
+    Args:
+        graph: whose constants.
+    """
 
     def __init__(self, graph: fx.GraphModule) -> None:
         self.graph = graph
         self._spans: dict[int, list[tuple[int, int, fx.Node]]] = {}
         for node in graph.graph.find_nodes(op="get_attr"):
-            value = operator.attrgetter(str(node.target))(graph)
-            if node.users and isinstance(value, torch.Tensor) and value.layout == torch.strided:
-                self._spans.setdefault(_memory(value), []).append((*_span(value), node))
+            if node.users:
+                self._add(node)
 
-    def of(self, node: fx.Node) -> set[fx.Node]:
+    def readers(self, node: fx.Node) -> set[fx.Node]:
         """All nodes that read memory of this constant."""
         value = value_of(self.graph, node)
         start, end = _span(value)
@@ -73,23 +78,46 @@ class Readers:
         value = value_of(self.graph, node)
         is_read_in_float32 = value.dtype == torch.float32 or source_of(node) is not node
         plain = is_read_in_float32 and value.layout == torch.strided
-        return plain and not any(writes(reader) for reader in self.of(node))
+        return plain and not any(writes(reader) for reader in self.readers(node))
+
+    def scale(self, node: fx.Node, factor: torch.Tensor, users: Collection[fx.Node]) -> None:
+        """Let ``users`` read the constant times ``factor``, under its name if nothing else reads it, else a new one.
+
+        The old tensor stays as it is, because it is shared with the user's model. One in half precision becomes
+        float32.
+        """
+        graph, value, name = self.graph, value_of(self.graph, node), str(source_of(node).target)
+        scaled = value * factor
+        reads = [read for read in graph.graph.find_nodes(op="get_attr") if read.target == name]
+        if self.readers(node) <= set(users) and scaled.dtype == value.dtype:
+            if value.layout == torch.strided:
+                spans = self._spans.get(_memory(value), [])
+                spans[:] = [span for span in spans if span[2] not in reads]
+            assign_constant(graph, name, scaled)
+            for read in reads:
+                self._add(read)
+            return
+        through = [*reads, *(user for read in reads for user in read.users if parameter_of(user) is read)]
+        served = {user: read for read in through for user in read.users if user in users}
+        with graph.graph.inserting_before(min(served)):
+            copy = add_constant(graph, f"{name.replace('.', '_')}_scaled", scaled)
+        copy.meta = dict(node.meta)
+        for user, read in served.items():
+            user.replace_input_with(read, copy)
+        for cast in {read for read in served.values() if read.op != "get_attr" and not read.users}:
+            graph.graph.erase_node(cast)
+        self._add(copy)
+
+    def _add(self, node: fx.Node) -> None:
+        value = operator.attrgetter(str(node.target))(self.graph)
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            self._spans.setdefault(_memory(value), []).append((*_span(value), node))
 
 
 def _users(source: fx.Node) -> set[fx.Node]:
     """Those of a constant, and in the place of a cast those of the cast."""
     casts = {user for user in source.users if parameter_of(user) is source}
     return (set(source.users) - casts).union(*(cast.users for cast in casts))
-
-
-def readers(graph: fx.GraphModule, node: fx.Node) -> set[fx.Node]:
-    """See :meth:`Readers.of`."""
-    return Readers(graph).of(node)
-
-
-def can_scale(graph: fx.GraphModule, node: fx.Node) -> bool:
-    """See :meth:`Readers.can_scale`."""
-    return Readers(graph).can_scale(node)
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -106,27 +134,6 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 def consumers(node: fx.Node) -> list[fx.Node]:
     """The nodes that read its values; those that ask for its size do not."""
     return [user for user in node.users if user.target is not aten.sym_size.int]
-
-
-def scale_constant(graph: fx.GraphModule, node: fx.Node, factor: torch.Tensor, users: Collection[fx.Node]) -> None:
-    """Let ``users`` read the constant times ``factor``: under its name if nothing else reads it, else under a new one.
-
-    The old tensor stays as it is, because it is shared with the user's model. One in half precision becomes float32.
-    """
-    value, name = value_of(graph, node), str(source_of(node).target)
-    scaled = value * factor
-    if readers(graph, node) <= set(users) and scaled.dtype == value.dtype:
-        assign_constant(graph, name, scaled)
-        return
-    reads = [other for other in graph.graph.nodes if (source := parameter_of(other)) and source.target == name]
-    served = {user: read for read in reads for user in read.users if user in users}
-    with graph.graph.inserting_before(min(served)):
-        copy = add_constant(graph, f"{name.replace('.', '_')}_scaled", scaled)
-    copy.meta = dict(node.meta)
-    for user, read in served.items():
-        user.replace_input_with(read, copy)
-    for cast in {read for read in served.values() if read.op != "get_attr" and not read.users}:
-        graph.graph.erase_node(cast)
 
 
 def add_constant(graph: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:
@@ -146,7 +153,7 @@ def assign_constant(graph: fx.GraphModule, target: str, value: torch.Tensor) -> 
         setattr(owner, name, value)
 
 
-def bias_of(readers: Readers, node: fx.Node) -> fx.Node | None:
+def bias_of(constants: Constants, node: fx.Node) -> fx.Node | None:
     """The constant that a layer adds to each output channel, if it adds one.
 
     Raises:
@@ -156,9 +163,9 @@ def bias_of(readers: Readers, node: fx.Node) -> fx.Node | None:
     bias = node.args[index] if index is not None and len(node.args) > index else node.kwargs.get("bias")
     if bias is None:
         return None
-    if not isinstance(bias, fx.Node) or bias.op != "get_attr" or not readers.can_scale(bias):
+    if not isinstance(bias, fx.Node) or bias.op != "get_attr" or not constants.can_scale(bias):
         raise ValueError(f"The bias of {node.name} is computed in the graph")
-    if value_of(readers.graph, bias).ndim != 1:
+    if value_of(constants.graph, bias).ndim != 1:
         raise ValueError(f"The bias of {node.name} is no vector")
     return bias
 

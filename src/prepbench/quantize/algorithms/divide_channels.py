@@ -10,14 +10,12 @@ import torch
 from torch import fx
 
 from prepbench.quantize.algorithms.constants import (
-    Readers,
+    Constants,
     add_constant,
     bias_of,
-    can_scale,
     channels,
     consumers,
     keeps_channels_last,
-    readers,
     value_of,
 )
 from prepbench.quantize.layer_nodes import CONVOLUTIONS, TRANSPOSED, WEIGHTED, parameter_of
@@ -60,19 +58,19 @@ def reads_as_input(layer: fx.Node, node: fx.Node) -> bool:
     return layer.args[WEIGHTED[layer.target][0]] is node and sum(argument is node for argument in layer.args) == 1
 
 
-def folds(graph: fx.GraphModule, node: fx.Node, count: int) -> list[Fold] | None:
+def folds(constants: Constants, node: fx.Node, count: int) -> list[Fold] | None:
     """The constants to divide so that the node computes its value divided along the last axis; None if impossible."""
     if node.op != "call_function" or channels(node) != count:
         return None
     target: Any = node.target
     if target in _HOMOGENEOUS or keeps_channels_last(node):
-        return _folds_of_input(graph, node.args[0], count)
+        return _folds_of_input(constants, node.args[0], count)
     if target in _NORMS:
-        return _folds_of_norm(graph, node, count)
+        return _folds_of_norm(constants, node, count)
     if target in WEIGHTED and target not in CONVOLUTIONS | TRANSPOSED:
-        return _folds_of_linear(graph, node)
+        return _folds_of_linear(constants, node)
     if target in _ADDITIONS | _PRODUCTS:
-        each = [_folds_of_operand(graph, node, operand, count) for operand in node.args[:2]]
+        each = [_folds_of_operand(constants, node, operand, count) for operand in node.args[:2]]
         if target in _PRODUCTS:
             return next((found for found in each if found is not None), None)
         one, two = each
@@ -80,47 +78,47 @@ def folds(graph: fx.GraphModule, node: fx.Node, count: int) -> list[Fold] | None
     return None
 
 
-def _folds_of_input(graph: fx.GraphModule, node: object, count: int) -> list[Fold] | None:
+def _folds_of_input(constants: Constants, node: object, count: int) -> list[Fold] | None:
     if not isinstance(node, fx.Node) or len(consumers(node)) != 1:
         return None
-    return folds(graph, node, count)
+    return folds(constants, node, count)
 
 
-def _folds_of_operand(graph: fx.GraphModule, node: fx.Node, operand: object, count: int) -> list[Fold] | None:
+def _folds_of_operand(constants: Constants, node: fx.Node, operand: object, count: int) -> list[Fold] | None:
     if not isinstance(operand, fx.Node) or sum(argument is operand for argument in node.args) != 1:
         return None
     if operand.op == "get_attr":
-        return _folds_of_vector(graph, operand, node, count)
-    return _folds_of_input(graph, operand, count)
+        return _folds_of_vector(constants, operand, node, count)
+    return _folds_of_input(constants, operand, count)
 
 
-def _folds_of_vector(graph: fx.GraphModule, constant: object, reader: fx.Node, count: int) -> list[Fold] | None:
-    if not isinstance(constant, fx.Node) or constant.op != "get_attr" or not can_scale(graph, constant):
+def _folds_of_vector(constants: Constants, constant: object, reader: fx.Node, count: int) -> list[Fold] | None:
+    if not isinstance(constant, fx.Node) or constant.op != "get_attr" or not constants.can_scale(constant):
         return None
-    shape = value_of(graph, constant).shape
+    shape = value_of(constants.graph, constant).shape
     return [Fold(constant, reader, len(shape) - 1)] if shape[-1:] == (count,) else None
 
 
-def _folds_of_norm(graph: fx.GraphModule, node: fx.Node, count: int) -> list[Fold] | None:
+def _folds_of_norm(constants: Constants, node: fx.Node, count: int) -> list[Fold] | None:
     shape = node.args[1]
     if not isinstance(shape, list | tuple) or len(shape) != 1:
         return None
     weight_index, *rest = _NORMS[node.target]  # type: ignore[index]
     weight = node.args[weight_index] if len(node.args) > weight_index else None
     biases = [node.args[i] for i in rest if len(node.args) > i and node.args[i] is not None]
-    each = [_folds_of_vector(graph, constant, node, count) for constant in (weight, *biases)]
+    each = [_folds_of_vector(constants, constant, node, count) for constant in (weight, *biases)]
     return None if any(found is None for found in each) else [fold for found in each if found for fold in found]
 
 
-def _folds_of_linear(graph: fx.GraphModule, node: fx.Node) -> list[Fold] | None:
+def _folds_of_linear(constants: Constants, node: fx.Node) -> list[Fold] | None:
     _, weight_index, axis = WEIGHTED[node.target]
     weight = node.args[weight_index]
-    if not isinstance(weight, fx.Node) or parameter_of(weight) is None or not can_scale(graph, weight):
+    if not isinstance(weight, fx.Node) or parameter_of(weight) is None or not constants.can_scale(weight):
         return None
-    if value_of(graph, weight).ndim != 2 or readers(graph, weight) != {node}:
+    if value_of(constants.graph, weight).ndim != 2 or constants.readers(weight) != {node}:
         return None
     try:
-        bias = bias_of(Readers(graph), node)
+        bias = bias_of(constants, node)
     except ValueError:
         return None
     return [Fold(weight, node, axis)] + ([Fold(bias, node, 0)] if bias is not None else [])

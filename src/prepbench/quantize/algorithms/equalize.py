@@ -14,6 +14,7 @@ from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize.algorithms.channel_groups import ChannelGroup, channel_groups, input_axis
 from prepbench.quantize.algorithms.channel_statistics import ChannelStatistics, measure_channels
+from prepbench.quantize.algorithms.constants import Constants
 from prepbench.quantize.algorithms.scaled_weight import ScaledWeight, steps_of
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.settings import QuantizationSettings
@@ -82,7 +83,8 @@ def equalize(
     for _, group in itertools.product(range(_ROUNDS), groups):
         found.scale(group)
     order = {layer.node: layer.fqn for layer in layers}
-    changed = {node for node, weight in weights.items() if weight.write(graph)}
+    constants = Constants(graph)
+    changed = {node for node, weight in weights.items() if weight.write(constants)}
     graph.recompile()
     return list(dict.fromkeys(fqn for node, fqn in order.items() if node in changed))
 

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from prepbench.quantize.algorithms.channel_groups import float_weight
-from prepbench.quantize.algorithms.constants import Readers, bias_of, scale_constant
+from prepbench.quantize.algorithms.constants import Constants, bias_of
 from prepbench.quantize.layer_nodes import LayerNode
 from prepbench.settings import QuantizationSettings
 
@@ -65,17 +65,17 @@ class ScaledWeight:
         """By group, the noise of an output for weights that are each off by 1, from the power of the inputs."""
         return power.view(len(self.largest), -1).sum(1, keepdim=True) * self.taps
 
-    def write(self, graph: fx.GraphModule) -> bool:
-        """Scale the constants of the graph; whether there was anything to do."""
+    def write(self, constants: Constants) -> bool:
+        """Scale those that the layer reads; whether there was anything to do."""
         if bool((self.outputs == 1).all()) and bool((self.inputs == 1).all()):
             return False
         layer = self.layer
-        shape = float_weight(graph, layer).transpose(0, layer.axis).shape
+        shape = float_weight(constants.graph, layer).transpose(0, layer.axis).shape
         factor = self.factor.reshape(shape[0], shape[1], *(1 for _ in shape[2:]))
-        bias = bias_of(Readers(graph), layer.node)
-        scale_constant(graph, layer.weight, factor.transpose(0, layer.axis), {layer.node})
+        bias = bias_of(constants, layer.node)
+        constants.scale(layer.weight, factor.transpose(0, layer.axis), {layer.node})
         if bias is not None:
-            scale_constant(graph, bias, 1 / self.outputs, {layer.node})
+            constants.scale(bias, 1 / self.outputs, {layer.node})
         return True
 
 

@@ -13,11 +13,9 @@ from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize.algorithms.channel_statistics import ChannelStatistics, measure_channels
 from prepbench.quantize.algorithms.constants import (
-    can_scale,
+    Constants,
     channels,
     keeps_channels_last,
-    readers,
-    scale_constant,
     source_of,
     value_of,
     writes,
@@ -97,9 +95,10 @@ def smooth(
     Source: Xiao, Lin, Seznec, Wu, Demouth, Han, "SmoothQuant: Accurate and Efficient Post-Training Quantization for
     Large Language Models", 2023, equation 4.
     """
-    groups = _groups(graph, layers)
+    constants = Constants(graph)
+    groups = _groups(constants, layers)
     if worth.multiplying == math.inf:
-        groups = [group for group in groups if _folds(graph, group) is not None]
+        groups = [group for group in groups if _folds(constants, group) is not None]
     if not groups:
         return []
     inputs = {layer.input: -1 for group in groups for layer in group.layers}
@@ -109,28 +108,28 @@ def smooth(
     for group in groups:
         found = [activations[layer.input] for layer in group.layers]
         if all(activation is not None for activation in found):
-            changed |= _smooth_group(graph, group, [a for a in found if a is not None], strengths, worth)
+            changed |= _smooth_group(constants, group, [a for a in found if a is not None], strengths, worth)
     graph.graph.lint()
     graph.recompile()
     return list(dict.fromkeys(layer.fqn for layer in layers if layer.node in changed))
 
 
-def _groups(graph: fx.GraphModule, layers: Sequence[LayerNode]) -> list[_Group]:
+def _groups(constants: Constants, layers: Sequence[LayerNode]) -> list[_Group]:
     by_root: dict[fx.Node, list[LayerNode]] = {}
     for layer in layers:
         fits = not layer.is_convolution and reads_as_input(layer.node, layer.input) and _is_float32(layer.input)
-        if fits and can_scale(graph, layer.weight):
+        if fits and constants.can_scale(layer.weight):
             by_root.setdefault(_root(layer.input), []).append(layer)
     groups = []
     for root, members in by_root.items():
         if _is_written(root):
             continue
         nodes = {layer.node for layer in members}
-        free = [layer for layer in members if all(_may_leave(n) for n in readers(graph, layer.weight) - nodes)]
+        free = [layer for layer in members if all(_may_leave(n) for n in constants.readers(layer.weight) - nodes)]
         # a weight that is left alone takes its other readers along
         while len(free) < len(members):
             members, nodes = free, {layer.node for layer in free}
-            free = [layer for layer in members if all(_may_leave(n) for n in readers(graph, layer.weight) - nodes)]
+            free = [layer for layer in members if all(_may_leave(n) for n in constants.readers(layer.weight) - nodes)]
         if members:
             groups.append(_Group(root, tuple(members)))
     return groups
@@ -159,13 +158,14 @@ def _is_written(node: fx.Node) -> bool:
 
 
 def _smooth_group(
-    graph: fx.GraphModule,
+    constants: Constants,
     group: _Group,
     activations: Sequence[ChannelStatistics],
     strengths: Sequence[float],
     worth: Worth,
 ) -> set[fx.Node]:
     """Scale one group where that pays; returns the nodes whose weights changed."""
+    graph = constants.graph
     weights = [value_of(graph, layer.weight).transpose(0, layer.axis).float() for layer in group.layers]
     each = [_scales(activations, weights, strength) for strength in strengths]
     scales = [scale for scale in each if scale is not None]
@@ -174,27 +174,27 @@ def _smooth_group(
     scale = min(scales, key=lambda scale: _noise(activations, weights, scale))
     gain = _noise(activations, weights, torch.ones_like(scale)) / max(_noise(activations, weights, scale), 1e-30)
     members = {layer.node for layer in group.layers}
-    found = _folds(graph, group)
+    found = _folds(constants, group)
     if gain < (worth.multiplying if found is None else worth.folding):
         return set()
     for layer in {source_of(layer.weight).target: layer for layer in group.layers}.values():
         factor = scale.view(1, -1).transpose(0, layer.axis)
-        scale_constant(graph, layer.weight, factor, members)
+        constants.scale(layer.weight, factor, members)
     if found is None:
         insert_products(graph, group.root, members, 1 / scale)
         return members
     for fold in found:
         ndim = value_of(graph, fold.constant).ndim
         factor = (1 / scale).view([-1 if axis == fold.axis else 1 for axis in range(ndim)])
-        scale_constant(graph, fold.constant, factor, {fold.reader})
+        constants.scale(fold.constant, factor, {fold.reader})
     return members | {fold.reader for fold in found}
 
 
-def _folds(graph: fx.GraphModule, group: _Group) -> list[Fold] | None:
+def _folds(constants: Constants, group: _Group) -> list[Fold] | None:
     """The constants that can take the division; None if there are none, or if others read the activation too."""
     count = channels(group.root)
     is_alone = is_closed(group.root, {layer.node for layer in group.layers})
-    return folds(graph, group.root, count) if is_alone and count is not None else None
+    return folds(constants, group.root, count) if is_alone and count is not None else None
 
 
 def _scales(
