@@ -10,7 +10,7 @@ from torch import nn
 
 from prepbench._torch_compat.tensors import version_of
 
-_LOOKED_AT = 64  # values of each tensor, spread over it
+_LOOKED_AT = 64  # values of each tensor, about, spread over it
 
 
 def value_mark(model: nn.Module) -> Hashable:
@@ -30,7 +30,10 @@ def value_mark(model: nn.Module) -> Hashable:
 @torch.no_grad()
 def _some_values(tensor: torch.Tensor) -> bytes:
     """Bytes of a few values; none where there are no plain ones."""
-    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+    is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
+    if not is_plain or tensor.is_meta or not tensor.numel():
         return b""
-    step = max(1, tensor.numel() // _LOOKED_AT)
-    return tensor.detach().reshape(-1)[::step].contiguous().cpu().view(torch.uint8).numpy().tobytes()
+    # along each axis, because to flatten a transposed tensor copies it
+    count = round(_LOOKED_AT ** (1 / max(tensor.ndim, 1)))
+    some = tensor.detach()[tuple(slice(None, None, -(-size // count)) for size in tensor.shape)]
+    return some.resolve_conj().resolve_neg().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
