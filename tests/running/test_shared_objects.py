@@ -12,6 +12,9 @@ from torch import nn
 import prepbench as pb
 from prepbench.capture.aten.capture import FullGraphError
 from prepbench.capture.failures.findings import SHARED
+from prepbench.running.object_nodes import register_nodes
+from prepbench.running.shared_objects import filled_for_all
+from prepbench.running.unchanged import own_copy
 
 SENTENCE = (
     "inputs[0] and inputs[1] share one Held as past, and each call writes into it: both hold what the last call has "
@@ -91,3 +94,18 @@ def test_what_no_call_changes_may_be_shared() -> None:
 def test_a_capture_that_fails_tells_it() -> None:
     with pytest.raises(FullGraphError, match="share one Held as past"):
         pb.capture(Chooses(), pair(Held(torch.zeros(2, 4, 4))))
+
+
+def test_the_model_runs_once_for_an_object_that_many_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[pb.Sample] = []
+
+    def copied(sample: pb.Sample) -> pb.Sample:
+        runs.append(sample)
+        return own_copy(sample)
+
+    monkeypatch.setattr("prepbench.running.shared_objects.own_copy", copied)
+    past = Held(torch.zeros(2, 3, 4))
+    samples = [pb.Sample((), {"x": torch.randn(2, 1, 4), "past": past}, index) for index in range(8)]
+    register_nodes([(sample.args, sample.kwargs) for sample in samples])
+    assert filled_for_all(Reads(grows=False), samples) == ""
+    assert len(runs) == 1

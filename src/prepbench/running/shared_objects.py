@@ -15,29 +15,31 @@ from prepbench.running.outcomes import without_output
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import own_copy, unchanged
 
+REMEDY = "Make one for each sample, and give copy.deepcopy(...) of it to calls that you make yourself."
+
 
 def filled_for_all(model: torch.nn.Module, samples: Sequence[Sample]) -> str:
     """A sentence on an argument that is one object in several samples and that a call changes; "" if there is none.
 
-    Runs the model once where samples share an object, on copies.
+    Runs the model once for each object that samples share, on copies.
 
     Args:
         model: what is called with them.
         samples: as they were given.
     """
-    first: dict[tuple[str, int], int] = {}
+    holders: dict[tuple[str, int], list[Sample]] = {}
     for sample in samples:
         for name, value in arguments_by_name(model, sample.args, sample.kwargs).items():
-            earlier = first.setdefault((name, id(value)), sample.index)
-            if earlier != sample.index and is_registered(type(value)) and _changes(model, sample, name):
-                return (
-                    f"inputs[{earlier}] and inputs[{sample.index}] share one {type(value).__name__} as {name}, and "
-                    "each call writes into it: both hold what the last call has left there."
-                )
+            if is_registered(type(value)):
+                holders.setdefault((name, id(value)), []).append(sample)
+    for (name, _), (first, *others) in holders.items():
+        if others and _changes(model, first, name):
+            kind = type(arguments_by_name(model, first.args, first.kwargs)[name]).__name__
+            return (
+                f"inputs[{first.index}] and inputs[{others[0].index}] share one {kind} as {name}, and each call writes "
+                "into it: both hold what the last call has left there."
+            )
     return ""
-
-
-REMEDY = "Make one for each sample, and give copy.deepcopy(...) of it to calls that you make yourself."
 
 
 def _changes(model: torch.nn.Module, sample: Sample, name: str) -> bool:

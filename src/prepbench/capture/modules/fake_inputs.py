@@ -187,8 +187,8 @@ def _hints(leaves: list[list[torch.Tensor]], base: int) -> dict[tuple[int, int],
     long = [total for total in sums if min(total) > 1]
     # two sizes that are equal by chance would be taken for one
     apart = [total for total in long if len(set(total)) == len(set(varying.values()))]
-    for total in (*apart, *long):
-        return dict(zip(varying, total, strict=True))
+    if long:
+        return dict(zip(varying, (apart or long)[0], strict=True))
     return {axis: next((size for size in (values[base], *values) if size > 1), 2) for axis, values in varying.items()}
 
 
