@@ -53,6 +53,12 @@ def test_the_remedy_makes_the_whole_batch_dynamic() -> None:
     assert made.comparison.samples == 7
 
 
+def test_ones_are_not_taken_for_the_batch() -> None:
+    made = pb.Bench(Joined(), tracing_inputs=[call(1)])
+    made.set_axis("x", 0, dynamic=True, linked=True)
+    assert {axis.path for axis in made.axes.axes if axis.dynamic} == {"x"}
+
+
 def test_prompts_of_another_batch_are_refused() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(

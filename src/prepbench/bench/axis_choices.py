@@ -93,8 +93,8 @@ class AxisChoices(ABC):
             dim: the dim.
 
         Returns:
-            Those whose sizes are the same on all samples. Sizes that never differ say little: of these, only the first
-            dims belong together, which are the batch.
+            Those whose sizes are the same on all samples. Sizes that never differ say little: of these, only first dims
+            above 1 belong together, which are the batch.
         """
         first = self.axes.set(path, dim)._found(path, dim)[0]
         return tuple(
@@ -102,10 +102,13 @@ class AxisChoices(ABC):
             for axis in self.axes.axes
             if (axis.path, axis.dim) != (first.path, first.dim)
             and axis.sizes == first.sizes
-            and (
-                len(set(axis.sizes)) > 1 or axis.dim == first.dim == 0 or (axis.dynamic and axis.symbol == first.symbol)
-            )
+            and (len(set(axis.sizes)) > 1 or _is_batch(axis, first) or (axis.dynamic and axis.symbol == first.symbol))
         )
+
+
+def _is_batch(axis: Axis, other: Axis) -> bool:
+    """Whether two dims of one size are first ones, and no 1, which broadcasts and is many other things."""
+    return axis.dim == other.dim == 0 and axis.sizes[0] > 1
 
 
 def _paths(path: Any) -> list[Any]:

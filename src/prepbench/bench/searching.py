@@ -50,9 +50,9 @@ class Searching(Measuring):
         """Find the settings of each layer that are best within a budget, as :func:`prepbench.search` does.
 
         Layers may take the settings that are planned for some layer now, or stay in float; integers also with channels
-        equalised, where that is at least 1 dB quieter. Candidates are scored on the
-        data of the bench, for each chosen target. Once the bench is saved, what is measured goes to its journal, and
-        what stands there is not measured again.
+        equalised, where that is at least 1 dB quieter. Candidates are scored on the data of the bench, for each chosen
+        target. Once the bench is saved, what is measured goes to its journal, and what stands there is not measured
+        again.
 
         Args:
             budget: what must hold, and what is to be small.
