@@ -17,6 +17,7 @@ named.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -99,7 +100,7 @@ ROWS: dict[str, Callable[[], Row]] = {
     "ORT MatMulNBits gptq": lambda: ort("gptq", symmetric=False),
     "torchao int4": lambda: torchao,
     **{
-        f"NNCF {name} {mode}": lambda name=name, mode=mode: nncf(name, mode)  # type: ignore[misc]
+        f"NNCF {name} {mode}": functools.partial(nncf, name, mode)
         for name in ("plain", "awq", "scale", "gptq")
         for mode in ("sym", "asym")
     },

@@ -152,7 +152,12 @@ def nncf(algorithm: str, mode: str) -> Row:
         if form == "w8a8":
             converted = nncf.quantize(converted, samples, model_type=nncf.ModelType.TRANSFORMER)
         else:
-            chosen = {"awq": {"awq": True}, "scale": {"scale_estimation": True}, "gptq": {"gptq": True}, "plain": {}}
+            chosen: dict[str, dict[str, Any]] = {
+                "awq": {"awq": True},
+                "scale": {"scale_estimation": True},
+                "gptq": {"gptq": True},
+                "plain": {},
+            }
             converted = nncf.compress_weights(
                 converted,
                 mode=getattr(nncf.CompressWeightsMode, f"INT4_{mode.upper()}"),
@@ -160,7 +165,7 @@ def nncf(algorithm: str, mode: str) -> Row:
                 all_layers=True,
                 ratio=1.0,
                 dataset=samples if algorithm != "plain" else None,
-                **chosen[algorithm],  # type: ignore[arg-type]
+                **chosen[algorithm],
             )
         folder = Path(tempfile.mkdtemp())
         openvino.save_model(converted, folder / "out.xml", compress_to_fp16=False)
