@@ -82,7 +82,7 @@ def test_what_is_old_is_said(bench: pb.Bench) -> None:
     with torch.no_grad():
         bench.model[0].weight.mul_(2)  # type: ignore[index,union-attr,operator]
     bench.refresh()
-    assert _columns(bench)["sensitivity"].stale == "measured with other choices: the model had other values"
+    assert _columns(bench)["sensitivity"].stale == "measured before a change: the model had other values"
 
 
 def test_weights_that_change_unseen_make_all_results_old(bench: pb.Bench) -> None:
@@ -98,8 +98,8 @@ def test_weights_that_change_unseen_make_all_results_old(bench: pb.Bench) -> Non
         shell.user_ns["model"] = bench.model
         shell.run_cell("model[0].weight.data *= 2")
         told = {column["key"]: column["stale"] for column in controls.columns}
-        assert told["sensitivity"] == "measured with other choices: the model had other values"
-        assert told["time"] == "of a run with other choices: the model had other values"
+        assert told["sensitivity"] == "measured before a change: the model had other values"
+        assert told["time"] == "of a run before a change: the model had other values"
         assert [each["texts"] for each in controls.staleness] == [["the model had other values"]]
     finally:
         controls.close()

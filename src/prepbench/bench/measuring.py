@@ -190,7 +190,7 @@ class Measuring(Compiling):
             return ""
         differences = self.state.differences(replace(found.state, axes=self.state.axes))
         said = [*differences, *([OTHER_VALUES] if found.values != self.value_mark else [])]
-        return f"measured with other choices: {'; '.join(said)}" if said else ""
+        return f"measured before a change: {'; '.join(said)}" if said else ""
 
     def _old_times(self) -> str:
         found, now = self.layer_costs, self._timed_now()
@@ -198,4 +198,4 @@ class Measuring(Compiling):
             name = f"{self.float_name} in PyTorch" if now is None else now.name
             return f"of {found.timed_name}, and not of {name}, whose results are shown"
         differences = () if now is None else self._differences_of(now, self.value_mark)
-        return f"of a run with other choices: {'; '.join(differences)}" if differences else ""
+        return f"of a run before a change: {'; '.join(differences)}" if differences else ""

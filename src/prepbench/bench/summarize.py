@@ -109,7 +109,7 @@ def summarize(bench: Searching, captures: Captures, facts: tuple[LayerFacts, ...
         prompts=prompts,
         written=written,
         code=code,
-        stale=f"compiled with other choices: {'; '.join(differences)}" if differences else "",
+        stale=f"compiled before a change: {'; '.join(differences)}" if differences else "",
         can_undo=bench.can_undo,
         can_redo=bench.can_redo,
     )
