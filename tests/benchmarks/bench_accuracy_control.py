@@ -34,6 +34,7 @@ from tests.benchmarks.bench_search import rank_correlation
 Trained = tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]
 """A network, and batches with classes that it has not seen."""
 EVALUATIONS, TIME = 1 / 10, 1 / 3  # of NNCF's, at most
+MIXTURES = 48  # drawn, for the rank correlation
 
 
 class Counted:
@@ -170,21 +171,24 @@ def _drops(result: pb.SearchResult, model: nn.Module, data: Sequence[tuple[torch
     draw = random.Random(0)
     simulation = Simulation.of(model, [x for x, _ in data[:6]], deployment_settings=pb.OpenVinoDeployment())
     predicted, drops = [], []
-    for at in range(40):
-        share = at / 39
+    for at in range(MIXTURES):
+        share = at / (MIXTURES - 1)
         taken = [fqn for fqn in simulation.layers if draw.random() < share]
+        drop = result.predict(dict.fromkeys(taken, INT8)).predicted_drop
+        if drop is None:  # it was measured
+            continue
         function = simulation.function(dict.fromkeys(taken, pb.QuantizationSettings()))
         wrong = [[0, 0], [0, 0]]
         with torch.no_grad():
             for batch, (x, classes) in enumerate(data):
                 wrong[batch % 2][0] += int((function(x).argmax(-1) != classes).sum())
                 wrong[batch % 2][1] += int((model(x).argmax(-1) != classes).sum())
-        predicted.append(result.predict(dict.fromkeys(taken, INT8)).predicted_drop or 0.0)
+        predicted.append(drop)
         drops.append([more - less for more, less in wrong])
     whole = [sum(each) for each in drops]
     halves = rank_correlation(*zip(*drops, strict=True))
     print(
-        f"40 mixtures with drops of {min(whole)} to {max(whole)} of {sum(len(y) for _, y in data)} samples: rank "
+        f"{len(drops)} mixtures with drops of {min(whole)} to {max(whole)} of {sum(len(y) for _, y in data)} samples: rank "
         f"correlation of predicted and simulated drop {rank_correlation(predicted, whole):.2f}; that of the drops on "
         f"two halves of the data {halves:.2f}",
         flush=True,

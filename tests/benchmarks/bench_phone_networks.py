@@ -121,7 +121,9 @@ def _rank(result: pb.SearchResult, one: Case, deployment: pb.DeploymentSettings,
     draw, predicted, simulated = random.Random(0), [], []
     for at in range(DRAWN):
         taken = [fqn for fqn in possible if draw.random() < (at + 1) / DRAWN]
-        predicted.append(result.predict(dict.fromkeys(taken, "int8")).noise or 0.0)
+        noise = result.predict(dict.fromkeys(taken, "int8")).noise
+        assert noise is not None, taken
+        predicted.append(noise)
         simulated.append(-simulation.score(dict.fromkeys(taken, int8)).sqnr)
     return rank_correlation(predicted, simulated)
 
