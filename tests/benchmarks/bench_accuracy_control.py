@@ -185,10 +185,10 @@ def _drops(result: pb.SearchResult, model: nn.Module, data: Sequence[tuple[torch
                 wrong[batch % 2][1] += int((model(x).argmax(-1) != classes).sum())
         predicted.append(drop)
         drops.append([more - less for more, less in wrong])
-    whole = [sum(each) for each in drops]
+    whole, samples = [sum(each) for each in drops], sum(len(classes) for _, classes in data)
     halves = rank_correlation(*zip(*drops, strict=True))
     print(
-        f"{len(drops)} mixtures with drops of {min(whole)} to {max(whole)} of {sum(len(y) for _, y in data)} samples: rank "
+        f"{len(drops)} mixtures with drops of {min(whole)} to {max(whole)} of {samples} samples: rank "
         f"correlation of predicted and simulated drop {rank_correlation(predicted, whole):.2f}; that of the drops on "
         f"two halves of the data {halves:.2f}",
         flush=True,

@@ -1,6 +1,7 @@
 """What a token costs with weights of 4 bits: ms per token after a cache of 256, and ms of a prompt of 128.
 
-A random model like Llama of some 60 million parameters, with its cache as inputs and outputs. Every candidate runs in a
+Random models like Llama with their cache as inputs and outputs: of 60 million parameters, where what surrounds the
+runtime weighs most, of 120 million, and with ``--models "a billion"`` of that. Every candidate runs in a
 process of its own, in rounds that take turns, and returns its cache as arrays, without copies where its runtime can do
 that. Beside each time stands the share of the limit that memory sets: bytes of weights by the bandwidth that a sum over
 a large array reaches, which is what one token at least takes. Candidates of one runtime are compared; a ratio of ours
@@ -8,13 +9,15 @@ to the best peer above 1.05 is marked. OpenVINO computes what is not quantized i
 instructions for it, and prepbench in float32 unless it is asked, so each precision is compared with its like. Peers
 that are not installed are left out: NNCF needs the benchmark's environment.
 
-``python -m tests.benchmarks.bench_decode [--rows "prepbench ORT" "ORT MatMulNBits"]`` runs a part of it.
+``python -m tests.benchmarks.bench_decode [--models "120 million"] [--rows "prepbench ORT" "ORT MatMulNBits"]`` runs a
+part of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import statistics
 import subprocess
 import sys
@@ -26,12 +29,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.benchmarks import bench_real_sizes
 from tests.benchmarks.rounds import interleave, serve
 
-SIZES = {
+Sizes = dict[str, Any]
+SMALL = {
     "vocab_size": 8000, "hidden_size": 640, "intermediate_size": 1792, "num_hidden_layers": 11,
-    "num_attention_heads": 10, "num_key_value_heads": 5, "max_position_embeddings": 1024, "tie_word_embeddings": False,
+    "num_attention_heads": 10, "num_key_value_heads": 5,
 }  # fmt: skip
+REAL = {"vocab_size": bench_real_sizes.VOCABULARY, "num_key_value_heads": 4}
+MODELS: dict[str, Sizes] = {
+    "60 million": SMALL,
+    "120 million": {**REAL, **bench_real_sizes.SIZES},
+    "a billion": {**REAL, **bench_real_sizes.LONG},
+}
 BLOCK, LIMIT = 32, 1.05
 # new tokens, and tokens in the cache
 STAGES = {"decode": (1, 256), "prefill": (128, 0)}
@@ -40,26 +51,38 @@ BANDWIDTH_BYTES = 2**28
 Call = Callable[[], object]
 
 
-def language_model() -> nn.Module:
+def configuration(sizes: Sizes) -> Any:
+    """Of the model."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(**sizes, max_position_embeddings=1024, tie_word_embeddings=False)
+
+
+def language_model(sizes: Sizes) -> nn.Module:
     """The model, with random weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaForCausalLM
 
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
+    return LlamaForCausalLM(configuration(sizes)).eval()
 
 
-def sample(batch: int, new: int, past: int) -> dict[str, Any]:
+def sample(sizes: Sizes, batch: int, new: int, past: int) -> dict[str, Any]:
     """A call with ``new`` tokens after ``past`` others."""
-    from transformers import DynamicCache, LlamaConfig
+    from transformers import DynamicCache
 
-    cache = DynamicCache(config=LlamaConfig(**SIZES))
-    heads, size = SIZES["num_key_value_heads"], SIZES["hidden_size"] // SIZES["num_attention_heads"]
-    for layer in range(SIZES["num_hidden_layers"]):
-        cache.update(torch.randn(batch, heads, past, size), torch.randn(batch, heads, past, size), layer)
-    return {"input_ids": torch.randint(0, SIZES["vocab_size"], (batch, new)), "past_key_values": cache}
+    cache = DynamicCache(config=configuration(sizes))
+    shape = (batch, *_cached(sizes, past))
+    for layer in range(sizes["num_hidden_layers"]):
+        cache.update(torch.randn(shape), torch.randn(shape), layer)
+    return {"input_ids": torch.randint(0, sizes["vocab_size"], (batch, new)), "past_key_values": cache}
 
 
-def _compiled(name: str, folder: Path, bits: int | None) -> None:
+def _cached(sizes: Sizes, past: int) -> tuple[int, int, int]:
+    """The shape of a layer's keys, without the batch."""
+    return sizes["num_key_value_heads"], past, sizes["hidden_size"] // sizes["num_attention_heads"]
+
+
+def _compiled(sizes: Sizes, name: str, folder: Path, bits: int | None) -> None:
     import prepbench as pb
 
     settings = None
@@ -68,9 +91,9 @@ def _compiled(name: str, folder: Path, bits: int | None) -> None:
             weights_num_bits=bits, prefer_weights_only_quantization=True, weights_only_quantization_block_size=BLOCK,
             weights_algorithm="nearest",
         )  # fmt: skip
-    samples = [sample(2, 3, 4), sample(2, 5, 6), sample(1, 1, 8)]
+    samples = [sample(sizes, *each) for each in ((2, 3, 4), (2, 5, 6), (1, 1, 8))]
     compiled = pb.compile_model(
-        language_model(),
+        language_model(sizes),
         tracing_inputs=samples,
         calibration_inputs=samples if bits else None,
         deployment_settings=pb.OpenVinoDeployment(inference_precision="bf16" if "bf16" in name else None)
@@ -104,28 +127,24 @@ def _prepare_peer(name: str, folder: Path) -> None:
     openvino.save_model(model, folder / "model.xml", compress_to_fp16=False)
 
 
-def _arrays(ends: list[tuple[str, int]], new: int, past: int) -> dict[str, Any]:
+def _arrays(sizes: Sizes, ends: list[tuple[str, int]], new: int, past: int) -> dict[str, Any]:
     """Inputs of a file by name: ids have two dims, keys and values have four."""
-    call = sample(1, new, past)
-    heads, size = SIZES["num_key_value_heads"], SIZES["hidden_size"] // SIZES["num_attention_heads"]
-    return {
-        name: call["input_ids"].numpy() if rank == 2 else torch.randn(1, heads, past, size).numpy()
-        for name, rank in ends
-    }
+    ids = torch.randint(0, sizes["vocab_size"], (1, new)).numpy()
+    return {name: ids if rank == 2 else torch.randn(1, *_cached(sizes, past)).numpy() for name, rank in ends}
 
 
-def _call(name: str, folder: Path, new: int, past: int) -> Call:
+def _call(sizes: Sizes, name: str, folder: Path, new: int, past: int) -> Call:
     if name.startswith("prepbench"):
         import prepbench as pb
 
         compiled = pb.load_compiled(folder)
-        given = sample(1, new, past)
+        given = sample(sizes, 1, new, past)
         return lambda: compiled(**given)
     if name.startswith("ORT"):
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
-        feeds = _arrays([(end.name, len(end.shape)) for end in session.get_inputs()], new, past)
+        feeds = _arrays(sizes, [(end.name, len(end.shape)) for end in session.get_inputs()], new, past)
         return lambda: session.run(None, feeds)
     if name.startswith("NNCF"):
         import openvino
@@ -133,9 +152,9 @@ def _call(name: str, folder: Path, new: int, past: int) -> Call:
         config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "bf16" if "bf16" in name else "f32"}
         model = openvino.Core().compile_model(folder / "model.xml", "CPU", config)
         ends = [(end.get_any_name(), len(end.get_partial_shape())) for end in model.inputs]
-        given = _arrays(ends, new, past)
+        given = _arrays(sizes, ends, new, past)
         return lambda: model(given, share_outputs=True)
-    model = language_model()
+    model = language_model(sizes)
     if "bfloat16" in name:
         model = model.bfloat16()
     if name.startswith("torchao"):
@@ -145,7 +164,7 @@ def _call(name: str, folder: Path, new: int, past: int) -> Call:
 
         model = model.bfloat16()
         quantize_(model, PrototypeInt4WeightOnlyConfig(group_size=BLOCK, set_inductor_config=False))
-    given = sample(1, new, past)
+    given = sample(sizes, 1, new, past)
     ids = given["input_ids"]
     layers = [(layer.keys.to(model.dtype), layer.values.to(model.dtype)) for layer in given["past_key_values"].layers]
 
@@ -172,10 +191,10 @@ ROWS = (
 )
 
 
-def prepare(name: str, folder: Path) -> None:
+def prepare(sizes: Sizes, name: str, folder: Path) -> None:
     """Write a candidate's files."""
     if name == "float" or name in PEERS:
-        _compiled(name, folder, None if name == "float" else 4)
+        _compiled(sizes, name, folder, None if name == "float" else 4)
     elif name.startswith(("ORT", "NNCF")):
         _prepare_peer(name, folder)
 
@@ -198,11 +217,13 @@ def _folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _weights_bytes(name: str, folder: Path) -> int:
+def _weights_bytes(sizes: Sizes, name: str, folder: Path) -> float:
+    """Of a candidate's files, or of the model in memory; nan where it is packed there."""
     if folder.exists():
         return _folder_bytes(folder)
-    parameters = sum(value.numel() for value in language_model().parameters())
-    return parameters * {"eager float32": 4, "eager bfloat16": 2}.get(name, 1)
+    with torch.device("meta"):
+        parameters = sum(value.numel() for value in language_model(sizes).parameters())
+    return parameters * {"eager float32": 4, "eager bfloat16": 2}.get(name, math.nan)
 
 
 def _is_there(name: str) -> bool:
@@ -210,9 +231,9 @@ def _is_there(name: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def measure(rows: list[str], root: Path) -> int:
+def measure(which: str, rows: list[str], root: Path) -> int:
     """Prepare, time and print; returns 1 if a ratio is above the limit."""
-    this = ["-m", "tests.benchmarks.bench_decode"]
+    this = ["-m", "tests.benchmarks.bench_decode", "--models", which]
     there = []
     for name in ["float", *rows]:
         done = root / name.replace(" ", "-")
@@ -230,15 +251,17 @@ def measure(rows: list[str], root: Path) -> int:
             for name in there
         }
         times[stage] = interleave(commands)
-    print(f"{speed / 1e9:.1f} GB/s\n{'':<24}{'MB':>8}" + "".join(f"{stage + ' ms':>24}" for stage in STAGES))
+    print(f"{which}, {speed / 1e9:.1f} GB/s\n{'':<26}{'MB':>8}" + "".join(f"{stage + ' ms':>24}" for stage in STAGES))
     for name in there:
-        size = _weights_bytes(name, root / name.replace(" ", "-"))
+        size = _weights_bytes(MODELS[which], name, root / name.replace(" ", "-"))
         cells = []
         for stage in STAGES:
             rounds = times[stage][name]
-            best = statistics.median(rounds) if rounds else float("nan")
-            cells.append(f"{best:.2f} ({100 * size / speed * 1e3 / best:.0f} % of limit)")
-        print(f"{name:<24}{size / 1e6:>8.1f}" + "".join(f"{cell:>24}" for cell in cells), flush=True)
+            best = statistics.median(rounds) if rounds else math.nan
+            cells.append(
+                f"{best:.2f}" + ("" if math.isnan(size) else f" ({100 * size / speed * 1e3 / best:.0f} % of limit)")
+            )
+        print(f"{name:<26}{size / 1e6:>8.1f}" + "".join(f"{cell:>24}" for cell in cells), flush=True)
     return _compare(times)
 
 
@@ -262,22 +285,24 @@ def _compare(times: dict[str, dict[str, list[float]]]) -> int:
 def main() -> int:
     """Print a row for each candidate, then the ratios of ours to the best peer."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["60 million", "120 million"])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--folder", type=Path, help="where files of candidates are kept and taken from")
     parser.add_argument("--prepare", help="write the files of one candidate in this process")
     parser.add_argument("--serve", choices=STAGES, help="time the only row in this process")
     given = parser.parse_args()
+    sizes = MODELS[given.models[0]]
     if given.prepare:
-        prepare(given.prepare, given.folder)
+        prepare(sizes, given.prepare, given.folder)
         return 0
     if given.serve:
-        serve(_call(given.rows[0], given.folder, *STAGES[given.serve]))
+        serve(_call(sizes, given.rows[0], given.folder, *STAGES[given.serve]))
         return 0
-    rows = [name for name in given.rows if _is_there(name)]
-    if given.folder:
-        return measure(rows, given.folder)
-    with tempfile.TemporaryDirectory() as folder:
-        return measure(rows, Path(folder))
+    rows, missed = [name for name in given.rows if _is_there(name)], 0
+    for which in given.models:
+        with tempfile.TemporaryDirectory() as folder:
+            missed += measure(which, rows, given.folder / which.replace(" ", "-") if given.folder else Path(folder))
+    return missed > 0
 
 
 if __name__ == "__main__":
