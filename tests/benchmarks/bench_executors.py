@@ -2,7 +2,8 @@
 
 Each worker is a process with one thread, which has torch and torchao loaded. Loading the program, learning ranges and
 rounding weights are part of the time, because each worker does them. Bytes are those of the files, which each worker
-gets once, and of the tasks.
+gets once, and of the tasks. The last line says what the machine gives at most: how much more two processes that share
+nothing do in the same time than one, each the network in float.
 
 ``python -m tests.benchmarks.bench_executors [--layers 5] [--size 224]``
 """
@@ -13,6 +14,8 @@ import argparse
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -33,6 +36,7 @@ CANDIDATES = {
     "int8": pb.QuantizationSettings(),
     "4 bits": pb.QuantizationSettings(weights_num_bits=4, prefer_weights_only_quantization=True),
 }
+FLOAT_CALLS = 12
 
 
 def network() -> torch.nn.Module:
@@ -61,12 +65,42 @@ def measured(workers: int, payloads: list[dict[str, Any]], folder: Path, *, kill
             return time.perf_counter() - began, found
 
 
+def float_seconds(size: int) -> float:
+    """Of some calls of the network in float, on one thread."""
+    torch.set_num_threads(1)
+    model, x = network(), torch.randn(8, 3, size, size)
+    with torch.no_grad():
+        model(x)
+        began = time.perf_counter()
+        for _ in range(FLOAT_CALLS):
+            model(x)
+    return time.perf_counter() - began
+
+
+def gain_of_two(size: int) -> float:
+    """How much more two processes do than one, which share nothing."""
+
+    def seconds(processes: int) -> float:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.bench_executors", "--float"]
+        started = [
+            subprocess.Popen([*command, "--size", str(size)], stdout=subprocess.PIPE, text=True)
+            for _ in range(processes)
+        ]
+        return max(float(each.communicate()[0].split()[-1]) for each in started)
+
+    return 2 * seconds(1) / seconds(2)
+
+
 def main() -> None:
     """Print a line for each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--layers", type=int, default=100, help="how many of them")
     parser.add_argument("--size", type=int, default=224, help="of the images")
+    parser.add_argument("--float", action="store_true", help="print the seconds of the network in float, and end")
     chosen = parser.parse_args()
+    if chosen.float:
+        print(float_seconds(chosen.size))
+        return
     simulation = Simulation.of(network(), [torch.randn(8, 3, chosen.size, chosen.size) for _ in range(2)])
     pairs = [(fqn, name) for fqn in simulation.layers[: chosen.layers] for name in CANDIDATES]
     payloads = [score_payload({fqn: CANDIDATES[name]}) for fqn, name in pairs]
@@ -86,6 +120,7 @@ def main() -> None:
             print(
                 f"{words}: {took:.1f} s, {seconds / took:.2f}x, differs by {worst:.1e} dB, {sent}, {busy}", flush=True
             )
+    print(f"two processes that share nothing do {gain_of_two(chosen.size):.2f}x the work of one", flush=True)
 
 
 if __name__ == "__main__":
