@@ -261,7 +261,8 @@ def measure(which: str, rows: list[str], root: Path) -> int:
             cells.append(
                 f"{best:.2f}" + ("" if math.isnan(size) else f" ({100 * size / speed * 1e3 / best:.0f} % of limit)")
             )
-        print(f"{name:<26}{size / 1e6:>8.1f}" + "".join(f"{cell:>24}" for cell in cells), flush=True)
+        written = "-" if math.isnan(size) else f"{size / 1e6:.1f}"
+        print(f"{name:<26}{written:>8}" + "".join(f"{cell:>24}" for cell in cells), flush=True)
     return _compare(times)
 
 
