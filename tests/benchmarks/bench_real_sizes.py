@@ -96,12 +96,11 @@ def _onnx(model: nn.Module, folder: Path) -> Path:
     return path
 
 
-def _ort(model: nn.Module) -> dict[str, Any]:
+def _ort(model: nn.Module, folder: Path) -> dict[str, Any]:
     import onnx
     import onnxruntime
     from onnxruntime.quantization import matmul_nbits_quantizer
 
-    folder = Path(tempfile.mkdtemp())
     config = matmul_nbits_quantizer.DefaultWeightOnlyQuantConfig(block_size=BLOCK, is_symmetric=True)
     quantizer = matmul_nbits_quantizer.MatMulNBitsQuantizer(onnx.load(_onnx(model, folder)), algo_config=config)
     quantizer.process()
@@ -113,11 +112,10 @@ def _ort(model: nn.Module) -> dict[str, Any]:
     return {"bytes": sum(path.stat().st_size for path in out.parent.iterdir())}
 
 
-def _nncf(model: nn.Module, source: str, **better: Any) -> dict[str, Any]:
+def _nncf(model: nn.Module, folder: Path, source: str, **better: Any) -> dict[str, Any]:
     import nncf
     import openvino
 
-    folder = Path(tempfile.mkdtemp())
     if source == "onnx":
         converted = openvino.Core().read_model(_onnx(model, folder))
     else:
@@ -135,15 +133,17 @@ def _dataset() -> Any:
     return nncf.Dataset([[_ids(2, 64).numpy()], [_ids(2, 48).numpy()]])
 
 
-ROWS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
-    "prepbench ORT": lambda model: _ours(model, "OnnxRuntimeDeployment"),
-    "prepbench ORT nearest": lambda model: _ours(model, "OnnxRuntimeDeployment", "nearest"),
-    "prepbench OpenVINO": lambda model: _ours(model, "OpenVinoDeployment"),
+ROWS: dict[str, Callable[[nn.Module, Path], dict[str, Any]]] = {
+    "prepbench ORT": lambda model, _: _ours(model, "OnnxRuntimeDeployment"),
+    "prepbench ORT nearest": lambda model, _: _ours(model, "OnnxRuntimeDeployment", "nearest"),
+    "prepbench OpenVINO": lambda model, _: _ours(model, "OpenVinoDeployment"),
     "ORT MatMulNBits": _ort,
-    "NNCF": lambda model: _nncf(model, "torch"),
-    "NNCF through ONNX": lambda model: _nncf(model, "onnx"),
-    "NNCF GPTQ": lambda model: _nncf(model, "torch", gptq=True, dataset=_dataset()),
-    "NNCF scale estimation": lambda model: _nncf(model, "torch", scale_estimation=True, dataset=_dataset()),
+    "NNCF": lambda model, folder: _nncf(model, folder, "torch"),
+    "NNCF through ONNX": lambda model, folder: _nncf(model, folder, "onnx"),
+    "NNCF GPTQ": lambda model, folder: _nncf(model, folder, "torch", gptq=True, dataset=_dataset()),
+    "NNCF scale estimation": lambda model, folder: _nncf(
+        model, folder, "torch", scale_estimation=True, dataset=_dataset()
+    ),
 }
 
 
@@ -165,9 +165,11 @@ def measure(row: str, *, long: bool) -> None:
     torch.manual_seed(0)
     model = Logits(LONG if long else SIZES)
     weights = sum(parameter.numel() * 2 for parameter in model.parameters())
-    before, start = _held(), time.perf_counter()
-    found = ROWS[row](model)
-    found |= {"seconds": time.perf_counter() - start, "weights": weights, "peak": _peak() - before + weights}
+    with tempfile.TemporaryDirectory() as folder:
+        before, start = _held(), time.perf_counter()
+        found = ROWS[row](model, Path(folder))
+        seconds = time.perf_counter() - start
+    found |= {"seconds": seconds, "weights": weights, "peak": _peak() - before + weights}
     print("\n" + json.dumps(found), flush=True)
 
 
