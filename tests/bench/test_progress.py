@@ -38,3 +38,18 @@ def test_nothing_is_guessed_at_the_beginning() -> None:
     run = RunProgress(1, clock=lambda: 0.0)
     run(Progress("capture", 0, 1))
     assert run.remaining == -1
+
+
+def test_a_stage_that_takes_longer_than_its_share_tells_its_own_pace() -> None:
+    now = [0.0]
+    run = RunProgress(1, clock=lambda: now[0])
+    for stage in COMPILING:
+        now[0] += 2
+        run(Progress(stage, 1, 1))
+    for done in range(31):
+        run(Progress("time", done, 60))
+        now[0] += 1
+    now[0] -= 1
+    assert run.remaining == 30
+    run(Progress("time", 60, 60))
+    assert run.remaining == 0

@@ -77,6 +77,7 @@ class RunProgress:
         self.target = 0
         self._compared = targets
         self.step = Progress("starting", 0, 0)
+        self._stage_began, self._first_done = self._began, 0
         self.fraction = 0.0
         self.log: tuple[str, ...] = ()
 
@@ -93,6 +94,8 @@ class RunProgress:
     def __call__(self, step: Progress) -> None:
         if step.stage != self.step.stage:
             self.note(f"{step.stage}: {step.message}" if step.message else step.stage)
+        if step.stage != self.step.stage or step.total != self.step.total or step.done < self.step.done:
+            self._stage_began, self._first_done = self._clock(), step.done
         self.step = step
         place = self._compared if step.stage in self._comparing else self.target
         if (place, step.stage) in self._stages:
@@ -111,7 +114,13 @@ class RunProgress:
         """Seconds that are left, by what was done so far; -1 while that would be a guess."""
         if self.fraction < 0.05 or self.elapsed < 1:
             return -1.0
-        return self.elapsed * (1 - self.fraction) / self.fraction
+        return max(self.elapsed * (1 - self.fraction) / self.fraction, self._rest_of_stage)
+
+    @property
+    def _rest_of_stage(self) -> float:
+        """Seconds that the stage at hand still needs at the pace that it has; it may be longer than its share says."""
+        done, total = self.step.done - self._first_done, self.step.total - self.step.done
+        return (self._clock() - self._stage_began) * total / done if done > 0 and total > 0 else 0.0
 
 
 def _weights(seconds: Mapping[str, float]) -> dict[str, float]:
