@@ -11,7 +11,7 @@ import torch
 
 import prepbench as pb
 from prepbench.errors import InputError
-from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model
+from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model, make_samples
 
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -212,3 +212,22 @@ def test_padded_prompts_with_positions() -> None:
     with made.attached(model):
         assert torch.equal(tokens(model, **padded), expected[0])
         assert torch.equal(tokens(model), expected[1])
+
+
+def test_prompt_lookup_needs_a_graph_with_the_logits_of_several_tokens() -> None:
+    model, looked_up = make_model(layers=1), {"prompt_lookup_num_tokens": 3}
+    prompt, samples = PROMPTS[:1].repeat(1, 2), make_samples(model)
+    expected = tokens(model, prompt, do_sample=False)
+    made = {
+        keep: pb.compile_model(
+            model,
+            tracing_inputs=[{**sample, **keep_options} for sample in samples],
+            deployment_settings=TARGETS["eager"],
+        )
+        for keep, keep_options in {None: {}, 0: {"logits_to_keep": 0}, 1: {"logits_to_keep": 1}}.items()
+    }
+    for keep in (None, 0):
+        with made[keep].attached(model):
+            assert torch.equal(tokens(model, prompt, do_sample=False, **looked_up), expected)
+    with made[1].attached(model), pytest.raises(InputError, match="tracing inputs without logits_to_keep="):
+        tokens(model, prompt, do_sample=False, **looked_up)

@@ -163,9 +163,21 @@ class GenerationCalls:
     def _last_only(self, given: dict[str, Any]) -> int:
         """How many of the last logits are wanted, where the graph gives all; 0 for all."""
         keep = given.get("logits_to_keep")
-        if "logits_to_keep" in self._names or type(keep) is not int:
+        if type(keep) is not int:
             return 0
-        del given["logits_to_keep"]
+        if "logits_to_keep" not in self._names:
+            del given["logits_to_keep"]
+            return keep
+        made = self._constants.get("logits_to_keep")
+        if type(made) is not int or made == keep:
+            return 0
+        if made and not 0 < keep < made:
+            raise InputError(
+                f"logits_to_keep: generation asks for the logits of {keep or 'all'} tokens here (assisted generation "
+                f"and prompt lookup check several at once), and the model was compiled for {made}. Compile with "
+                "tracing inputs without logits_to_keep=, whose graph gives all logits."
+            )
+        given["logits_to_keep"] = made
         return keep
 
     def _without_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
