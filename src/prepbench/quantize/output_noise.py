@@ -342,7 +342,7 @@ class _Estimate(fx.Interpreter):
         if gradient is None:  # an operator of somebody else's between here and the outputs has no derivative
             self._lost.add(node)
             return
-        gradient = gradient.detach()
+        gradient = gradient.detach().nan_to_num(0.0, 0.0, 0.0)  # as SQNR leaves out outputs that are not finite
         for place, error in errors:
             sums = self._sums[place.key]
             by_row = self._of_rows(gradient * error).sum(1).double()

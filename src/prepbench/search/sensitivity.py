@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.checks import check_progress, check_switch, described
 from prepbench.compile import KeptStages
 from prepbench.compile.simulation import Simulation
-from prepbench.errors import SettingsError
+from prepbench.errors import InputError, SettingsError
 from prepbench.jobs import Progress, ProgressCallback, check_cancelled, report_nothing
 from prepbench.measure.batches import read_batches
 from prepbench.measure.language_metrics import kl_divergence
@@ -106,7 +108,8 @@ def sensitivity(
     Raises:
         SettingsError: no candidates, one that the target lacks, no layer that can be quantized, or an argument of
             another type.
-        InputError: samples or data that the model does not take.
+        InputError: samples or data that the model does not take, or without a metric a model that returns no
+            floating-point tensor.
         CalibrationError: a sample holds NaN, or values become NaN or infinite on it.
         CaptureError: the model cannot be captured as one graph.
         MetricError: the metric gave no finite number.
@@ -146,6 +149,8 @@ def sensitivity(
             f"model has no layer that {simulation.target} can quantize: none has a weight matrix that it takes. Give "
             "another model, or another target with deployment_settings."
         )
+    if metric is None:
+        _check_outputs(simulation)
     if data is not None and exact is not False:
         check_data(simulation, read_batches([model], data, with_targets=takes_targets(metric)))
     found = _Found(simulation, named, pruned, metric, model, data, progress)
@@ -179,6 +184,19 @@ def _check(data: Any, metric: Any, higher_is_better: Any, exact: Any, executor: 
         raise SettingsError(
             f"executor: {type(executor).__name__} runs other processes, which do not have your data. Give a "
             "concurrent.futures.ThreadPoolExecutor or None, or leave data out."
+        )
+
+
+def _check_outputs(simulation: Simulation) -> None:
+    """Raise ``InputError`` for a model that returns no floating-point tensor, in which there is no noise to be seen."""
+    program = simulation.source.program
+    returned = set(program.graph_signature.user_outputs)
+    values = [node.meta["val"] for node in program.graph.output_node().all_input_nodes if node.name in returned]
+    if not any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in values):
+        raise InputError(
+            "model returns no floating-point tensor, and what rounding does to integers is no noise. Give "
+            "metric=metric(output, target) with data=[(input, target), ...], or a model that returns what the integers "
+            "are computed from, such as logits."
         )
 
 
