@@ -197,6 +197,20 @@ def test_a_folded_block_is_set_by_one_glob(page: Page) -> None:
     ]
 
 
+@pytest.mark.parametrize("width", [420, 700, 1100, 1440])
+def test_names_of_layers_are_whole_where_there_is_room(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    given = traits(1)
+    for layer in given["layers"]:
+        layer["fqn"] = f"model.language.layers.0.attention.{layer['fqn'].rpartition('.')[2]}"
+    open_bench(page, given)
+    turn_to(page, "precision")
+    name = row(page, 0).locator("th")
+    needed, room = name.evaluate("e => [e.scrollWidth, e.clientWidth]")
+    assert (needed <= room) == (width >= 1100)
+    assert room <= max(217, width * 0.34)
+
+
 def test_rows_are_marked_by_keys_alone(page: Page) -> None:
     open_bench(page, traits())
     turn_to(page, "precision")

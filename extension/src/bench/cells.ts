@@ -6,6 +6,7 @@ import { counted, fillOf, shortNumber } from "./numbers";
 import { patternOf, type Row, type Rows } from "./rows";
 
 const [LEAST, LETTER, SIDES] = [96, 7, 30]; // pixels of a column of numbers, of a letter, beside the head
+const [LEAST_NAME, MOST_NAME, CODE_LETTER, NAME_SIDES] = [216, 420, 7.3, 60]; // the same of names, which are code
 
 export interface Column {
   key: string;
@@ -29,8 +30,10 @@ export function columnsOf(rows: Rows, stale: string): Column[] {
   const about = old || "What the newest run made of the layer";
   const applied = text("applied", stale ? "Applied (old)" : "Applied", about, 110);
   const why = text("why", "Why", "Why a run did something else than was planned", 160);
+  const longest = rows.data.layers.reduce((most, { fqn }) => Math.max(most, fqn.length), 0);
+  const names = Math.min(MOST_NAME, Math.max(LEAST_NAME, Math.ceil(longest * CODE_LETTER) + NAME_SIDES));
   return [
-    text("name", "Layer", "Name in the model", 216),
+    text("name", "Layer", "Name in the model", names),
     text("planned", "Planned", "What the current choices ask for", 110),
     ...(hasPruning(rows) ? [text("pruning", "Pruning", "What is pruned; after a run, what it did", 150)] : []),
     ...(hasRun(rows) ? [applied, why, ...numbers] : [...numbers, applied, why]),
@@ -43,6 +46,11 @@ export function columnsOf(rows: Rows, stale: string): Column[] {
 /** Before the first run numbers come first. */
 function hasRun(rows: Rows): boolean {
   return rows.data.applied.length > 0;
+}
+
+/** The width of the names: what they need, and a third of the bench at most where that is more than the least. */
+export function namesWidth(columns: readonly Column[]): string {
+  return `max(${LEAST_NAME}px, min(${columns[0]!.width}px, 33cqi))`;
 }
 
 function hasPruning(rows: Rows): boolean {

@@ -4,7 +4,7 @@
  */
 
 import { make } from "../render/dom";
-import { type Column, cellsOf, columnsOf, spoken } from "./cells";
+import { type Column, cellsOf, columnsOf, namesWidth, spoken } from "./cells";
 import { Marked } from "./marked";
 import type { Row, Rows } from "./rows";
 
@@ -101,9 +101,11 @@ export class LayerTable {
   }
 
   private drawHead(): void {
-    const cols = this.columns.map(({ width }) => make("col", { style: `width:${width}px` }));
-    this.widths.replaceChildren(...cols);
-    this.table.style.width = `${this.columns.reduce((sum, { width }) => sum + width, 0)}px`;
+    const others = this.columns.slice(1);
+    const cols = others.map(({ width }) => make("col", { style: `width:${width}px` }));
+    this.widths.replaceChildren(make("col", { style: "width:var(--pbb-names)" }), ...cols);
+    this.element.style.setProperty("--pbb-names", namesWidth(this.columns));
+    this.table.style.width = `calc(var(--pbb-names) + ${others.reduce((sum, { width }) => sum + width, 0)}px)`;
     const focused = this.head.contains(document.activeElement) ? document.activeElement?.textContent : null;
     this.head.replaceChildren(...this.columns.map((column) => this.headCell(column)));
     const again = [...this.head.querySelectorAll("button")].find((button) => button.textContent === focused);
