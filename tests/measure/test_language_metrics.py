@@ -86,6 +86,22 @@ def test_divergence_and_agreement_compare_with_the_first_candidate() -> None:
     assert agreement.higher_is_better
 
 
+def test_nan_agrees_with_nothing() -> None:
+    nan, good = torch.tensor([[0.1, float("nan")], [0.2, 0.1]]), torch.tensor([[0.1, 0.9], [0.2, 0.1]])
+    for output, reference in ((nan, good), (good, nan), (nan, nan)):
+        assert metrics.token_agreement(output, reference) == 0.5
+    masked = torch.tensor([[float("-inf"), 0.9], [0.2, float("-inf")]])
+    assert metrics.token_agreement(masked, good) == 1.0
+
+
+@pytest.mark.parametrize(("token", "reach"), [(41, "from 3 to 41"), (-1, "from -1 to 3")])
+def test_targets_that_are_no_tokens_are_refused(token: int, reach: str) -> None:
+    said = f"targets reach {reach}, and the logits are of 6 tokens: expected 0 to 5, or -100"
+    for metric in (metrics.perplexity, metrics.bits_per_byte()):
+        with pytest.raises(InputError, match=said):
+            metric(torch.zeros(1, 3, 6), torch.tensor([[3, token]]))
+
+
 def test_outputs_of_other_sizes_do_not_agree() -> None:
     with pytest.raises(InputError, match=r"logits of shape \(2, 3\), and those of the reference \(2, 4\)"):
         metrics.kl_divergence(torch.ones(2, 3), torch.ones(2, 4))

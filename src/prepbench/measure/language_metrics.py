@@ -18,6 +18,7 @@ from prepbench.measure.logits import IGNORED_CLASS, logits_of, scores_and_classe
 from prepbench.quantize.predictions import divergence
 
 TOTALS = "totals"
+_NO_TOKEN = -1
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def perplexity(output: Any, target: Any) -> float:
         The perplexity of the batch, at least 1.
 
     Raises:
-        InputError: the shapes do not fit each other, or there is no target to count.
+        InputError: the shapes do not fit each other, a target is no token of the vocabulary, or none counts.
 
     Example:
         >>> logits = torch.zeros(1, 3, 50)
@@ -93,6 +94,7 @@ def token_agreement(output: Any, target: Any) -> float:
     """Share of positions at which the likeliest token is the reference's, between 0 and 1.
 
     As the ``metric`` of :func:`prepbench.compare` the reference is the first candidate, and data holds inputs alone.
+    Where logits hold NaN there is no likeliest token, and nothing agrees.
 
     Args:
         output: logits ``(..., vocabulary)``, an object, dict or tuple with them, or token numbers.
@@ -183,8 +185,18 @@ def _entropies(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
     counted = classes != IGNORED_CLASS
     if not bool(counted.any()):
         raise InputError(f"no target to count: all are {IGNORED_CLASS}, or the batch is empty")
+    _check_tokens(classes[counted], scores.shape[-1])
     entropy = torch.nn.functional.cross_entropy(scores[counted].float(), classes[counted].long(), reduction="none")
     return entropy.double(), classes[counted].long()
+
+
+def _check_tokens(classes: torch.Tensor, vocabulary: int) -> None:
+    least, most = (int(value) for value in torch.aminmax(classes))
+    if least < 0 or most >= vocabulary:
+        raise InputError(
+            f"targets reach from {least} to {most}, and the logits are of {vocabulary} tokens: expected 0 to "
+            f"{vocabulary - 1}, or {IGNORED_CLASS} for what does not count. Take targets of this model's tokenizer"
+        )
 
 
 def _perplexity_sums(output: Any, target: Any) -> tuple[float, float]:
@@ -200,13 +212,14 @@ def _divergence_sums(output: Any, target: Any) -> tuple[float, float]:
 
 
 def _agreement_sums(output: Any, target: Any) -> tuple[float, float]:
-    found, expected = (_tokens(logits_of(value)) for value in (output, target))
+    found, expected = _tokens(logits_of(output), _NO_TOKEN), _tokens(logits_of(target), _NO_TOKEN - 1)
     _check_alike(found, expected)
     return float((found == expected).sum()), float(found.numel())
 
 
-def _tokens(value: torch.Tensor) -> torch.Tensor:
-    return value.argmax(-1) if value.is_floating_point() else value
+def _tokens(value: torch.Tensor, none: int) -> torch.Tensor:
+    """The likeliest tokens; ``none`` where there is none."""
+    return value.argmax(-1).where(~value.isnan().any(-1), none) if value.is_floating_point() else value
 
 
 def _check_alike(found: torch.Tensor, expected: torch.Tensor) -> None:
