@@ -13,7 +13,7 @@ from prepbench.search.mixtures import FLOAT, Mixture
 from prepbench.search.moves import gain, moves, near
 from prepbench.search.scoring import Scale
 from prepbench.search.search_result import SearchCandidate
-from prepbench.search.states import TargetState
+from prepbench.search.states import TargetState, excess
 from tests.search.test_search_tables import LAYERS, pruned_tables, tables
 
 SCALE = Scale("SQNR", is_sqnr=True, higher_is_better=True, base=float("inf"))
@@ -92,3 +92,12 @@ def test_a_time_that_was_measured_has_no_doubt_and_differs_only_where_timing_tel
     timed = dataclasses.replace(known.measured[BEST], name="other", metric=None, ms=ms)
     known = dataclasses.replace(known, measured={**known.measured, other: timed})
     assert gain(known, other, BEST, 6.0, Budget(min_metric=0.0), SCALE) == pytest.approx(gained)
+
+
+@pytest.mark.parametrize("least", [20.0, 40.0, 60.0])
+def test_noise_counts_alike_for_any_floor(least: float) -> None:
+    budget = Budget(min_metric=least, max_latency_ms=4.0, minimize="size")
+    loud = SearchCandidate("loud", "", {}, metric=least - 10, ms=4.0)
+    slow = SearchCandidate("slow", "", {}, metric=least, ms=6.0)
+    assert excess(loud, budget, SCALE) == pytest.approx(9.0)  # ten times the noise
+    assert excess(slow, budget, SCALE) == pytest.approx(0.5)

@@ -18,6 +18,9 @@ from prepbench.search.tables import Tables
 SAME = 0.01
 """Two times that differ by less, relative to them, are the same: timing is not more exact."""
 
+# what an excess is divided by at least, where no drop at all is allowed: of a metric, and of the noise of an SQNR
+_LEAST_DROP, _LEAST_NOISE = 1e-3, 1e-12
+
 _AROUND = (1.0, 0.6, 1.6)  # bounds of noise that are tried: estimates may be off by that much
 LOOSEST = max(_AROUND)
 """Times the bound of noise, what is simulated although it is predicted to be too noisy."""
@@ -199,11 +202,11 @@ def excess(candidate: SearchCandidate, budget: Budget, scale: Scale) -> float:
         ("latency", math.inf if budget.max_latency_ms is None else budget.max_latency_ms),
         ("size", math.inf if budget.max_size_mb is None else budget.max_size_mb * 1e6),
     )
-    over = 0.0
+    over, least = 0.0, _LEAST_NOISE if scale.is_sqnr else _LEAST_DROP
     for goal, limit in limits:
         if limit < math.inf:
             value = candidate.value(goal)
-            over += max(value - limit, 0.0) / max(abs(limit), 1e-3)
+            over += max(value - limit, 0.0) / max(abs(limit), least)
     return over
 
 
