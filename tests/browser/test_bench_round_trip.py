@@ -78,8 +78,10 @@ def test_a_click_goes_to_python_and_back(page: Page, lab: Lab, record_property: 
         times.append(page.evaluate(CLICK, [undo if turn % 2 == 0 else redo, ".pbb-sentence"]))
         page.wait_for_timeout(300)
         sizes.append(wire.bytes - before)
-    figures = f"{statistics.median(times):.0f} ms, {statistics.median(sizes):.0f} bytes (median of {len(times)})"
+    # of a click there and back, because the two differ; JupyterLab sends something of its own beside a few of them
+    size = statistics.median((there + back) / 2 for there, back in zip(sizes[::2], sizes[1::2], strict=True))
+    figures = f"{statistics.median(times):.0f} ms, {size:.0f} bytes (median of {len(times)})"
     print(f"\na click on 1,000 layers in JupyterLab: {figures}")  # noqa: T201
     record_property("round trip", figures)
     assert min(times) < MOST_MS, times
-    assert statistics.median(sizes) < MOST_BYTES, sizes
+    assert size < MOST_BYTES, sizes
