@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -57,7 +58,9 @@ def kept(
     load = busy() if load is None else load
     threads = os.environ.get("OMP_NUM_THREADS")
     header = [
-        " ".join([f"command: python -m tests.benchmarks {name}", *(["--", *arguments] if arguments else [])]),
+        " ".join(
+            [f"command: python -m tests.benchmarks {name}", *(["--", shlex.join(arguments)] if arguments else [])]
+        ),
         f"date: {time.strftime('%Y-%m-%d')}",
         f"machine: {facts['processor']}, {facts['cores']} cores, {facts['memory']}, GPU: {facts['GPU']}",
         f"versions: {', '.join(versions)}",
