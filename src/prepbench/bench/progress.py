@@ -119,8 +119,8 @@ class RunProgress:
     @property
     def _rest_of_stage(self) -> float:
         """Seconds that the stage at hand still needs at the pace that it has; it may be longer than its share says."""
-        done, total = self.step.done - self._first_done, self.step.total - self.step.done
-        return (self._clock() - self._stage_began) * total / done if done > 0 and total > 0 else 0.0
+        done, left = self.step.done - self._first_done, self.step.total - self.step.done
+        return (self._clock() - self._stage_began) * left / done if done > 0 and left > 0 else 0.0
 
 
 def _weights(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from prepbench.measure.logits import IGNORED_CLASS, logits_of, scores_and_classe
 from prepbench.quantize.predictions import divergence
 
 TOTALS = "totals"
-_NO_TOKEN = -1
+_NO_TOKEN = torch.iinfo(torch.int64).min
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def _divergence_sums(output: Any, target: Any) -> tuple[float, float]:
 
 
 def _agreement_sums(output: Any, target: Any) -> tuple[float, float]:
-    found, expected = _tokens(logits_of(output), _NO_TOKEN), _tokens(logits_of(target), _NO_TOKEN - 1)
+    found, expected = _tokens(logits_of(output), _NO_TOKEN), _tokens(logits_of(target), _NO_TOKEN + 1)
     _check_alike(found, expected)
     return float((found == expected).sum()), float(found.numel())
 
