@@ -254,7 +254,10 @@ def _job(
         ) from error
     label = target_for(deployment).display_name
     if not simulation.layers:
-        raise InputError(f"model: it has no layer that {label} can quantize, so there is nothing to search.")
+        raise InputError(
+            f"model: it has no layer that {label} can quantize, so there is nothing to search. Give a "
+            "model with layers that have a weight matrix, or another target with targets=[...]."
+        )
     check_data(simulation, scoring.batches())
     # what is predicted is the metric on the data, so noise is simulated on it
     simulation = scored_on(simulation, (batch.sample for batch in scoring.batches()))
