@@ -49,9 +49,11 @@ class _Skipping:
         with self._lock:
             self._threads[threading.get_ident()] += 1
             if not self._replaced:
-                with needed_for("seeing operators of torch.cond"):
-                    operators: Any = importlib.import_module("torch._higher_order_ops.utils")
+                operators: Any = importlib.import_module("torch._higher_order_ops.utils")
+                if hasattr(operators, "_hop_compile_and_call"):
                     self._replace(operators, "_hop_compile_and_call", self._loading_dynamo)
+                else:  # torch 2.11: nothing tells that dynamo is about to be loaded, so it is loaded now
+                    importlib.import_module("torch._dynamo.convert_frame")
                 self._watch_dynamo()
 
     def leave(self) -> None:
@@ -63,9 +65,9 @@ class _Skipping:
 
     def _watch_dynamo(self) -> None:
         frames = sys.modules.get("torch._dynamo.convert_frame")
-        if frames is not None and len(self._replaced) == 1:
+        if frames is not None and not any(name == "__call__" for _, name, _ in self._replaced):
             with needed_for("seeing operators of compiled functions"):
-                self._replace(frames.CatchErrorsWrapper, "_handle_skip", self._skipping_once)
+                self._replace(frames.CatchErrorsWrapper, "__call__", self._skipping_once)
 
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
@@ -83,12 +85,13 @@ class _Skipping:
         return compile_and_call
 
     def _skipping_once(self, original: Any) -> Any:
-        def handle_skip(wrapper: Any, result: Any, frame: Any) -> Any:
+        def convert_frame(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(wrapper, *args, **kwargs)
             if threading.get_ident() in self._threads:
                 result.apply_to_code = False
-            return original(wrapper, result, frame)
+            return result
 
-        return handle_skip
+        return convert_frame
 
 
 _skipping = _Skipping()

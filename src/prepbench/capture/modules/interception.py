@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -160,7 +161,11 @@ def _module_call(run: Run) -> Callable[..., Any]:
 
 
 def _apply(run: Run) -> Callable[..., Any]:
-    original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+    # a Python classmethod up to torch 2.13, a builtin from 2.14 on: both are bound to a class in this way
+    found = inspect.getattr_static(torch.autograd.Function, "apply")
+
+    def original(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        return found.__get__(None, kind)(*args, **kwargs)
 
     def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
         if run.active:

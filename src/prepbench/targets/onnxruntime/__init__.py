@@ -26,7 +26,7 @@ from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
 from prepbench.targets.onnxruntime.profiling import kernel_times
 from prepbench.targets.onnxruntime.session import open_session
-from prepbench.targets.onnxruntime.values import Session, to_value
+from prepbench.targets.onnxruntime.values import Session, public_value
 from prepbench.targets.plain_tensors import plain_tensor
 
 
@@ -95,7 +95,7 @@ class OnnxRuntime(Runtime):
 
     def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
         layers = layers_from_text(self.metadata.get(LAYERS))
-        feeds = [{name: to_value(leaf) for name, leaf in self._tensors(leaves).items()} for leaves in calls]
+        feeds = [{name: public_value(leaf) for name, leaf in self._tensors(leaves).items()} for leaves in calls]
         return kernel_times(self._file, self._options(), feeds, rounds, layers)
 
     @property

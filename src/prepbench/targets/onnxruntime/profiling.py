@@ -23,18 +23,17 @@ def kernel_times(
     Args:
         file: the ONNX file.
         options: of the session; they are changed.
-        calls: values of ONNX Runtime by names of inputs, each a call.
+        calls: an ``onnxruntime.OrtValue`` for each name of an input, each a call.
         rounds: how often each call is made, after once to warm up.
         layers: FQNs by names of nodes.
     """
-    import onnxruntime
 
     with temporary_folder("profile") as folder:
         options.enable_profiling = True
         options.profile_file_prefix = str(folder / "profile")
         session = open_session(file, options)
         for feeds in [*calls, *(each for each in calls for _ in range(rounds))]:
-            session.run_with_ort_values(None, {name: onnxruntime.OrtValue(value) for name, value in feeds.items()})
+            session.run_with_ort_values(None, dict(feeds))
         events = json.loads(Path(session.end_profiling()).read_bytes())
     return mean_call([_call(run, layers) for run in list(_runs(events))[len(calls) :]], len(calls))
 

@@ -3,28 +3,19 @@
 ``InferenceSession.run`` copies every result into an array of NumPy, which for a cache of many layers takes as long as
 some of its kernels. ONNX Runtime never lets two results, or a result and an input, share memory, so that its values can
 be handed out as they are.
+
+The calls for that are not public, and have changed: from 1.32 on values know booleans, before they came as bytes. Where
+they are not there at all, arrays of NumPy are copied, which is slower and all that is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
-
-
-def to_value(tensor: torch.Tensor) -> Any:
-    """A value of ONNX Runtime in the memory of a tensor, which it keeps alive.
-
-    Args:
-        tensor: as :func:`prepbench.targets.plain_tensors.plain_tensor` gives it.
-    """
-    from onnxruntime.capi.onnxruntime_pybind11_state import OrtValue
-
-    is_bool = tensor.dtype == torch.bool
-    # Tensor.__dlpack__ asks in Python what plain_tensor has asked, which takes five times as long
-    return OrtValue.from_dlpack(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor), is_bool)
 
 
 class Session:
@@ -37,21 +28,84 @@ class Session:
     """
 
     def __init__(self, session: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        from onnxruntime import RunOptions
-        from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice, OrtValueVector
-
         self._session, self._inputs, self._outputs = session, list(inputs), list(outputs)
-        self._options, self._vector = RunOptions(), OrtValueVector
-        self._devices = [OrtDevice(OrtDevice.cpu(), OrtDevice.default_memory(), 0)] * len(self._outputs)
+        if shares_memory():
+            from onnxruntime import RunOptions
+            from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice, OrtValueVector
+
+            self._options, self._vector = RunOptions(), OrtValueVector
+            self._devices = [OrtDevice(OrtDevice.cpu(), OrtDevice.default_memory(), 0)] * len(self._outputs)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results for inputs in the order of their names; several threads may call it at once."""
+        """The results for inputs in the order of their names; several threads may call it at once.
+
+        Args:
+            tensors: as :func:`prepbench.targets.plain_tensors.plain_tensor` gives them.
+        """
+        if not shares_memory():
+            values = {name: _value(tensor) for name, tensor in zip(self._inputs, tensors, strict=True)}
+            results = self._session.run_with_ort_values(self._outputs, values)
+            return [torch.from_numpy(result.numpy()) for result in results]
         feeds, results = self._vector(), self._vector()
         feeds.reserve(len(tensors))
         for tensor in tensors:
-            feeds.push_back(to_value(tensor))
+            feeds.push_back(_shared_value(tensor))
         self._session.run_with_ortvaluevector(self._options, self._inputs, feeds, self._outputs, results, self._devices)
         made: list[torch.Tensor] = results.to_dlpacks(from_dlpack)
-        for place in results.bool_tensor_indices():  # they come as bytes
-            made[place] = made[place].view(torch.bool)
+        if _booleans_are_bytes():
+            for place in results.bool_tensor_indices():
+                made[place] = made[place].view(torch.bool)
         return made
+
+
+def public_value(tensor: torch.Tensor) -> Any:
+    """An ``onnxruntime.OrtValue`` of a tensor, which it keeps alive, for ``run_with_ort_values``."""
+    import onnxruntime
+
+    return onnxruntime.OrtValue(_shared_value(tensor)) if shares_memory() else _value(tensor)
+
+
+@cache
+def shares_memory() -> bool:
+    """Whether this ONNX Runtime has the calls that hand tensors over without copies."""
+    try:
+        from onnxruntime import InferenceSession
+        from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice, OrtValue, OrtValueVector
+    except ImportError:
+        return False
+    needed = (
+        (OrtValue, "from_dlpack"),
+        (OrtValueVector, "to_dlpacks"),
+        (OrtValueVector, "reserve"),
+        (OrtDevice, "default_memory"),
+        (InferenceSession, "run_with_ortvaluevector"),
+    )
+    return all(hasattr(owner, name) for owner, name in needed)
+
+
+@cache
+def _booleans_are_bytes() -> bool:
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
+
+    return hasattr(OrtValueVector, "bool_tensor_indices")
+
+
+def _shared_value(tensor: torch.Tensor) -> Any:
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtValue
+
+    # Tensor.__dlpack__ asks in Python what plain_tensor has asked, which takes five times as long
+    if not _booleans_are_bytes():
+        return OrtValue.from_dlpack(to_dlpack(tensor))
+    is_bool = tensor.dtype == torch.bool
+    return OrtValue.from_dlpack(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor), is_bool)
+
+
+def _value(tensor: torch.Tensor) -> Any:
+    import onnxruntime
+
+    if tensor.dtype == torch.bfloat16:  # NumPy has no such type
+        from onnx import TensorProto
+
+        bits = tensor.view(torch.int16).numpy()
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy())
