@@ -284,3 +284,9 @@ def test_fingerprints_tell_values_apart(model: nn.Module) -> None:
     assert fingerprint(Net().to("meta")) == fingerprint(Net().to("meta"))
     assert fingerprint(Net().to(torch.bfloat16)) != fingerprint(model)
     assert fingerprint(nn.LazyLinear(4)) == fingerprint(nn.LazyLinear(4))
+
+
+def test_code_of_a_bench_opened_without_its_samples_says_what_to_put_there(model: nn.Module, tmp_path: Path) -> None:
+    path = new_bench(model).save(tmp_path / "saved.bench.json")
+    opened = pb.Bench.load(path, model=model, tracing_inputs=SAMPLES)
+    assert "calibration_inputs = [...]  # put here representative samples" in opened.code({})

@@ -44,9 +44,13 @@ def code_for(
         Source that sets ``axes``, ``compiled`` and ``comparison``; with several targets ``compiled`` is a dict. What
         was generated is ``written``; what is trained is ``prepared``, and ``recovery`` says what that brought back.
     """
-    names = given.expressions
+    names, definitions = given.expressions, list(given.definitions)
+    if "calibration_inputs" not in names and _calibrates(state, explained):
+        # choices made with samples outlive them: a bench that was saved with them may be opened without
+        names = {**names, "calibration_inputs": "calibration_inputs"}
+        definitions.append("calibration_inputs = [...]  # put here representative samples")
     model = names["model"]
-    lines = ["import prepbench as pb", "", *given.definitions]
+    lines = ["import prepbench as pb", "", *definitions]
     lines.append(f"axes = pb.DynamicAxes.infer({names['tracing_inputs']}, {model})")
     lines += [f"axes = axes.{change}" for change in _changes(state.axes, inferred)]
     fixed = _fixes(state, names)
@@ -132,12 +136,16 @@ def _steps(axis: Axis, before: Axis) -> list[str]:
     return steps
 
 
+def _calibrates(state: BenchState, explained: Sequence[ExplainedLayer]) -> bool:
+    return state.pruning_needs_samples or any(layer.settings is not None for layer in explained)
+
+
 def _arguments(
     state: BenchState, explained: Sequence[ExplainedLayer], names: Mapping[str, str], target: str
 ) -> list[tuple[str, str]]:
     quantized = any(layer.settings is not None for layer in explained)
     arguments = [("tracing_inputs", names["tracing_inputs"])]
-    if quantized or state.pruning_needs_samples:
+    if _calibrates(state, explained):
         arguments.append(("calibration_inputs", names["calibration_inputs"]))
     arguments += [("dynamic_axes", "axes"), ("deployment_settings", target)]
     if quantized:
