@@ -57,7 +57,7 @@ ENVIRONMENTS = (
     Environment(REFERENCE, ("3.11",), ("--constraint", str(ROOT / "constraints.txt"), "torch==2.13.0", "executorch")),
     Environment(
         "oldest", ("3.11",),
-        ("torch==2.11.0", "torchao==0.17.0", "numpy==1.26.4", "onnx==1.18.0", "onnxscript==0.6.0",
+        ("torch==2.11.0", "torchao==0.17.0", "numpy==1.26.4", "onnx==1.18.0", "onnxscript==0.7.1",
          "onnxruntime==1.22.0", "openvino==2025.0.0", "transformers==5.0.0", "pandas==2.2.0", "plotly==6.0.0",
          "anywidget==0.9.18"),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ from torch.export.graph_signature import (
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.checks import needed_for
+from prepbench.patching import patched_here
 
 
 def flat_program(program: torch.export.ExportedProgram, names: Sequence[str]) -> torch.export.ExportedProgram:
@@ -197,9 +199,16 @@ def _changed(program: torch.export.ExportedProgram, **parts: Any) -> torch.expor
 def program_to_json(program: torch.export.ExportedProgram) -> dict[str, Any]:
     """The graph, signature and sizes of a program as torch serializes them, without its tensors."""
     with needed_for("saving exported programs"):
-        from torch._export.serde.serialize import serialize
+        from torch._export.serde import serialize as writer
 
-    artifact = serialize(program, serialize_state_dict=False, serialize_constants=False, serialize_example_inputs=False)
+        parameters = inspect.signature(writer.serialize).parameters
+        _ = writer.serialize_torch_artifact
+    options = ("serialize_state_dict", "serialize_constants", "serialize_example_inputs")
+    if all(option in parameters for option in options):
+        artifact = writer.serialize(program, **dict.fromkeys(options, False))
+    else:  # torch 2.11 always writes the tensors, too: into memory, and as pickle
+        with patched_here(writer, "serialize_torch_artifact", lambda *args, **kwargs: b""):
+            artifact = writer.serialize(program)
     content: dict[str, Any] = json.loads(artifact.exported_program)
     return content
 

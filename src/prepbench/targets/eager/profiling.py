@@ -74,7 +74,7 @@ def layers_of(graph: fx.Graph) -> dict[str, str | None]:
         stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path != NO_MODULE]
         if "quantize" in str(node.target):
             is_weight = all(each.op == "placeholder" and each.name[:2] in _STORED for each in node.all_input_nodes)
-            layers[node.name] = next((layers[user.name] for user in node.users), None) if is_weight else None
+            layers[node.name] = next((layers.get(user.name) for user in node.users), None) if is_weight else None
         elif node.op == "call_function":
             layers[node.name] = stack[-1] if stack else None
     return layers
