@@ -4,6 +4,7 @@
 #   make check  format, lint, types, import layers, fresh generated files, in Python and in TypeScript
 #   make docs   build the site with guides, reference and live notebooks into build/docs/html
 #   make test   everything: make check, the front end, unit tests, the zoo, notebooks, the browser
+#   make versions  the zoo on each torch from the oldest to the newest, and without pins (several gigabytes)
 #   make stress the long forms of the stress tests: threads, interrupts, hostile files, disks
 #   make bench  ratios against the peers, in an environment of its own
 
@@ -17,7 +18,7 @@ AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy ne
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab docs gallery check format test test-unit stress test-frontend test-notebooks test-browser bench figures notebooks pictures screenshots frontend clean system bench-revision
+.PHONY: demo lab docs gallery check format test test-unit stress test-frontend test-notebooks test-browser test-unpinned versions bench figures notebooks pictures screenshots frontend clean system bench-revision
 
 # the front end is copied into the environment: a new build has to be copied again
 $(INSTALLED): pyproject.toml constraints.txt src/prepbench/labextension/package.json
@@ -77,6 +78,13 @@ test-notebooks: $(INSTALLED)
 
 test-browser: system $(INSTALLED) extension/node_modules/.installed
 	$(PYTEST) tests/browser -m browser --numprocesses 2 --dist loadfile
+
+# what pip installs today, so that a new release of something is noticed: a part of make versions
+test-unpinned: $(INSTALLED)
+	$(BIN)/python -m tests.versions unpinned --short
+
+versions: system $(INSTALLED)
+	$(BIN)/python -m tests.versions
 
 notebooks: $(INSTALLED)
 	# the state of widgets that are gone would stay in the notebook
@@ -142,4 +150,4 @@ bench-revision: $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks.revisions $(REVISION)
 
 clean:
-	rm -rf $(VENV) $(BENCH) .bench-onnx-venv .bench-openvino-venv .bench-genai-venv build dist demo-output extension/node_modules extension/lib
+	rm -rf $(VENV) $(BENCH) .versions .bench-onnx-venv .bench-openvino-venv .bench-genai-venv build dist demo-output extension/node_modules extension/lib

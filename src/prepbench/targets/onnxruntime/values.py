@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
+from prepbench.errors import TargetError, sentence
+
 
 class Session:
     """The calls of one session, on values.
@@ -44,8 +46,7 @@ class Session:
         """
         if not shares_memory():
             values = {name: _value(tensor) for name, tensor in zip(self._inputs, tensors, strict=True)}
-            results = self._session.run_with_ort_values(self._outputs, values)
-            return [torch.from_numpy(result.numpy()) for result in results]
+            return [_copied(result) for result in self._session.run_with_ort_values(self._outputs, values)]
         feeds, results = self._vector(), self._vector()
         feeds.reserve(len(tensors))
         for tensor in tensors:
@@ -109,3 +110,13 @@ def _value(tensor: torch.Tensor) -> Any:
         bits = tensor.view(torch.int16).numpy()
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
     return onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy())
+
+
+def _copied(value: Any) -> torch.Tensor:
+    try:
+        return torch.from_numpy(value.numpy())
+    except (RuntimeError, TypeError) as error:  # bfloat16, which NumPy does not have
+        raise TargetError(
+            f"This ONNX Runtime hands out no results of type {value.data_type()}: {sentence(error)} Install a version "
+            "that shares memory (onnxruntime 1.22 to 1.32 do), or compile model.float()."
+        ) from error
