@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # what calibrates, in the tests of targets
 NETWORKS = (
     "experts_by_einsum", "selective_scan_of_fixed_length", "attention_over_lengths", "feature_pyramid",
-    "rotary_positions", "tied_weights_and_loss", "vision_transformer_of_any_size", "shifted_windows", "diffusion_step",
+    "tied_weights_and_loss", "vision_transformer_of_any_size", "shifted_windows", "diffusion_step",
 )  # fmt: skip
 ARCHITECTURES = ("llama", "bert", "t5", "vit", "gemma3", "mixtral", "whisper", "gpt2")
 TARGETS = ("Eager", "OnnxRuntime", "OpenVino", "TensorRt", "ExecuTorch", "Inductor")

@@ -43,7 +43,7 @@ def optimized_call() -> OptimizedCall | None:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals if frame.f_code.co_filename == eval_frame.__file__ else {}
-        if {"fn", "args", "kwargs", "callback"} <= found.keys():  # a disabled function has no callback
+        if {"fn", "args", "kwargs", "callback"} <= set(found):  # a disabled function has no callback
             return OptimizedCall(_compiled_callable(found["fn"]), found["args"], found["kwargs"], _traced_place())
         frame = frame.f_back
     return None
