@@ -108,6 +108,15 @@ with needed_for("an example"):
     torch._C._no_such_name""",
         "Install the version of torch that the message names.",
     ),
+    "InternalError": (
+        """
+from prepbench.errors import printable
+from prepbench.internal_errors import internal_errors_told
+
+with internal_errors_told():
+    printable(None)""",
+        "Report it with its text and its traceback; the newest release may have mended it.",
+    ),
     "MetricError": (
         'pb.compare({"float32": model}, [(samples[0], samples[0])], metric=lambda output, target: "good", rounds=0)',
         "A metric takes ``(output, target)`` of one batch and returns one number: :doc:`reference/metrics`.",

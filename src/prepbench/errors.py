@@ -110,6 +110,13 @@ class TorchVersionError(PrepbenchError, ImportError):
     """The installed torch lacks something private that prepbench needs."""
 
 
+class InternalError(PrepbenchError, RuntimeError):
+    """Prepbench itself failed, and the user's code is not the reason; says where, in which versions, and to report it.
+
+    The cause is what was raised.
+    """
+
+
 class MetricError(PrepbenchError, TypeError):
     """A metric did not return a number."""
 

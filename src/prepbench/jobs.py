@@ -12,6 +12,7 @@ from prepbench import interrupts
 from prepbench._torch_compat.fx_threads import fx_traces_by_thread
 from prepbench.checks import check_function, check_progress, check_seconds, check_switch
 from prepbench.errors import PrepbenchError
+from prepbench.internal_errors import internal_error
 
 T = TypeVar("T")
 
@@ -150,7 +151,7 @@ class Job(Generic[T]):
         except _Stop as stop:
             self._error = Cancelled(str(stop)).with_traceback(stop.__traceback__)
         except BaseException as error:  # delivered by result()
-            self._error = error
+            self._error = internal_error(error, of_libraries=True) or error
         self._end()
 
     def _end(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from prepbench._torch_compat.fx_threads import fx_traces_by_thread
 from prepbench.checks import check_switch
+from prepbench.internal_errors import internal_errors_told
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 
 P = ParamSpec("P")
@@ -54,7 +55,8 @@ def show_progress(on: bool) -> None:
 def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a public function show a bar while it runs; one that it calls shows none of its own.
 
-    Other threads may trace with FX meanwhile: it does not reach the function.
+    Other threads may trace with FX meanwhile: it does not reach the function. What prepbench does wrong in it is told
+    as such.
 
     Args:
         title: what the bar says in front of the stage, e.g. ``"compile"``.
@@ -74,7 +76,8 @@ def shows_progress(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         report = stack.enter_context(_bar(title))
                         if "progress" in _parameters(function):
                             kwargs["progress"] = report
-                    return function(*args, **kwargs)
+                    with internal_errors_told():
+                        return function(*args, **kwargs)
             finally:
                 _inside.reset(token)
 

@@ -11,6 +11,7 @@ from typing import Literal
 from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure
 from prepbench.errors import PrepbenchError
+from prepbench.internal_errors import internal_error
 
 LEAF_LABEL = "Lines that fail run in PyTorch"
 """The words beside the checkbox for leaves."""
@@ -64,6 +65,7 @@ class Card:
 
 def error_card(error: BaseException, *, leaf_wrap: bool) -> Card:
     """The card of an error; arguments that the bench has a checkbox for are called by its words."""
+    error = internal_error(error, of_libraries=True) or error
     said = str(error) if isinstance(error, PrepbenchError) else f"{type(error).__name__}: {error}"
     text = _in_words_of_the_bench(said)
     failures = tuple(getattr(error, "failures", ()))

@@ -13,6 +13,7 @@ from prepbench.bench.written import SHOWN, Decode, WrittenBy, compared_texts
 from prepbench.compile import CompiledModel
 from prepbench.compile.greedy import CompiledSteps, ModelSteps
 from prepbench.errors import InputError, PrepbenchError
+from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure.generation import Generation, Prompt
 from prepbench.measure.scores import eval_mode
@@ -78,6 +79,7 @@ class Writing:
         except PrepbenchError:
             raise
         except Exception as error:
+            raise_if_internal(error)
             raise InputError(
                 f"{name} does not generate {self._new_tokens} tokens after prompts[{index}] of shape "
                 f"{tuple(prompt.ids.shape)}: {type(error).__name__}: {str(error).strip().rstrip('.')}. Generation "

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from prepbench.command_line import check, compare, info, show
 from prepbench.command_line.outcomes import Report, broken, write_json, write_junit
 from prepbench.errors import PrepbenchError, printable, sentence
+from prepbench.internal_errors import internal_error
 
 FINE, FAILED, COULD_NOT, INTERRUPTED = 0, 1, 2, 130
 _WIDTH = 120
@@ -87,8 +88,9 @@ def _print(report: Report) -> None:
 
 def _could_not(error: Exception, options: argparse.Namespace) -> int:
     """Say in one paragraph why a command was not carried out, also in the files that were asked for."""
-    known = isinstance(error, PrepbenchError | OSError)
-    message = str(error) if known else f"{type(error).__name__}: {sentence(error)}"
+    told = internal_error(error, of_libraries=True) or error
+    known = isinstance(told, PrepbenchError | OSError)
+    message = str(told) if known else f"{type(error).__name__}: {sentence(error)}"
     if options.traceback:
         traceback.print_exception(error)
     elif not known:

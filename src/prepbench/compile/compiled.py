@@ -33,6 +33,7 @@ from prepbench.compile.written_parts import write_parts
 from prepbench.document.model import GraphCollectionDocument
 from prepbench.errors import DocumentError, InputError, PrepbenchError, SettingsError, TargetError, sentence
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal, tells_internal_errors
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.settings import CompileOptions, DeploymentSettings, LayerQuantizationSettings, QuantizationSettings
@@ -126,6 +127,7 @@ class CompiledModel(nn.Module):
         except PrepbenchError:
             raise
         except Exception as error:  # each runtime has its own
+            raise_if_internal(error, of_libraries=True)
             if self.report.leaves:  # it may be the model's own error
                 raise
             raise self._call_failed(leaves, error) from error
@@ -220,6 +222,7 @@ class CompiledModel(nn.Module):
         check_model(model, self._call_spec.parameters)
         return attached_forward(model, GenerationCalls(self, self._call_spec, model))
 
+    @tells_internal_errors
     def save(self, folder: str | Path) -> None:
         """Write the model to ``folder``, without pickle, whole or not at all; :func:`prepbench.load_compiled` reads it
         in any process.
@@ -328,6 +331,7 @@ class CompiledModel(nn.Module):
         check_count("seed", seed)
         return self._call_spec.dummy(seed)
 
+    @tells_internal_errors
     def export(
         self,
         path: str | Path,

@@ -18,6 +18,7 @@ from prepbench.compile.leaves.model_leaves import SECTION
 from prepbench.compile.manifest_check import check_calls, check_report
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, PrepbenchError, sentence
+from prepbench.internal_errors import raise_if_internal, tells_internal_errors
 from prepbench.running.tracing import tracing
 from prepbench.storage import nothing_left, temporary_space
 from prepbench.targets import target_named
@@ -25,6 +26,7 @@ from prepbench.targets.base import NO_LEAVES
 from prepbench.targets.partitioned_runtime import is_partitioned, load_partitioned
 
 
+@tells_internal_errors
 def load_compiled(
     folder: str | Path,
     *,
@@ -102,6 +104,7 @@ def load_compiled(
     except PrepbenchError:
         raise
     except Exception as error:  # of the runtime's own kinds
+        raise_if_internal(error)
         raise ArtifactError(
             f"{folder}: {target.display_name} cannot read its files ({type(error).__name__}: {sentence(error)}) Copy "
             "the folder again, or compile and save the model again."

@@ -12,6 +12,7 @@ from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize import LayerReport
 from prepbench.running.outcomes import run
 from prepbench.running.tracing import tracing
@@ -66,7 +67,8 @@ def _checked(task: CompileTask) -> list[Sample]:
     for sample in varied(captured.model, captured.samples, captured.axes):
         try:
             run(captured.model, sample, captured.model)
-        except Exception:  # of the user's model: a size that it does not take proves nothing
+        except Exception as error:  # of the user's model: a size that it does not take proves nothing
+            raise_if_internal(error)
             continue
         found.append(sample)
     return flat_samples(found, task.call_spec)

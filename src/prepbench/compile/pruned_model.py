@@ -24,6 +24,7 @@ from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import sentence
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
 from prepbench.running.equality import ROUNDED, difference
@@ -205,5 +206,6 @@ def _own_form(model: nn.Module, task: CompileTask, graph: PrunedGraph) -> tuple[
             if not found.equal:
                 return None, f"its code computes something else with fewer channels: {found.text}"
     except Exception as error:  # of the user's code
+        raise_if_internal(error)
         return None, f"its code does not take fewer channels: {sentence(error)}"
     return made, ""

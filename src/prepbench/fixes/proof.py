@@ -24,6 +24,7 @@ from prepbench.fixes.trials import (
     trials,
 )
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.running.equality import REWRITTEN, difference
 from prepbench.running.outcomes import run, without_output
 
@@ -238,6 +239,7 @@ def program_problem(program: torch.nn.Module, observed: Sequence[Observed]) -> s
             with without_output():
                 got = run(program, one.trial.sample, program)
         except Exception as error:
+            raise_if_internal(error)
             if one.expected.error is None and (ASSUMED not in str(error) or one.trial.is_given):
                 return f"its graph raises {type(error).__name__}"
             continue

@@ -25,6 +25,7 @@ from prepbench.fixes.other_values import (
     usual_changes,
 )
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import patched_here
 from prepbench.running.outcomes import Outcome, outcome, without_output
 from prepbench.running.source_lines import is_user_code
@@ -203,6 +204,7 @@ class Caller:
             try:
                 return Answer(outcome(function, trial.sample, self._model, self._noted), written)
             except Exception as error:
+                raise_if_internal(error)
                 return Answer(error=error, is_wanted=_is_wanted(error))
             finally:
                 self.operations = max(self.operations, counted.count)

@@ -11,6 +11,7 @@ import torch
 
 from prepbench.errors import StorageError
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Cancelled, ProgressCallback
 from prepbench.running.module_state import state_bytes
 from prepbench.running.object_nodes import holds_objects
@@ -79,6 +80,7 @@ def save_candidate(
     except (Cancelled, StorageError):
         raise
     except Exception as error:
+        raise_if_internal(error)
         target = _target_name(candidate.target) if isinstance(candidate, Compiled) else "eager"
         stage = "saved" if isinstance(compiled, Compiled) else "captured"
         reason = f"could not be {stage}: {type(error).__name__}: {_first_line(error)}"

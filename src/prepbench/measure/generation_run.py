@@ -15,6 +15,7 @@ from prepbench.compile import CompiledModel
 from prepbench.compile.greedy import CompiledSteps, Generated, ModelSteps
 from prepbench.errors import InputError, PrepbenchError
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Progress, ProgressCallback
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import Artifact, save_candidate
@@ -131,6 +132,7 @@ def _generate(name: str, loop: Loop, workload: Generation, index: int) -> Genera
             return loop.generate(prompt, workload.new_tokens)
         return loop.generate(prompt.ids, prompt.mask, workload.new_tokens)
     except Exception as error:
+        raise_if_internal(error)
         if isinstance(loop, PyTorchFirst):
             remedy = _FIRST_REMEDY
         else:

@@ -12,6 +12,7 @@ from prepbench.checks import check_count, check_type
 from prepbench.compile.compiled import CompiledModel, program_of, runtime_and_calls
 from prepbench.errors import TargetError
 from prepbench.inputs import normalize_samples
+from prepbench.internal_errors import tells_internal_errors
 from prepbench.measure.module_times import module_times
 from prepbench.measure.profile_result import Profile as Profile
 from prepbench.measure.profile_result import ProfileRow
@@ -23,6 +24,7 @@ from prepbench.targets.eager.profiling import stored_by_layer
 from prepbench.targets.kernel_times import BETWEEN, KernelTime, KernelTimes
 
 
+@tells_internal_errors
 def profile(model: nn.Module, inputs: Any, *, rounds: int = 20) -> Profile:
     """Say what each layer of a model takes in one call.
 

@@ -12,6 +12,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.draws import Draws
 from prepbench.errors import InputError, MetricError
+from prepbench.internal_errors import raise_if_internal
 from prepbench.measure import metrics
 from prepbench.measure.artifacts import is_compiled
 from prepbench.measure.batches import Batch
@@ -207,6 +208,7 @@ def run(name: str, candidate: Candidate, batch: Batch, *, is_seeded: bool = Fals
         with torch.no_grad(), numbers_kept(seed=batch.sample.index if is_seeded else None):
             return sample.call(candidate)
     except Exception as error:
+        raise_if_internal(error)
         shapes = ", ".join(_shape(leaf) for leaf in pytree.tree_leaves((sample.args, sample.kwargs)))
         raise InputError(
             f"candidate {name!r} failed on data[{batch.sample.index}] ({shapes}): {_explained(error)}. Check that the "

@@ -11,6 +11,7 @@ import torch
 from prepbench.capture.sizes.resizing import with_sizes
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
+from prepbench.internal_errors import raise_if_internal
 from prepbench.prepare.compare_calls import prepared_difference
 from prepbench.prepare.model import PreparedModel
 from prepbench.running.nested_values import collect
@@ -109,7 +110,8 @@ def _runs(model: torch.nn.Module, sample: Sample) -> bool:
     try:
         with torch.no_grad(), unchanged(model), without_output():
             own_copy(sample).call(model)
-    except Exception:  # the model itself does not take this size
+    except Exception as error:  # the model itself does not take this size
+        raise_if_internal(error)
         return False
     return True
 
@@ -121,6 +123,7 @@ def _equal(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> b
             got = outcome(prepared, sample, prepared)
         except InputError:
             return True  # it says so already
-        except Exception:  # a size in the graph does not fit
+        except Exception as error:  # a size in the graph does not fit
+            raise_if_internal(error)
             return False
     return prepared_difference(model, expected, got).equal

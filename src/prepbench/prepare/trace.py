@@ -13,6 +13,7 @@ from prepbench.capture.modules.trace_result import TraceResult
 from prepbench.document.model import Failure, SourceLine
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.prepare.modes import Modes, apply_modes, compare_modes, merge_modes
 from prepbench.prepare.steps import Step, record_steps
 from prepbench.prepare.training_flag import UNKNOWN_LINE, Reads, in_other_mode, reads_of_training
@@ -129,7 +130,8 @@ def _steps(model: torch.nn.Module, sample: Sample, is_leaf: Callable[[Any, str],
     try:
         with torch.no_grad(), unchanged(model), without_hooks(model):
             record_steps(model, own_copy(sample), is_leaf, lambda step: found.append(replace(step, result=None)))
-    except Exception:  # the mode of the caller's own choice was run before
+    except Exception as error:  # the mode of the caller's own choice was run before
+        raise_if_internal(error)
         return None
     return found
 

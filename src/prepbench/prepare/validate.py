@@ -11,6 +11,7 @@ import torch
 
 from prepbench._display import view
 from prepbench.document.model import SourceLine
+from prepbench.internal_errors import tells_internal_errors
 from prepbench.prepare.check_arguments import check_excluded
 from prepbench.prepare.kept import (
     CUSTOM,
@@ -89,6 +90,7 @@ class ValidationReport:
         return view("views.display", "validation_bundle", self)
 
 
+@tells_internal_errors
 def validate_model(
     model: torch.nn.Module,
     concrete_args: dict[str, Any] | None = None,

@@ -11,6 +11,7 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import linked_axes, resized
 from prepbench.errors import InputError, PreparationError
 from prepbench.inputs import Sample, named_leaves
+from prepbench.internal_errors import raise_if_internal
 from prepbench.prepare.compare_calls import prepared_difference
 from prepbench.prepare.first_difference import FirstDifference, first_difference
 from prepbench.prepare.model import PreparedModel
@@ -70,11 +71,13 @@ def compare_in_other_mode(model: torch.nn.Module, prepared: PreparedModel, sampl
             with torch.no_grad(), unchanged(model), without_output():
                 own_copy(sample).call(model)
         except Exception as error:  # batch norm on one value, a loss without labels
+            raise_if_internal(error)
             note = f"not compared, because the model itself raises there ({type(error).__name__})"
             return Compared(name, note=note), False
         try:
             (found,) = compare_on(model, prepared, [sample], name)
-        except Exception:  # whatever it raises there, it does not do what the original does
+        except Exception as error:  # whatever it raises there, it does not do what the original does
+            raise_if_internal(error)
             return Compared(name, note="the graph computes something else there"), True
     return found, False
 
@@ -103,7 +106,8 @@ def _larger(model: torch.nn.Module, sample: Sample, symbol: str, groups: Any) ->
         try:
             with torch.no_grad(), unchanged(model), without_output():
                 own_copy(larger).call(model)
-        except Exception:  # a size that the model itself does not take
+        except Exception as error:  # a size that the model itself does not take
+            raise_if_internal(error)
             continue
         return larger
     return None

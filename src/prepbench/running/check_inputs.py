@@ -16,6 +16,7 @@ import torch
 from prepbench.checks import check_table, described
 from prepbench.errors import CaptureError, InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
+from prepbench.internal_errors import raise_if_internal
 from prepbench.interrupts import interruptible
 from prepbench.running.alike_samples import alike_samples
 from prepbench.running.compare_samples import tensor_shapes
@@ -77,6 +78,7 @@ def itself_raises(
     function: Callable[..., Any], sample: Sample, error: Exception, samples: Sequence[Sample] = ()
 ) -> CaptureError:
     """The error for a model that does not run on its own; other samples tell which sizes do not fit each other."""
+    raise_if_internal(error)
     odd = odd_sizes(function, samples, sample)
     name = type(function).__name__ if isinstance(function, torch.nn.Module) else getattr(function, "__name__", "it")
     remedy = "Check that model(*inputs) runs on its own."

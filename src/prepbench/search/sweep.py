@@ -13,6 +13,7 @@ from prepbench.checks import check_count, check_function, check_path, check_prog
 from prepbench.compile import KeptStages, compile_model
 from prepbench.compile.compiled import CompiledModel, program_of
 from prepbench.errors import PrepbenchError
+from prepbench.internal_errors import internal_error
 from prepbench.jobs import Cancelled, Progress, ProgressCallback, report_nothing
 from prepbench.measure.batches import read_batches
 from prepbench.measure.scores import takes_targets
@@ -208,7 +209,8 @@ class _Sweep:
             except (Cancelled, KeyboardInterrupt):
                 raise
             except Exception as error:
-                finished[cell.settings] = self._failed(cell, str(error), time.monotonic() - began)
+                told = internal_error(error, of_libraries=True) or error
+                finished[cell.settings] = self._failed(cell, str(told), time.monotonic() - began)
                 continue
             candidates[cell.settings] = compiled
             report = compiled.report

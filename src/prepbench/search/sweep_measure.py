@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prepbench.inputs import Sample, normalize_samples
+from prepbench.internal_errors import internal_error
 from prepbench.jobs import Cancelled, ProgressCallback, report_nothing
 from prepbench.measure import metrics
 from prepbench.measure.run import compare
@@ -57,7 +58,8 @@ def measured_group(
     except Exception as error:
         first, *others = candidates
         if len(others) < 2:
-            return {name: {"error": str(error)} for name in candidates}
+            told = internal_error(error, of_libraries=True) or error
+            return {name: {"error": str(told)} for name in candidates}
     found: dict[str, dict[str, Any]] = {}  # one of them fails, the others need not
     for name in others:
         one = measured_group({first: candidates[first], name: candidates[name]}, data, how, progress)

@@ -13,6 +13,7 @@ from torch import fx
 from prepbench._torch_compat.operators import OpOverload, register_quantized_operators, schema_of
 from prepbench._torch_compat.programs import program_from_json, program_to_json, without_example_inputs
 from prepbench.errors import ArtifactError, sentence
+from prepbench.internal_errors import raise_if_internal
 from prepbench.storage import write_file
 from prepbench.targets.base import NO_LEAVES
 from prepbench.targets.program_check import (
@@ -42,6 +43,7 @@ def save_program(program: torch.export.ExportedProgram, folder: Path) -> None:
     try:
         graph = stripped(program_to_json(without_example_inputs(program)))
     except Exception as error:
+        raise_if_internal(error)
         raise ArtifactError(
             f"The program cannot be saved, because torch has no form for a part of it in a file: {sentence(error)} "
             "Use the model in the process that compiled it, or choose another target."

@@ -20,6 +20,7 @@ from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized_to_fit
 from prepbench.capture.sizes.sample_sizes import size_key
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.running.equal_tensors import Difference
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.running.first_calls import built_buffers, fill_caches_
@@ -159,7 +160,8 @@ class _Pair:
         made = resized_to_fit(self.model, sample, change, groups)
         try:
             expected = outcome(self.model, made, self.model)
-        except Exception:
+        except Exception as error:
+            raise_if_internal(error)
             return None
         return self.compare(made, expected)
 
@@ -168,6 +170,7 @@ class _Pair:
         try:
             actual = outcome(self.module, sample, self.model)
         except Exception as error:
+            raise_if_internal(error)
             return _Refused("call", "a result", f"refused: {_first_line(error)}")
         return difference(expected, actual, ROUNDED)
 

@@ -31,6 +31,7 @@ from prepbench.capture.failures.reasons import (
 )
 from prepbench.document.model import Failure, SourceLine
 from prepbench.errors import printable
+from prepbench.internal_errors import raise_if_internal
 from prepbench.running.source_lines import (
     code_frame,
     file_of,
@@ -61,6 +62,10 @@ def describe_failure(
         module: the module, whose ``forward`` gives a line when the traceback has no line of the user's.
         source: the user's line, where it is known otherwise than from the traceback.
 
+    Raises:
+        InternalError: prepbench itself is the reason, and no code of the user's.
+        TorchVersionError: torch lacks something.
+
     Example:
         >>> try:
         ...     torch.fx.symbolic_trace(lambda x: x if x.sum() > 0 else -x)
@@ -68,6 +73,7 @@ def describe_failure(
         ...     describe_failure(error, fqn="gate", module_type="Gate").kind
         'data-dependent branch'
     """
+    raise_if_internal(error)
     place = (file_of(source), source.line) if source is not None else user_place(error)
     place = place or (_place_in(module, normalize_message(error)) if module is not None else None)
     source = source_line(*place) if place else None

@@ -10,6 +10,7 @@ import torch
 from prepbench.capture.failures.describe import describe_failure
 from prepbench.document.model import Failure
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.running.equality import ROUNDED, difference
 from prepbench.running.outcomes import Outcome, outcome, without_output
 from prepbench.running.unchanged import NotedState
@@ -40,6 +41,7 @@ def problem(
         try:
             actual = outcome(graph, sample, model, noted)
         except Exception as error:
+            raise_if_internal(error)
             wrong = WrongProgram(f"The captured graph fails on sample {sample.index}, on which the model runs: {error}")
             wrong.__cause__ = error
             return wrong

@@ -19,6 +19,7 @@ from prepbench.capture.sizes.learned_outputs import LearnedOutputs
 from prepbench.capture.sizes.resizing import varied
 from prepbench.errors import PrepbenchError
 from prepbench.inputs import Sample
+from prepbench.internal_errors import raise_if_internal
 from prepbench.interrupts import interruptible
 from prepbench.running.recorded_calls import RecordedCall
 from prepbench.running.replaced_forward import replaced_forward
@@ -102,7 +103,8 @@ def _recorded(captured: Captured, fqn: str) -> list[Sample]:
                     own_copy(sample).call(captured.model)
         except PrepbenchError:
             raise
-        except Exception:  # a made-up size that the model does not take
+        except Exception as error:  # a made-up size that the model does not take
+            raise_if_internal(error)
             del found[before:]
     return found
 

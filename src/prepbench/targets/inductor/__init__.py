@@ -16,7 +16,8 @@ from prepbench._torch_compat.inductor import compile_package, find_cpp_compiler,
 from prepbench._torch_compat.scans import scans_in
 from prepbench._torch_compat.sizes import exact_zero_one
 from prepbench.capture.aten.export_again import is_exact
-from prepbench.errors import ArtifactError, MissingPackageError, TargetError, TorchVersionError, sentence
+from prepbench.errors import ArtifactError, MissingPackageError, TargetError, sentence
+from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, InductorDeployment
@@ -98,9 +99,8 @@ class InductorTarget(Target):
     def check_available(self) -> None:
         try:
             find_cpp_compiler()
-        except TorchVersionError:
-            raise
         except Exception as error:  # Inductor's own
+            raise_if_internal(error, of_libraries=True)
             raise MissingPackageError(
                 "InductorDeployment needs a C++ compiler, and none was found. Install one (Debian: apt-get install "
                 "g++), or name yours in the environment variable CXX, or choose OnnxRuntimeDeployment()."
@@ -120,6 +120,7 @@ class InductorTarget(Target):
                 runtime.run(_examples(lowering))  # compiles now, not at the first call
                 return runtime
             except Exception as error:  # of dynamo and of Inductor's passes, which have no errors of their own
+                raise_if_internal(error)
                 raise TargetError(
                     f"Inductor cannot compile a graph around Python code: {type(error).__name__}: {sentence(error)}"
                 ) from error
@@ -128,6 +129,7 @@ class InductorTarget(Target):
         try:
             _compile(fit_to_inductor(lowering.program), lowering, file, _options())
         except Exception as error:  # Inductor's passes have no errors of their own
+            raise_if_internal(error)
             raise TargetError(
                 f"Inductor cannot compile the graph: {type(error).__name__}: {sentence(error)} Choose another target, "
                 "such as OnnxRuntimeDeployment(), for this model."

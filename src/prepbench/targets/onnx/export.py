@@ -25,6 +25,7 @@ from prepbench._torch_compat.programs import without_guards
 from prepbench._torch_compat.sizes import forget_pending_sizes
 from prepbench.errors import TargetError, sentence
 from prepbench.freed_memory import give_back
+from prepbench.internal_errors import raise_if_internal
 from prepbench.patching import logs_dropped_here, output_here, warnings_ignored_here
 from prepbench.targets.base import Lowering
 from prepbench.targets.onnx.decompose import decompose_for_onnx
@@ -107,6 +108,7 @@ def _convert(lowering: Lowering) -> Any:
                 raise
             return _export(lowering)
     except Exception as error:
+        raise_if_internal(error)
         raise TargetError(
             f"The graph cannot be written as ONNX: {_reason(_first_cause(error))} "
             "Rewrite the operator named here, or choose InductorDeployment()."

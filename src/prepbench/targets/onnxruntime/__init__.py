@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from prepbench.errors import TargetError
+from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize import Placement, spare_bit_here
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment
 from prepbench.storage import KeptFolder
@@ -55,6 +56,7 @@ class OnnxRuntime(Runtime):
         try:
             self._session = open_session(file, self._options())
         except Exception as error:  # its errors have no common base
+            raise_if_internal(error, of_libraries=True)
             raise TargetError(
                 f"ONNX Runtime cannot run the graph: {str(error).strip()} If its number type is the reason, compile "
                 "model.float(); else choose InductorDeployment()."

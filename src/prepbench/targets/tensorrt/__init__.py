@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from prepbench.errors import TargetError, sentence
+from prepbench.internal_errors import raise_if_internal
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings, OnnxRuntimeDeployment, TensorRtDeployment
 from prepbench.storage import KeptFolder
@@ -68,6 +69,7 @@ def check_file(file: Path) -> None:
     try:
         onnx.checker.check_model(str(file), full_check=True)
     except Exception as error:  # its errors have no common base
+        raise_if_internal(error, of_libraries=True)
         raise TargetError(
             f"The graph is not valid ONNX: {sentence(error)} Choose another target for this model."
         ) from error

@@ -1,0 +1,253 @@
+"""Whose an exception is: of a user's code or data, or of prepbench itself.
+
+Capture runs somebody's code, so nearly everything that is raised there is a failure of that code, and is explained as
+one. The others must never be: an attribute that a new version of torch took away, a call that it does not take any
+more, a name that we misspelled. One rule tells them apart, by the type and the innermost frames of the traceback:
+
+- An ``AttributeError``, ``TypeError``, ``KeyError``, ``ImportError``, ``NameError`` or ``AssertionError`` that arose in
+  a line of prepbench is ours.
+- So is one that a library raised about an object of ours: it asks our replacement for something that this lacks, or
+  calls it in another way.
+- Where prepbench only hands on a call that somebody else wrote, such as an operator that a mode sees, or the model,
+  what the call raises is theirs: a call with arguments as they came (``*args``), or of a value that was given.
+- What prepbench raises on purpose says itself what is wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import gc
+import itertools
+import linecache
+import re
+import sysconfig
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from prepbench.errors import InternalError, PrepbenchError, TorchVersionError, sentence
+from prepbench.tested_versions import installed, not_tested, tested_range
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MISTAKES = (AttributeError, TypeError, KeyError, ImportError, NameError, AssertionError)
+_OWN = str(Path(__file__).parent) + "/"
+_STANDARD = sysconfig.get_path("stdlib") + "/"
+_LIBRARIES = {
+    *("torch", "torchao", "executorch", "openvino", "nncf", "tensorrt", "peft", "numpy", "scipy", "safetensors"),
+    *("onnx", "onnxscript", "onnx_ir", "onnxruntime", "dask", "distributed", "psutil", "tqdm", "libcst"),
+    *("pandas", "plotly", "graphviz", "anywidget", "ipywidgets", "traitlets"),
+}
+"""Packages that prepbench calls by itself. Others, such as one that holds the model, are the user's."""
+
+
+def raise_if_internal(error: BaseException, *, of_libraries: bool = False) -> None:
+    """Raise in place of ``error`` what must not be told as an error of the user's code; else do nothing.
+
+    Args:
+        error: what was caught.
+        of_libraries: see :func:`internal_error`.
+
+    Raises:
+        InternalError: the error is prepbench's own.
+        TorchVersionError: torch lacks something, whatever was made of that on its way here.
+    """
+    found = internal_error(error, of_libraries=of_libraries)
+    if found is not None:
+        raise found
+
+
+def internal_error(error: BaseException, *, of_libraries: bool = False) -> PrepbenchError | None:
+    """What to tell in place of an error that is not the user's; ``None`` where it is.
+
+    Args:
+        error: what was caught, with its traceback.
+        of_libraries: also what a library raises because prepbench calls it, with nobody's code in between; for places
+            where it does not work on a user's model.
+
+    Example:
+        >>> internal_error(ValueError("the user's")) is None
+        True
+    """
+    links = list(_chain(error))
+    for link in links:
+        if isinstance(link, InternalError | TorchVersionError):
+            return link
+    for link in itertools.takewhile(lambda link: not isinstance(link, PrepbenchError), links):
+        if _is_ours(link, of_libraries):
+            made = InternalError(_message(link))
+            made.__cause__ = error
+            return made
+    return None
+
+
+@contextmanager
+def internal_errors_told() -> Iterator[None]:
+    """What prepbench itself does wrong inside the block is told as :class:`InternalError`.
+
+    For public functions as a whole: their own errors are told by then, and what is left comes from prepbench, or from
+    the user's code and is raised as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise_if_internal(error, of_libraries=True)
+        raise
+
+
+def tells_internal_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a public function tell what prepbench itself does wrong in it as :class:`InternalError`."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with internal_errors_told():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it was made from, also where torch hides that."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or (link.__context__ if type(link).__module__.startswith("torch") else None)
+
+
+def _is_ours(error: BaseException, of_libraries: bool) -> bool:
+    frames = list(_frames(error))
+    while len(frames) > 1 and _belongs_to_a_line(frames[-1].tb_frame.f_code):
+        frames.pop()
+    if not frames or not isinstance(error, _MISTAKES):
+        return False
+    innermost = frames[-1]
+    if _is_own(innermost):
+        return not _is_on_purpose(error, innermost) and (not _hands_on(innermost) or _is_about_own(error))
+    if not _is_of_library(innermost):
+        return False
+    if _is_about_own(error):
+        return True
+    outside = next((frame for frame in reversed(frames) if not _is_of_library(frame)), None)
+    return of_libraries and outside is not None and _is_own(outside) and not _hands_on(outside)
+
+
+def _frames(error: BaseException) -> Iterator[types.TracebackType]:
+    traceback = error.__traceback__
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _is_own(frame: types.TracebackType) -> bool:
+    return frame.tb_frame.f_code.co_filename.startswith(_OWN)
+
+
+def _is_of_library(frame: types.TracebackType) -> bool:
+    file = frame.tb_frame.f_code.co_filename
+    if file.startswith(_OWN) or file.startswith("<"):
+        return file in ("<string>",) or file.startswith("<frozen")
+    installed_part = re.search(r"/(?:site|dist)-packages/(\w+)", file)
+    return installed_part[1] in _LIBRARIES if installed_part else file.startswith(_STANDARD)
+
+
+def _belongs_to_a_line(code: types.CodeType) -> bool:
+    """Whether this code runs for a lookup or an import, so that the line outside is what raised."""
+    if code.co_name == "__getattr__":
+        return True
+    return code.co_filename.startswith("<frozen importlib") or code.co_filename.endswith("importlib/__init__.py")
+
+
+def _is_on_purpose(error: BaseException, frame: types.TracebackType) -> bool:
+    """Whether a ``raise`` that says what is wrong raised it; there is none that raises the other types."""
+    return type(error) is TypeError and _operation(frame) == "RAISE_VARARGS"
+
+
+def _operation(frame: types.TracebackType) -> str:
+    code, at = frame.tb_frame.f_code.co_code, frame.tb_lasti
+    while dis.opname[code[at]] == "CACHE":  # where a call of a Python function leaves a frame
+        at -= 2
+    return dis.opname[code[at]]
+
+
+def _hands_on(frame: types.TracebackType) -> bool:
+    """Whether a line of ours makes a call that somebody else wrote; so is one that is not known."""
+    operation, code = _operation(frame), frame.tb_frame.f_code
+    if operation.startswith("CALL_INTRINSIC") or not operation.startswith(("CALL", "PRECALL")):
+        return False
+    line, last, start, end = next(itertools.islice(code.co_positions(), frame.tb_lasti // 2, None))
+    if line is None or last is None or start is None or end is None:
+        return True
+    lines = [text.encode() for text in linecache.getlines(code.co_filename)[line - 1 : last]]
+    if len(lines) != last - line + 1:
+        return True
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    try:
+        call = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+    except SyntaxError:
+        return True
+    if not isinstance(call, ast.Call):
+        return True
+    handed_on = [each.value for each in call.args if isinstance(each, ast.Starred)]
+    handed_on += [each.value for each in call.keywords if each.arg is None]
+    return _is_given(call.func, frame.tb_frame) or any(not isinstance(value, ast.Call) for value in handed_on)
+
+
+def _is_given(called: ast.expr, frame: types.FrameType) -> bool:
+    """Whether what is called is a value that the function was given, or that an object of it keeps."""
+    if isinstance(called, ast.Name):
+        code = frame.f_code
+        count = code.co_argcount + code.co_kwonlyargcount
+        if called.id in (*code.co_varnames[:count], *code.co_freevars):
+            return True
+        home = getattr(frame.f_locals.get(called.id), "__module__", "") or ""  # others may be imported there
+        return called.id in frame.f_locals and home.partition(".")[0] not in {"prepbench", *_LIBRARIES}
+    if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
+        return False
+    keeper = frame.f_locals.get(called.value.id)
+    return not isinstance(keeper, type | types.ModuleType) and called.attr in getattr(keeper, "__dict__", ())
+
+
+def _is_about_own(error: BaseException) -> bool:
+    """Whether a library misses something in an object of ours, or calls one of our functions in another way."""
+    if isinstance(error, AttributeError):
+        about = getattr(error, "obj", None)
+        kind = about if isinstance(about, type) else type(about)
+        return kind.__module__.partition(".")[0] == "prepbench"
+    called = re.match(r"([\w.<>]+)\(\) (?:takes|got|missing) ", str(error)) if isinstance(error, TypeError) else None
+    return called is not None and _is_own_function(called[1])
+
+
+@functools.lru_cache(maxsize=256)
+def _is_own_function(name: str) -> bool:
+    """Whether a function of ours has this qualified name; an error tells no more of the function that it is about."""
+    functions = (each for each in gc.get_objects() if type(each) is types.FunctionType)
+    return any(each.__qualname__ == name and each.__code__.co_filename.startswith(_OWN) for each in functions)
+
+
+def _message(error: BaseException) -> str:
+    frames = list(_frames(error))
+    own = next((frame for frame in reversed(frames) if _is_own(frame)), frames[-1])
+    code = own.tb_frame.f_code
+    place = f"{code.co_filename.removeprefix(_OWN)}:{own.tb_lineno} ({code.co_qualname})"
+    involved = (re.search(r"/(?:site|dist)-packages/(\w+)", each.tb_frame.f_code.co_filename) for each in frames)
+    names = dict.fromkeys(["prepbench", "Python", "torch", *(found[1] for found in involved if found)])
+    versions = {name: found for name in names if (found := installed(name))}
+    untested = [
+        f"{name} {versions[name]} is {way} than the versions that prepbench is tested with ({tested_range(name)}). "
+        for name in versions
+        if (way := not_tested(name))
+    ]
+    return (
+        f"prepbench itself failed at {place}: {type(error).__name__}: {sentence(error)} Your model and your data are "
+        f"not the reason. {''.join(untested)}Report it to the developers of prepbench with this text, its traceback "
+        "and what `python -m prepbench info` prints. Versions: "
+        f"{', '.join(' '.join(each) for each in versions.items())}."
+    )
