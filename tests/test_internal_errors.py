@@ -16,6 +16,7 @@ import prepbench as pb
 from prepbench import internal_errors
 from prepbench.errors import CaptureError, InputError, InternalError, TorchVersionError
 from prepbench.internal_errors import internal_error, raise_if_internal, tells_internal_errors
+from prepbench.packages import TESTED
 
 SAMPLES = [torch.linspace(-1, 2, 8).view(2, 4)]
 
@@ -160,7 +161,7 @@ def test_the_text_has_the_place_the_versions_and_what_to_do() -> None:
 
 
 def test_a_version_that_was_not_tested_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(internal_errors.tested_range.__globals__["TESTED"], "torch", ("0.1", "0.2"))
+    monkeypatch.setitem(TESTED, "torch", ("0.1", "0.2"))
     text = str(internal_error(raised(written_as_ours("def f():\n    return nothing")["f"])))
     assert f"torch {torch.__version__} is newer than the versions that prepbench is tested with (0.1 to 0.2)" in text
 
@@ -169,6 +170,13 @@ def test_a_public_function_tells_it() -> None:
     broken = tells_internal_errors(written_as_ours("def f():\n    return nothing")["f"])
     with pytest.raises(InternalError, match="NameError"):
         broken()
+
+
+def test_a_public_function_that_is_called_wrongly_is_not_ours() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'smaples'"):
+        pb.capture(Scaled(), smaples=SAMPLES)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'modle'"):
+        pb.load_compiled("folder", modle=Scaled())  # type: ignore[call-arg]
 
 
 # -- in each room

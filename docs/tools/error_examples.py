@@ -100,6 +100,14 @@ sys.modules["openvino"] = None  # as where it is not installed
 pb.compile_model(model, tracing_inputs=samples, deployment_settings=pb.OpenVinoDeployment())""",
         "Run the command in the message.",
     ),
+    "PackageVersionError": (
+        """
+from prepbench._torch_compat.checks import needed_for
+
+with needed_for("an example", "torchao"):
+    import torchao._no_such_module""",
+        "Install the version of the package that the message names.",
+    ),
     "TorchVersionError": (
         """
 from prepbench._torch_compat.checks import needed_for

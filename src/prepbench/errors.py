@@ -103,10 +103,14 @@ class TargetError(PrepbenchError, RuntimeError):
 
 
 class MissingPackageError(PrepbenchError, ImportError):
-    """An optional package or program is not installed."""
+    """An optional package or program is not installed, or is and does not import."""
 
 
-class TorchVersionError(PrepbenchError, ImportError):
+class PackageVersionError(PrepbenchError, ImportError):
+    """An installed package lacks something private that prepbench needs."""
+
+
+class TorchVersionError(PackageVersionError):
     """The installed torch lacks something private that prepbench needs."""
 
 

@@ -29,14 +29,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from prepbench.errors import InternalError, PrepbenchError, TorchVersionError, sentence
-from prepbench.tested_versions import installed, not_tested, tested_range
+from prepbench.errors import InternalError, PackageVersionError, PrepbenchError, sentence
+from prepbench.packages import import_failure, installed, untested_remark
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _MISTAKES = (AttributeError, TypeError, KeyError, ImportError, NameError, AssertionError)
 _OWN = str(Path(__file__).parent) + "/"
+_PACKAGE = r"/(?:site|dist)-packages/(\w+)"
 _STANDARD = sysconfig.get_path("stdlib") + "/"
 _LIBRARIES = {
     *("torch", "torchao", "executorch", "openvino", "nncf", "tensorrt", "peft", "numpy", "scipy", "safetensors"),
@@ -55,7 +56,8 @@ def raise_if_internal(error: BaseException, *, of_libraries: bool = False) -> No
 
     Raises:
         InternalError: the error is prepbench's own.
-        TorchVersionError: torch lacks something, whatever was made of that on its way here.
+        MissingPackageError: a package that prepbench imports is there, and raises.
+        PackageVersionError: torch or another package lacks something, whatever was made of that on its way here.
     """
     found = internal_error(error, of_libraries=of_libraries)
     if found is not None:
@@ -76,11 +78,12 @@ def internal_error(error: BaseException, *, of_libraries: bool = False) -> Prepb
     """
     links = list(_chain(error))
     for link in links:
-        if isinstance(link, InternalError | TorchVersionError):
+        if isinstance(link, InternalError | PackageVersionError):
             return link
     for link in itertools.takewhile(lambda link: not isinstance(link, PrepbenchError), links):
-        if _is_ours(link, of_libraries):
-            made = InternalError(_message(link))
+        package = _imported_in_vain(link)
+        if package or _is_ours(link, of_libraries):
+            made = import_failure(package, link, "") if package else InternalError(_message(link))
             made.__cause__ = error
             return made
     return None
@@ -129,7 +132,11 @@ def _is_ours(error: BaseException, of_libraries: bool) -> bool:
         return False
     innermost = frames[-1]
     if _is_own(innermost):
-        return not _is_on_purpose(error, innermost) and (not _hands_on(innermost) or _is_about_own(error))
+        if _is_on_purpose(error, innermost):
+            return False
+        outside = next((frame for frame in reversed(frames) if not _is_own(frame)), None)
+        is_called_by_library = outside is not None and _is_of_library(outside)
+        return not _hands_on(innermost) or (is_called_by_library and _is_about_own(error))
     if not _is_of_library(innermost):
         return False
     if _is_about_own(error):
@@ -145,6 +152,16 @@ def _frames(error: BaseException) -> Iterator[types.TracebackType]:
         traceback = traceback.tb_next
 
 
+def _imported_in_vain(error: BaseException) -> str:
+    """The package that a line of ours imports and that raises meanwhile; "" if it is not so."""
+    frames = list(_frames(error))
+    last = max((index for index, frame in enumerate(frames) if _is_own(frame)), default=len(frames))
+    if not frames[last + 1 :] or not _operation(frames[last]).startswith("IMPORT"):
+        return ""
+    found = (re.search(_PACKAGE, each.tb_frame.f_code.co_filename) for each in frames[last + 1 :])
+    return next((each[1] for each in found if each), "")
+
+
 def _is_own(frame: types.TracebackType) -> bool:
     return frame.tb_frame.f_code.co_filename.startswith(_OWN)
 
@@ -153,7 +170,7 @@ def _is_of_library(frame: types.TracebackType) -> bool:
     file = frame.tb_frame.f_code.co_filename
     if file.startswith(_OWN) or file.startswith("<"):
         return file in ("<string>",) or file.startswith("<frozen")
-    installed_part = re.search(r"/(?:site|dist)-packages/(\w+)", file)
+    installed_part = re.search(_PACKAGE, file)
     return installed_part[1] in _LIBRARIES if installed_part else file.startswith(_STANDARD)
 
 
@@ -237,17 +254,12 @@ def _message(error: BaseException) -> str:
     own = next((frame for frame in reversed(frames) if _is_own(frame)), frames[-1])
     code = own.tb_frame.f_code
     place = f"{code.co_filename.removeprefix(_OWN)}:{own.tb_lineno} ({code.co_qualname})"
-    involved = (re.search(r"/(?:site|dist)-packages/(\w+)", each.tb_frame.f_code.co_filename) for each in frames)
+    involved = (re.search(_PACKAGE, each.tb_frame.f_code.co_filename) for each in frames)
     names = dict.fromkeys(["prepbench", "Python", "torch", *(found[1] for found in involved if found)])
     versions = {name: found for name in names if (found := installed(name))}
-    untested = [
-        f"{name} {versions[name]} is {way} than the versions that prepbench is tested with ({tested_range(name)}). "
-        for name in versions
-        if (way := not_tested(name))
-    ]
     return (
         f"prepbench itself failed at {place}: {type(error).__name__}: {sentence(error)} Your model and your data are "
-        f"not the reason. {''.join(untested)}Report it to the developers of prepbench with this text, its traceback "
-        "and what `python -m prepbench info` prints. Versions: "
+        f"not the reason. {''.join(map(untested_remark, versions))}Report it to the developers of prepbench with this "
+        "text, its traceback and what `python -m prepbench info` prints. Versions: "
         f"{', '.join(' '.join(each) for each in versions.items())}."
     )

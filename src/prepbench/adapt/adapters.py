@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench.errors import MissingPackageError, SettingsError, sentence
+from prepbench.errors import SettingsError, sentence
+from prepbench.packages import imported
 from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.settings import LoraSettings
 from prepbench.settings.lora_layers import layers_with_adapters
@@ -25,7 +26,7 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> Any:
 
     Raises:
         SettingsError: a name matches nothing, or a layer that cannot take an adapter.
-        MissingPackageError: ``peft`` is not installed.
+        MissingPackageError: ``peft`` is not installed, or does not import.
     """
     peft = _peft()
     layers = layers_with_adapters(model, settings)
@@ -96,12 +97,6 @@ def merged(model: nn.Module) -> nn.Module:
 
 
 def _peft() -> Any:
-    try:
-        # it imports torchao, which tells of what it lacks
-        with logs_dropped_here(), warnings_ignored_here():
-            import peft
-    except ImportError as error:
-        raise MissingPackageError(
-            "Adapters are made by PEFT, which is not installed. Install it: pip install 'prepbench[peft]'."
-        ) from error
-    return peft
+    # it imports torchao, which tells of what it lacks
+    with logs_dropped_here(), warnings_ignored_here():
+        return imported("peft", "LoraSettings", "'prepbench[peft]'")

@@ -43,7 +43,7 @@ def problem_of(settings: DeploymentSettings, explained: Sequence[ExplainedLayer]
 
 def _unavailable(settings: DeploymentSettings) -> str:
     try:
-        target_for(settings).check_available()
+        target_for(settings).check_available(by_import=False)
     except PrepbenchError as error:
         return str(error)
     return ""

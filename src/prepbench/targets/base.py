@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,16 @@ import torch
 from prepbench.document.model import Failure
 from prepbench.errors import MissingPackageError, TargetError
 from prepbench.jobs import ProgressCallback, report_nothing
+from prepbench.packages import imported, is_absent
+from prepbench.patching import logs_dropped_here, warnings_ignored_here
 from prepbench.quantize import Placement
 from prepbench.settings import DeploymentSettings
 from prepbench.targets.kept_programs import KeptPrograms
 from prepbench.targets.kernel_times import KernelTimes
 
 Derive = Callable[[], torch.export.ExportedProgram]
+
+_OTHERWISE = "Or choose InductorDeployment()."
 
 NO_LEAVES: Mapping[str, str] = MappingProxyType({})
 
@@ -102,6 +105,7 @@ class Target(ABC):
         display_name: where people read it, e.g. ``"ONNX Runtime"``.
         settings_type: the settings that choose this target.
         packages: what must be importable, by the names under which pip installs it.
+        modules: what shows whether they work; the packages themselves where it is empty.
         extra: the extra of prepbench that installs the packages; empty where prepbench itself requires them.
         runs_leaves: whether it can run leaves, which call back into this process's Python.
         placement: where it wants quantizers, and which bits it has.
@@ -114,21 +118,29 @@ class Target(ABC):
     display_name: ClassVar[str]
     settings_type: ClassVar[type[DeploymentSettings]]
     packages: ClassVar[tuple[str, ...]] = ()
+    modules: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = ""
     runs_leaves: ClassVar[bool] = False
     placement: ClassVar[Placement] = Placement()
     types_without_kernels: ClassVar[frozenset[torch.dtype]] = frozenset()
     renamed_file: ClassVar[str] = ""
 
-    def check_available(self) -> None:
-        """Raise ``MissingPackageError`` with the install command when something that the target needs is missing."""
-        missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
+    def check_available(self, *, by_import: bool = True) -> None:
+        """Raise ``MissingPackageError`` with the remedy when something that the target needs is missing or fails.
+
+        Args:
+            by_import: also import the packages, which may take seconds; else only look whether they are there.
+        """
+        missing = [name for name in self.packages if is_absent(name)]
         if missing:
             wanted = f'"prepbench[{self.extra}]"' if self.extra else " ".join(missing)
             raise MissingPackageError(
-                f"{self.settings_type.__name__} needs {', '.join(missing)}: pip install {wanted}. Or choose "
-                "InductorDeployment()."
+                f"{self.settings_type.__name__} needs {', '.join(missing)}: pip install {wanted}. {_OTHERWISE}"
             )
+        for name in self.modules or self.packages if by_import else ():
+            install = f'"prepbench[{self.extra}]"' if self.extra else name
+            with logs_dropped_here(), warnings_ignored_here():
+                imported(name, self.settings_type.__name__, install, _OTHERWISE)
 
     def types_to_replace(self, program: torch.export.ExportedProgram) -> frozenset[torch.dtype]:
         """The floating types of this program that it computes in float32."""

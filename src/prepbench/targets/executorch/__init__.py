@@ -109,6 +109,7 @@ class ExecuTorchTarget(Target):
     display_name = "ExecuTorch"
     settings_type = ExecuTorchDeployment
     packages = ("executorch",)
+    modules = ("executorch.runtime",)
     extra = "executorch"
     placement = Placement(
         conv_outputs=True,

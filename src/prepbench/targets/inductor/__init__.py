@@ -96,7 +96,7 @@ class InductorTarget(Target):
     # convolution reads its output in the other order (torch 2.13).
     placement = Placement(single_channel_convs=False, spare_bit=spare_bit_here())
 
-    def check_available(self) -> None:
+    def check_available(self, *, by_import: bool = True) -> None:
         try:
             find_cpp_compiler()
         except Exception as error:  # Inductor's own

@@ -121,6 +121,7 @@ class OnnxRuntimeTarget(OnnxTarget):
     display_name = "ONNX Runtime"
     settings_type = OnnxRuntimeDeployment
     packages = ("onnxruntime", *OnnxTarget.packages)
+    modules = ("onnxruntime",)  # the others write files, which no loaded model needs
     renamed_file = FILE
     placement = Placement(
         conv_outputs=True,

@@ -118,6 +118,7 @@ class OpenVinoTarget(OnnxTarget):
     display_name = "OpenVINO"
     settings_type = OpenVinoDeployment
     packages = ("openvino", *OnnxTarget.packages)
+    modules = ("openvino",)  # the others write files, which no loaded model needs
     extra = "openvino"
     renamed_file = "openvino_model.xml"
     placement = Placement(

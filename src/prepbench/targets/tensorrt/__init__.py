@@ -31,6 +31,7 @@ class TensorRtTarget(OnnxTarget):
     display_name = "TensorRT"
     settings_type = TensorRtDeployment
     packages = ("onnxruntime", *OnnxTarget.packages)
+    modules = ("onnxruntime",)
     changes = ()  # biases stay in float: TensorRT adds them to the sums before these are rounded
     # TensorRT quantizes what enters a layer and fuses outwards from there; a quantizer at an output would end the
     # fusion. Of the two operands of a residual addition, that which is no convolution's result needs one of its own.

@@ -1,0 +1,131 @@
+"""The packages that prepbench works with: which versions it is tested with, which are here, and whether they import."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+
+from prepbench.errors import MissingPackageError, sentence
+
+TESTED = {
+    "Python": ("3.11", "3.14"),
+    "torch": ("2.11.0", "2.15.0"),
+    "torchao": ("0.17.0", "0.18.0"),
+    "numpy": ("1.26", "2.5"),
+    "onnx": ("1.18", "1.23"),
+    "onnxscript": ("0.5", "0.7"),
+    "onnxruntime": ("1.22", "1.32"),
+    "openvino": ("2025.0", "2026.4"),
+    "executorch": ("1.0", "1.5"),
+    "transformers": ("5.0", "5.23"),
+    "pandas": ("2.2", "3.1"),
+    "plotly": ("6.0", "7.1"),
+    "anywidget": ("0.9.18", "0.11"),
+    "ipywidgets": ("8.1", "8.1"),
+    "peft": ("0.18", "0.21"),
+}
+"""The oldest and the newest version of each package; a bound of two numbers includes all versions that begin so."""
+
+
+def installed(name: str) -> str:
+    """The version of a package, or of Python; "" where it is not installed.
+
+    Example:
+        >>> installed("no-such-package")
+        ''
+    """
+    if name == "Python":
+        return platform.python_version()
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def tested_range(name: str) -> str:
+    """The versions that a package is tested with, in words; "" for others.
+
+    Example:
+        >>> tested_range("ipywidgets")
+        '8.1'
+    """
+    oldest, newest = TESTED.get(name, ("", ""))
+    return oldest if oldest == newest else f"{oldest} to {newest}"
+
+
+def not_tested(name: str) -> str:
+    """Whether a version that is installed is ``"older"`` or ``"newer"`` than those tested; "" if neither is so."""
+    found = _numbers(installed(name))
+    if not found or name not in TESTED:
+        return ""
+    oldest, newest = map(_numbers, TESTED[name])
+    if found < oldest:
+        return "older"
+    return "newer" if found[: len(newest)] > newest else ""
+
+
+def untested_remark(name: str) -> str:
+    """A sentence that says so where the version of a package that is here is older or newer than those tested."""
+    way = not_tested(name)
+    if not way:
+        return ""
+    return f"{name} {installed(name)} is {way} than the versions that prepbench is tested with ({tested_range(name)}). "
+
+
+def is_absent(package: str) -> bool:
+    """Whether there is no such package to import, as opposed to one whose import fails."""
+    return importlib.util.find_spec(package) is None
+
+
+def imported(module: str, purpose: str, install: str, otherwise: str = "") -> ModuleType:
+    """Import an optional package.
+
+    Args:
+        module: its name, or that of a part of it.
+        purpose: what needs it, to begin a sentence with.
+        install: what to give ``pip install``.
+        otherwise: what else one can do, as a sentence.
+
+    Raises:
+        MissingPackageError: it is not installed, or it is and its import fails, which the message tells apart.
+
+    Example:
+        >>> imported("json", "This example", "json").__name__
+        'json'
+    """
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # of its code, which may raise anything
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            text = f"{purpose} needs {package}, which is not installed: pip install {install}. {otherwise}"
+            raise MissingPackageError(text.rstrip()) from error
+        raise import_failure(package, error, f"{purpose} needs {package}, but ", install, otherwise) from error
+
+
+def import_failure(
+    package: str, error: BaseException, beginning: str, install: str = "", otherwise: str = ""
+) -> MissingPackageError:
+    """The error for a package that is installed and raises when it is imported."""
+    found = installed(package)
+    here = f"{package} {found}" if found else f"the {package} that is here"
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] != package:
+        remedy = f"Install what it lacks: pip install {error.name.partition('.')[0]}."
+    else:
+        again = install or package
+        remedy = f"Install it again, in a version that fits what else is here: pip install --force-reinstall {again}."
+    text = (
+        f"{beginning}{here} is installed and does not import: {type(error).__name__}: {sentence(error)} "
+        f"{untested_remark(package)}{remedy} {otherwise}"
+    )
+    return MissingPackageError(text.rstrip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The numbers a version begins with; what a build or a release candidate adds to them is left out."""
+    found = re.match(r"\d+(\.\d+)*", text)
+    return tuple(map(int, found[0].split("."))) if found else ()
