@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import prepbench
 
 ROOT = Path(prepbench.__file__).parent
+LIBRARIES = {"torch", "torchao", "transformers", "onnxscript", "onnx_ir", "onnxruntime", "openvino", "peft"}
 # private attributes of torch's objects, which no import gives away
 PRIVATE_ATTRIBUTES = {
     *("_cdata", "_version", "_schema", "_opname", "_overloadname", "_maybe_evaluate_static", "_set_replacement"),
@@ -18,8 +20,8 @@ PRIVATE_ATTRIBUTES = {
 }
 
 
-def _private_torch_names(source: str) -> Iterator[str]:
-    """``"line: name"`` for each private name of torch that is imported or looked up."""
+def _private_names(source: str) -> Iterator[str]:
+    """``"line: name"`` for each private name of a library that is imported or looked up."""
     tree = ast.parse(source)
     imported: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -44,7 +46,7 @@ def _private_torch_names(source: str) -> Iterator[str]:
 def _is_private(name: str) -> bool:
     home, *parts = name.split(".")
     is_operator = parts[:1] == ["ops"]  # operators such as aten._to_copy are public, whatever they are called
-    return home == "torch" and not is_operator and any(part[:1] == "_" and part[:2] != "__" for part in parts)
+    return home in LIBRARIES and not is_operator and any(part[:1] == "_" and part[:2] != "__" for part in parts)
 
 
 def _dotted(node: ast.expr, imported: dict[str, str]) -> str:
@@ -55,14 +57,14 @@ def _dotted(node: ast.expr, imported: dict[str, str]) -> str:
     return f"{base}.{node.attr}" if base and isinstance(node, ast.Attribute) else ""
 
 
-def test_private_names_of_torch_are_only_in_torch_compat() -> None:
+def test_private_names_of_libraries_are_only_in_their_rooms() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{place}"
         for path in sorted(ROOT.rglob("*.py"))
-        if "_torch_compat" not in path.parts
-        for place in _private_torch_names(path.read_text(encoding="utf-8"))
+        if not re.search(r"_\w+_compat", str(path.relative_to(ROOT)))
+        for place in _private_names(path.read_text(encoding="utf-8"))
     ]
-    assert found == [], "use or add a function with a feature check in src/prepbench/_torch_compat/"
+    assert found == [], "use or add a function with a feature check in src/prepbench/_torch_compat/ or its like"
 
 
 @pytest.mark.parametrize(
@@ -76,8 +78,9 @@ def test_private_names_of_torch_are_only_in_torch_compat() -> None:
         ("def f(x):\n    return x.untyped_storage()._cdata", ["2: _cdata"]),
         ("getattr(target, '_schema', None)", ["1: _schema"]),
         ("import torch\ntorch.ops.aten._to_copy.default\ntorch.__version__", []),
+        ("from torchao.quantization import _quant", ["1: torchao.quantization._quant"]),
         ("import numpy\nnumpy._core", []),
     ],
 )
 def test_the_search_finds_private_names(source: str, found: list[str]) -> None:
-    assert list(_private_torch_names(source)) == found
+    assert list(_private_names(source)) == found

@@ -193,7 +193,7 @@ def test_an_interrupted_calibration_can_be_repeated_as_if_it_never_ran(interrupt
 
 
 def test_the_output_stays_clean() -> None:
-    code = "from prepbench.quantize._torchao import pt2e; pt2e()"
+    code = "from prepbench._torchao_compat import pt2e; pt2e()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == ""
     assert done.stderr == ""

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from prepbench._torchao_compat import pt2e
 from prepbench.jobs import check_cancelled
-from prepbench.quantize._torchao import pt2e
 from prepbench.quantize.weights import EPSILON
 
 # how many values of one batch are kept for ranges that depend on more than the extremes, and how many of all batches

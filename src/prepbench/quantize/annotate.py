@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from prepbench.quantize._torchao import pt2e
+from prepbench._torchao_compat import pt2e
 from prepbench.quantize.placement import Placement
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.weights import WeightScheme

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from prepbench.patching import patched_here
-from prepbench.quantize._torchao import pt2e
+from prepbench._torchao_compat import pt2e, quick_conversion
 from prepbench.quantize.blocks import OPERATOR
 from prepbench.quantize.dynamic_lstm import use_integers
 from prepbench.quantize.half_weights import cast_what_is_left
@@ -28,21 +27,8 @@ def convert(observed: Observed) -> fx.GraphModule:
             observer.convert = functools.partial(_convert_blocks, observer, blocks)
     _take_rounded(observed.graph)
     use_integers(observed.graph, observed.plan.dynamic)
-    # It looks for batch norms of quantization-aware training, which are never here, by exporting patterns for seconds.
-    drawn = functools.partial(torch.randn, generator=torch.Generator())  # examples for these patterns, drawn even so
-    graph = observed.graph
-    value_of = pt2e().ConstantFolder._deduce_value
-    with (
-        patched_here(torch, "randn", drawn),
-        # it would compute all weights in float32 before it finds that only what quantizers give is wanted
-        patched_here(
-            pt2e().ConstantFolder,
-            "_deduce_value",
-            lambda folder, node: folder.unknown_value if _is_float(node) else value_of(folder, node),
-        ),
-        patched_here(pt2e().qat_utils, "_fold_conv_bn_qat_helper", lambda graph, *_, **__: graph),
-    ):
-        converted = pt2e().convert_pt2e(graph)
+    with quick_conversion(_is_float):
+        converted = pt2e().convert_pt2e(observed.graph)
     assert isinstance(converted, fx.GraphModule)
     # afterwards, because it runs what depends on constants alone, which includes writes to buffers
     put_back_buffers(converted, observed.written)

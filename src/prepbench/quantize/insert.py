@@ -9,11 +9,11 @@ import torch
 from torch import fx, nn
 
 from prepbench._torch_compat.scans import scans_in, steps_of
+from prepbench._torchao_compat import pt2e
 from prepbench.document.model import Failure
 from prepbench.errors import SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
-from prepbench.quantize._torchao import pt2e
 from prepbench.quantize.algorithms import fold_batch_norms
 from prepbench.quantize.annotate import annotate
 from prepbench.quantize.changed_weights import change_weights

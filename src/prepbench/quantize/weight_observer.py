@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from prepbench.quantize._torchao import pt2e
+from prepbench._torchao_compat import pt2e
 from prepbench.quantize.found_rows import FoundRows
 from prepbench.quantize.rows import QuantizedRows
 from prepbench.quantize.weights import WeightScheme, integers, rows_of

@@ -9,13 +9,13 @@ entries are then picked by computed indices.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
+from prepbench._transformers_compat import replaceable_parts
 from prepbench.patching import patched_here
 
 
@@ -23,24 +23,21 @@ from prepbench.patching import patched_here
 def one_answer_for_all_sizes() -> Iterator[None]:
     """Inside the block, this thread's caches and masks ask nothing of sizes that samples may answer differently.
 
-    Nothing happens where ``transformers`` is not imported, or where its parts have other names.
+    Nothing happens where ``transformers`` is not imported, or where its parts have another form.
     """
+    parts = replaceable_parts()
     with ExitStack() as stack:
-        caches = sys.modules.get("transformers.cache_utils")
-        window: Any = getattr(caches, "DynamicSlidingWindowLayer", None)
-        static: Any = getattr(caches, "StaticSlidingWindowLayer", None)
-        if static is not None:
-            stack.enter_context(patched_here(static, "get_mask_sizes", _static_mask_sizes(static.get_mask_sizes)))
-            stack.enter_context(patched_here(static, "update", _static_update(static.update)))
-        if hasattr(window, "get_mask_sizes"):
-            stack.enter_context(patched_here(window, "get_mask_sizes", _mask_sizes(window.get_mask_sizes)))
-        masks: Any = sys.modules.get("transformers.masking_utils")
-        if hasattr(masks, "_ignore_causal_mask_sdpa"):
-            # its answer is the same whenever it is exported, but it asks before it gives it
-            stack.enter_context(patched_here(masks, "_ignore_causal_mask_sdpa", lambda *args, **kwargs: False))
-        if hasattr(masks, "prepare_padding_mask"):
-            padded = _padding_mask(masks.prepare_padding_mask)
-            stack.enter_context(patched_here(masks, "prepare_padding_mask", padded))
+
+        def replace(key: str, name: str, made: Any) -> None:
+            if key in parts:
+                stack.enter_context(patched_here(parts[key], name, made(getattr(parts[key], name))))
+
+        replace("static window", "get_mask_sizes", _static_mask_sizes)
+        replace("static window", "update", _static_update)
+        replace("window", "get_mask_sizes", _mask_sizes)
+        # its answer is the same whenever it is exported, but it asks before it gives it
+        replace("causal mask", "_ignore_causal_mask_sdpa", lambda original: lambda *args, **kwargs: False)
+        replace("padding mask", "prepare_padding_mask", _padding_mask)
         yield
 
 
