@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import version
@@ -25,7 +26,6 @@ Fake = Callable[[str, str], None]
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Put a package of this name and text in front of the installed ones."""
-    import sys
 
     def make(name: str, text: str) -> None:
         folder = tmp_path / "site-packages" / name
@@ -90,6 +90,16 @@ def test_a_package_that_every_installation_has_is_told_the_same_way(fake: Fake) 
     told = internal_error(caught.value)
     assert isinstance(told, MissingPackageError)
     assert str(told).startswith(f"plotly {version('plotly')} is installed and does not import: AttributeError")
+
+
+def test_what_every_installation_needs_and_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    names: dict[str, Callable[[], None]] = {}
+    text = "def f():\n    import plotly"
+    exec(compile(text, str(Path(packages.__file__).parent / "made_figures.py"), "exec"), names)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        names["f"]()
+    assert str(internal_error(caught.value)) == "prepbench needs plotly, which is not installed: pip install plotly."
 
 
 # -- versions

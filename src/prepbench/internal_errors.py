@@ -29,8 +29,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from prepbench.errors import InternalError, PackageVersionError, PrepbenchError, sentence
-from prepbench.packages import import_failure, installed, untested_remark
+from prepbench.errors import InternalError, MissingPackageError, PackageVersionError, PrepbenchError, sentence
+from prepbench.packages import import_failure, installed, is_absent, untested_remark
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +56,7 @@ def raise_if_internal(error: BaseException, *, of_libraries: bool = False) -> No
 
     Raises:
         InternalError: the error is prepbench's own.
-        MissingPackageError: a package that prepbench imports is there, and raises.
+        MissingPackageError: a package that prepbench imports is not there, or is and raises.
         PackageVersionError: torch or another package lacks something, whatever was made of that on its way here.
     """
     found = internal_error(error, of_libraries=of_libraries)
@@ -83,7 +83,7 @@ def internal_error(error: BaseException, *, of_libraries: bool = False) -> Prepb
     for link in itertools.takewhile(lambda link: not isinstance(link, PrepbenchError), links):
         package = _imported_in_vain(link)
         if package or _is_ours(link, of_libraries):
-            made = import_failure(package, link, "") if package else InternalError(_message(link))
+            made = _import_error(package, link) if package else InternalError(_message(link))
             made.__cause__ = error
             return made
     return None
@@ -153,13 +153,21 @@ def _frames(error: BaseException) -> Iterator[types.TracebackType]:
 
 
 def _imported_in_vain(error: BaseException) -> str:
-    """The package that a line of ours imports and that raises meanwhile; "" if it is not so."""
+    """The package that a line of ours imports and that is not there or raises meanwhile; "" if it is not so."""
     frames = list(_frames(error))
     last = max((index for index, frame in enumerate(frames) if _is_own(frame)), default=len(frames))
-    if not frames[last + 1 :] or not _operation(frames[last]).startswith("IMPORT"):
+    if not frames[last:] or not _operation(frames[last]).startswith("IMPORT"):
         return ""
+    if isinstance(error, ModuleNotFoundError) and error.name in _LIBRARIES and is_absent(error.name):
+        return error.name
     found = (re.search(_PACKAGE, each.tb_frame.f_code.co_filename) for each in frames[last + 1 :])
     return next((each[1] for each in found if each), "")
+
+
+def _import_error(package: str, error: BaseException) -> MissingPackageError:
+    if is_absent(package):
+        return MissingPackageError(f"prepbench needs {package}, which is not installed: pip install {package}.")
+    return import_failure(package, error, "")
 
 
 def _is_own(frame: types.TracebackType) -> bool:

@@ -28,7 +28,7 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> Any:
         SettingsError: a name matches nothing, or a layer that cannot take an adapter.
         MissingPackageError: ``peft`` is not installed, or does not import.
     """
-    peft = _peft()
+    peft = peft_package()
     layers = layers_with_adapters(model, settings)
     config = peft.LoraConfig(
         r=settings.rank,
@@ -75,7 +75,7 @@ def save_adapters(model: nn.Module, config: Any, folder: Path) -> Path:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    found = _peft().get_peft_model_state_dict(model, adapter_name=_NAME)
+    found = peft_package().get_peft_model_state_dict(model, adapter_name=_NAME)
     state = {f"base_model.model.{name}": value.detach().cpu().contiguous() for name, value in found.items()}
     save_file(state, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config.save_pretrained(str(folder))
@@ -96,7 +96,12 @@ def merged(model: nn.Module) -> nn.Module:
     return own.requires_grad_(True)
 
 
-def _peft() -> Any:
+def peft_package() -> Any:
+    """PEFT, imported.
+
+    Raises:
+        MissingPackageError: it is not installed, or does not import.
+    """
     # it imports torchao, which tells of what it lacks
     with logs_dropped_here(), warnings_ignored_here():
         return imported("peft", "LoraSettings", "'prepbench[peft]'")

@@ -1,42 +1,32 @@
-"""``info``: versions, targets and what they lack, and the machine."""
+"""``info``: versions, abilities and targets with what they lack, and the machine."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import os
 import platform
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, version
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prepbench.command_line.outcomes import Report
-from prepbench.errors import PrepbenchError, sentence
+from prepbench.errors import MissingPackageError, PackageVersionError, PrepbenchError, sentence
+from prepbench.internal_errors import internal_error
+from prepbench.packages import TESTED, imported, installed, is_absent, not_tested, tested_range
 
-SUMMARY = "Say what is installed, which targets are here, and what others lack"
-DESCRIPTION = "Paste what it prints into a report of a problem."
+SUMMARY = "Say what is installed, which abilities and targets are here, and what others lack"
+DESCRIPTION = "Each ability is tried, or looked for, on the spot. Paste what it prints into a report of a problem."
 HAS_CHECKS = False
 
-PACKAGES = (
-    "torch",
-    "torchao",
-    "numpy",
-    "onnx",
-    "onnxscript",
-    "onnxruntime",
-    "openvino",
-    "executorch",
-    "transformers",
-    "jupyterlab",
-    "ipywidgets",
-    "anywidget",
-    "plotly",
-    "pandas",
-    "dask",
-)
+FURTHER_PACKAGES = ("jupyterlab", "dask")
+"""Packages whose versions are told beside those that prepbench is tested with."""
 _NOT_HERE = "not installed"
+_HERE = "here"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,38 +35,155 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Carry it out."""
-    packages = {name: installed(name) for name in PACKAGES}
+    versions = {"prepbench": installed("prepbench"), **{name: _version(name) for name in (*TESTED, *FURTHER_PACKAGES)}}
+    abilities = {name: _tried(check) for name, check in _abilities().items()}
     targets, here = _targets(), machine()
-    tools = {"dot": shutil.which("dot") or "not found: static pictures are text (Debian: apt-get install graphviz)"}
-    tools["JupyterLab extension"] = _extension()
-    own = {"prepbench": installed("prepbench"), "Python": platform.python_version(), **packages}
-    sections = {"Versions": own, "Targets": targets, "Tools": tools, "Machine": here}
+    tools = {"JupyterLab extension": _extension()}
+    sections = {"Versions": versions, "Abilities": abilities, "Targets": targets, "Tools": tools, "Machine": here}
     body = "\n\n".join(_table(title, rows) for title, rows in sections.items())
-    return Report("info", body, data={"versions": own, "targets": targets, "tools": tools, "machine": here})
+    data = {"versions": {name: installed(name) or _NOT_HERE for name in versions}, "tested": TESTED}
+    return Report(
+        "info", body, data={**data, "abilities": abilities, "targets": targets, "tools": tools, "machine": here}
+    )
 
 
-def installed(name: str) -> str:
-    """The version of a package, or that it is not installed."""
+def _version(name: str) -> str:
+    """The version of a package, and whether it is one of those that prepbench is tested with."""
+    found, tested = installed(name), tested_range(name)
+    if not found:
+        return _NOT_HERE + (f" (tested with {tested})" if tested else "")
+    if not tested:
+        return found
+    way = not_tested(name)
+    return f"{found} ({way} than tested with: {tested})" if way else f"{found} (tested with {tested})"
+
+
+# -- abilities
+
+
+def _abilities() -> dict[str, Callable[[], object]]:
+    """What prepbench can do by name, each with a check that raises where it cannot."""
+    return {
+        "graphs of modules": _trace,
+        "capture": partial(_capture, strict=False),
+        "strict capture (dynamo)": partial(_capture, strict=True),
+        "preparation": _prepare,
+        "quantization": _quantize,
+        "quick conversion": _convert_quickly,
+        "recurrent layers": partial(imported, "prepbench.capture.sizes.recurrent", "It", "prepbench"),
+        "loops as scans": partial(imported, "prepbench._torch_compat.scans", "It", "prepbench"),
+        "caches of transformers": _caches,
+        "adapters (PEFT)": _adapters,
+        "Inductor's C++ compiler": _compiler,
+        "live widgets": _widgets,
+        "static pictures (dot)": _dot,
+    }
+
+
+def _tried(check: Callable[[], object]) -> str:
     try:
-        return version(name)
-    except PackageNotFoundError:
-        return _NOT_HERE
+        from prepbench.running.outcomes import without_output
+
+        with warnings.catch_warnings(), without_output():
+            warnings.simplefilter("ignore")
+            check()
+    except Exception as error:
+        told = internal_error(error, of_libraries=True) or error
+        text = str(told) if isinstance(told, PrepbenchError) else f"{type(error).__name__}: {sentence(error)}"
+        return f"missing. {text}"
+    return _HERE
+
+
+def _example() -> tuple[Any, list[Any]]:
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()).eval(), [torch.ones(2, 2), torch.ones(3, 2)]
+
+
+def _trace() -> None:
+    from prepbench.capture.modules.collection import recursive_trace
+
+    model, samples = _example()
+    found = recursive_trace(model, inputs=samples).failures
+    if found:
+        raise PackageVersionError(found[0].message)
+
+
+def _capture(strict: bool) -> None:
+    from prepbench.capture.aten.capture import capture
+
+    model, samples = _example()
+    capture(model, samples, strict=strict)
+
+
+def _prepare() -> None:
+    from prepbench.prepare import prepare_model
+
+    model, samples = _example()
+    prepare_model(model, inputs=samples)
+
+
+def _quantize() -> None:
+    """Its parts, and the classes that are made of them; without a graph, whose conversion takes seconds."""
+    from prepbench._torchao_compat import pt2e
+
+    pt2e()
+    importlib.import_module("prepbench.quantize.activation_observer")
+    importlib.import_module("prepbench.quantize.weight_observer")
+
+
+def _convert_quickly() -> None:
+    from prepbench._torchao_compat import missing_shortcuts, pt2e
+
+    pt2e()
+    if lacking := missing_shortcuts():
+        raise PackageVersionError(
+            f"Quantization takes some seconds longer, because torchao {installed('torchao')} has no "
+            f"{' and no '.join(lacking)}. The versions tested, {tested_range('torchao')}, have it."
+        )
+
+
+def _caches() -> None:
+    from prepbench._transformers_compat import missing_parts
+
+    imported("transformers", "A model with caches", "transformers")
+    if lacking := missing_parts():
+        raise PackageVersionError(
+            "Graphs of sliding windows hold for windows as full as those of the samples, because transformers "
+            f"{installed('transformers')} has no {' and no '.join(lacking)}. The versions tested, "
+            f"{tested_range('transformers')}, have it."
+        )
+
+
+def _adapters() -> None:
+    from prepbench.adapt.adapters import peft_package
+
+    peft_package()
+
+
+def _compiler() -> None:
+    from prepbench.targets.inductor import InductorTarget
+
+    InductorTarget().check_available()
+
+
+def _widgets() -> None:
+    for name in ("ipywidgets", "anywidget"):
+        imported(name, "The bench", name)
+
+
+def _dot() -> None:
+    if shutil.which("dot") is None:
+        raise MissingPackageError("Pictures in files are text without it (Debian: apt-get install graphviz).")
 
 
 def _targets() -> dict[str, str]:
     """For each target ``"here"``, or what is missing with the command that installs it."""
-    if importlib.util.find_spec("torch") is None:
+    if is_absent("torch"):
         return {"all": "torch is not installed: pip install torch"}
     from prepbench.targets.registry import TARGETS
 
-    found = {}
-    for target in TARGETS:
-        try:
-            target.check_available()
-            found[target.display_name] = "here"
-        except PrepbenchError as error:
-            found[target.display_name] = f"missing. {error}"
-    return found
+    return {target.display_name: _tried(target.check_available) for target in TARGETS}
 
 
 def machine() -> dict[str, str]:
@@ -103,7 +210,7 @@ def _processor() -> str:
 
 
 def _gpu() -> str:
-    if importlib.util.find_spec("torch") is None:
+    if is_absent("torch"):
         return "unknown"
     import torch
 
