@@ -14,8 +14,12 @@ from torch import nn
 
 import prepbench as pb
 from prepbench import internal_errors
+from prepbench.bench.cards import error_card
+from prepbench.command_line import info
+from prepbench.command_line.main import main
 from prepbench.errors import CaptureError, InputError, InternalError, TorchVersionError
 from prepbench.internal_errors import internal_error, raise_if_internal, tells_internal_errors
+from prepbench.jobs import Job
 from prepbench.packages import TESTED
 
 SAMPLES = [torch.linspace(-1, 2, 8).view(2, 4)]
@@ -255,6 +259,31 @@ def test_a_defect_in_a_room_is_told_as_ours(
         CALLS[call]()
     assert "prepbench itself failed at" in str(caught.value)
     assert "_no_such_part" in str(caught.value)
+
+
+def _missing_part(*args: Any, **kwargs: Any) -> Any:
+    return written_as_ours("import torch\ndef f():\n    return torch._no_such_part")["f"]()
+
+
+def test_a_job_tells_it() -> None:
+    with pytest.raises(InternalError, match="_no_such_part"):
+        Job(_missing_part).result()
+
+
+def test_the_bench_tells_it() -> None:
+    card = error_card(raised(_missing_part), leaf_wrap=False)
+    assert card.text.startswith("prepbench itself failed at made_")
+    assert "AttributeError" in card.text
+    assert "developers of prepbench" in card.details
+
+
+def test_the_command_line_tells_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info, "machine", _missing_part)
+    monkeypatch.setattr(info, "_abilities", lambda: {"none": dict})
+    assert main(["info"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("error: prepbench itself failed at made_")
+    assert "not foreseen" not in said
 
 
 # -- errors of a model stay its own

@@ -14,6 +14,7 @@ from torch import fx
 from prepbench._torch_compat import pytree
 from prepbench.errors import CalibrationError, sentence
 from prepbench.inputs import Sample, named_leaves
+from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Progress, ProgressCallback, report_nothing
 from prepbench.quantize.biases import fit_biases
 from prepbench.quantize.input_moments import round_by_inputs
@@ -148,6 +149,7 @@ def run_sample(graph: fx.GraphModule, call: Callable[..., Any], sample: Sample) 
         with torch.no_grad():
             sample.call(call)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise_if_internal(error)
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in _named_tensors(graph, sample))
         raise CalibrationError(
             f"The captured graph cannot run on calibration_inputs[{sample.index}] ({shapes}): {sentence(error)} "

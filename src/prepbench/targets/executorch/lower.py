@@ -11,6 +11,7 @@ from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.errors import TargetError, sentence
+from prepbench.internal_errors import raise_if_internal
 from prepbench.targets.decompose import attention, decompose
 from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
 from prepbench.targets.executorch.layers import InstructionLayers, instruction_layers, layers_by_handle
@@ -54,6 +55,7 @@ def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, Instru
         lowered = edge.to_executorch(ExecutorchBackendConfig(sym_shape_eval_pass={"forward": sizes}))
         return bytes(lowered.buffer), instruction_layers(edge, lowered, places)
     except (RuntimeError, AssertionError) as error:  # its passes have no errors of their own
+        raise_if_internal(error)
         raise TargetError(
             f"ExecuTorch cannot plan memory for the graph: {sentence(error)} Choose another target for this model."
         ) from error
@@ -134,6 +136,7 @@ def _edge(program: Program) -> Any:
         with torch.no_grad():
             return to_edge_transform_and_lower(program, partitioner=[partitioner()], compile_config=config)
     except (RuntimeError, AssertionError, ValueError) as error:  # its passes and XNNPACK's have no errors of their own
+        raise_if_internal(error)
         raise TargetError(
             f"ExecuTorch cannot lower the graph: {sentence(error)} Choose another target for this model."
         ) from error
