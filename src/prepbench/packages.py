@@ -12,16 +12,16 @@ from types import ModuleType
 from prepbench.errors import MissingPackageError, sentence
 
 TESTED = {
-    "Python": ("3.11", "3.14"),
+    "Python": ("3.11", "3.13"),
     "torch": ("2.11.0", "2.15.0"),
     "torchao": ("0.17.0", "0.18.0"),
     "numpy": ("1.26", "2.5"),
     "onnx": ("1.18", "1.23"),
-    "onnxscript": ("0.5", "0.7"),
+    "onnxscript": ("0.7.1", "0.7"),
     "onnxruntime": ("1.22", "1.32"),
     "openvino": ("2025.0", "2026.4"),
-    "executorch": ("1.0", "1.5"),
-    "transformers": ("5.0", "5.23"),
+    "executorch": ("1.3", "1.5"),
+    "transformers": ("5.0", "5.24"),
     "pandas": ("2.2", "3.1"),
     "plotly": ("6.0", "7.1"),
     "anywidget": ("0.9.18", "0.11"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,10 +21,10 @@ class Mixed(nn.Module):
 
 
 @pytest.fixture(params=[True, False], ids=["shared", "copied"])
-def shares(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+def shares(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     if not request.param:
         monkeypatch.setattr(values, "shares_memory", lambda: False)
-    yield request.param
+    return bool(request.param)
 
 
 def test_every_type_comes_back(shares: bool) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import dataclasses
+import inspect
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
