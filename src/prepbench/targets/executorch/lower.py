@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from prepbench._torch_compat.checks import needed_for
 from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.errors import TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
@@ -69,7 +70,8 @@ def _affordable(graph: fx.Graph, program: Program) -> int:
 
 def without_kernel(program: Program) -> list[fx.Node]:
     """The nodes, after decomposition, that no portable kernel can compute; XNNPACK knows none beyond these."""
-    from executorch.exir.tracer import _default_decomposition_table
+    with needed_for("finding operators that ExecuTorch lacks", "executorch"):
+        from executorch.exir.tracer import _default_decomposition_table
 
     return _without_kernel(_rewritten(program).run_decompositions(_default_decomposition_table()).graph)
 
@@ -127,7 +129,8 @@ def _divide_for_remainders(module: fx.GraphModule) -> None:
 
 
 def _edge(program: Program) -> Any:
-    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+    with needed_for("lowering to ExecuTorch", "executorch"):
+        from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     # operators without a kernel are found later, with the module that they are in
     config = EdgeCompileConfig(_check_ir_validity=False)
@@ -151,7 +154,8 @@ def _without_kernel(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _has_kernel(node: fx.Node, known: set[str]) -> bool:
-    from executorch.exir.dialects.edge.op.api import SchemaKind, to_variant
+    with needed_for("finding operators that ExecuTorch lacks", "executorch"):
+        from executorch.exir.dialects.edge.op.api import SchemaKind, to_variant
 
     # the edge dialect wraps operators of torch
     overload = node.target if isinstance(node.target, OpOverload) else getattr(node.target, "_op", None)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from prepbench._torch_compat.checks import needed_for
 from prepbench.storage import temporary_folder
 from prepbench.targets.executorch.layers import InstructionLayers, Operators
 from prepbench.targets.kernel_times import CONVERSIONS, KernelTime, KernelTimes, mean_call, placed
@@ -56,8 +57,9 @@ def kernel_times(file: Path, calls: Sequence[Sequence[Any]], rounds: int, layers
         rounds: how often each call is made, after once to warm up.
         layers: of its instructions.
     """
-    from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc
-    from executorch.extension.pybindings.portable_lib import _load_for_executorch
+    with needed_for("the time that kernels of ExecuTorch take", "executorch"):
+        from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc
+        from executorch.extension.pybindings.portable_lib import _load_for_executorch
 
     module = _load_for_executorch(str(file), enable_etdump=True)
     for inputs in [*calls, *(each for each in calls for _ in range(rounds))]:
