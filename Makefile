@@ -84,7 +84,7 @@ test-unpinned: $(INSTALLED)
 	$(BIN)/python -m tests.versions unpinned --short
 
 versions: system $(INSTALLED)
-	$(BIN)/python -m tests.versions
+	$(BIN)/python -m tests.benchmarks versions
 
 notebooks: $(INSTALLED)
 	# the state of widgets that are gone would stay in the notebook

@@ -1,10 +1,10 @@
-"""``make versions``: one environment after another, and a table of what differs from the pinned one.
+"""One environment after another, and a table of what differs from the pinned one.
 
-``python -m tests.versions [NAME ...] [--short] [--folder FOLDER]`` makes what is missing of the environments (several
-gigabytes each, kept in FOLDER), runs :mod:`tests.versions.worker` in each, and keeps the table in
-``tests/benchmarks/results/versions.txt``. It fails where a check of any environment ends in an error that is not
-prepbench's own, gives a wrong result, or in another result than in the pinned environment that
-``differences.txt`` does not explain.
+``make versions`` is ``python -m tests.benchmarks versions``, which keeps the table. ``python -m tests.versions [NAME
+...] [--short] [--folder FOLDER]`` runs some of it. What is missing of the environments is made (several gigabytes each,
+kept in FOLDER), and :mod:`tests.versions.worker` runs in each. A check fails that ends in an error that is not
+prepbench's own, in a wrong result, or otherwise than in the pinned environment, where ``differences.txt`` does not say
+why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.results import busy, kept
 from tests.versions.worker import RAW
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +87,7 @@ def main() -> int:
         print(f"There is no environment {', '.join(unknown)}. Choose among {', '.join(known)}.", file=sys.stderr)
         return 2
     chosen = [environment for environment in ENVIRONMENTS if not options.names or environment.name in options.names]
-    load, tables, lines = busy(), {}, []
+    tables, lines = {}, []
     shutil.rmtree(options.folder / "saved", ignore_errors=True)
     for environment in chosen:
         python = interpreter(environment)
@@ -103,8 +102,6 @@ def main() -> int:
         print(lines[-1], flush=True)
     text, faults = table(tables, lines)
     print(text)
-    if not options.short and not options.names:
-        kept("versions", text, missed=bool(faults), load=load)
     return bool(faults)
 
 
