@@ -86,10 +86,43 @@ def test_rules_that_cannot_begin_at_a_node_are_not_tried_and_the_graph_is_the_sa
     )
     plain = _nodes(torch.onnx.export(program, dynamo=True, verbose=False))
     every = len(tries)
-    with onnx_exporter.rules_tried_where_they_can_match():
+    with onnx_exporter.exact_rules():
         assert _nodes(torch.onnx.export(program, dynamo=True, verbose=False)) == plain
     assert 0 < len(tries) - every < every / 4
 
 
 def _nodes(exported: Any) -> list[Any]:
     return [(node.op_type, [value and value.name for value in node.inputs]) for node in exported.model.graph]
+
+
+class Constants(torch.nn.Module):
+    """Each operator with a constant that is nearly the one that changes nothing."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            torch.log(x + 1e-9),
+            torch.log(2e-10 + x),
+            torch.log(x - -3e-9),
+            (x + 1) * 1.000004 - 1,
+            (x + 1) / 1.000006 - 1,
+            torch.log(x.clamp(min=1e-10)),
+            torch.log(torch.maximum(x, torch.tensor(3e-11))),
+            x.clamp(-0.5, 0.5) + x.clamp_min(-0.25).clamp_max(0.75) + x.clamp_min(0.1).clamp_max(0.9),
+            x.clamp_min(0.2).clamp_min(0.3) + x.clamp_min(0.4).clamp_min(0.45),
+        ]
+
+
+def test_constants_are_kept_and_have_names_of_their_own() -> None:
+    program = torch.export.export(Constants(), (torch.ones(4),))
+    with onnx_exporter.exact_rules():
+        exported = torch.onnx.export(program, dynamo=True, verbose=False)
+    x = torch.tensor([0.0, 1e-9, 0.3, 2.0])
+    for place, (found, expected) in enumerate(zip(exported(x), Constants()(x), strict=True)):
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7, msg=f"result {place}")
+
+
+def test_additions_of_nothing_still_disappear() -> None:
+    program = torch.export.export(Sums().eval(), (torch.ones(4, 8),))
+    with onnx_exporter.exact_rules():
+        exported = torch.onnx.export(program, dynamo=True, verbose=False)
+    assert [node.op_type for node in exported.model.graph].count("Add") == 1

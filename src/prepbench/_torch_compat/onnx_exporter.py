@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,23 +61,49 @@ def translations_read_once() -> Iterator[None]:
 
 
 @contextmanager
-def rules_tried_where_they_can_match() -> Iterator[None]:
-    """Inside the block, onnxscript tries a rule at nodes of the operator that it begins with only, in this thread.
+def exact_rules() -> Iterator[None]:
+    """Inside the block, rules of onnxscript's optimizer keep what a graph computes, in this thread.
 
-    It would go through the whole graph at each node for a rule with several outputs, and find nothing.
+    They take a constant of 1e-9 for zero and one of 1.000001 for one, so that an addition and a product disappear, and
+    they give the constants that they make names which others have. Here whole numbers in a rule match no others, real
+    ones match by their relative difference, and names are new.
+
+    A rule is tried at nodes of the operator that it begins with only. It would go through the whole graph at each node
+    for a rule with several outputs, and find nothing.
     """
-    with needed_for("trying rules of onnxscript where they can match"):
-        from onnxscript.rewriter import RewriteRule
+    with needed_for("keeping constants in ONNX files"):
+        from onnxscript.rewriter import RewriteRule, _matcher
 
-        rewrite = RewriteRule.try_rewrite
+        rewrite, match = RewriteRule.try_rewrite, _matcher.SimplePatternMatcher._match_constant
 
     def tried(rule: Any, model: Any, graph: Any, node: Any, **options: Any) -> Any:
         first = rule._target_pattern.output_nodes[0].op_identifier()
         if first is not None and (first[0] != node.domain or first[1] != node.op_type):
             return None
-        return rewrite(rule, model, graph, node, **options)
+        found = rewrite(rule, model, graph, node, **options)
+        for constant in getattr(found, "new_initializers", None) or ():
+            taken = graph.initializers
+            if constant.name in taken:
+                constant.name = next(
+                    name for number in itertools.count(1) if (name := f"{constant.name}_{number}") not in taken
+                )
+        return found
 
-    with patched_here(RewriteRule, "try_rewrite", tried):
+    def matched(matcher: Any, pattern: Any, value: Any) -> bool:
+        if not match(matcher, pattern, value):
+            return False
+        wanted = pattern.value if isinstance(pattern.value, list) else [pattern.value]
+        given = value.const_value.numpy().reshape(-1).tolist()
+        is_same = all(
+            one == other if isinstance(one, int) or not other else math.isclose(one, other, rel_tol=1e-5)
+            for one, other in zip(wanted, given, strict=True)
+        )
+        return is_same or bool(matcher.fail(f"{value.name} is not exactly {pattern.value}."))
+
+    with (
+        patched_here(RewriteRule, "try_rewrite", tried),
+        patched_here(_matcher.SimplePatternMatcher, "_match_constant", matched),
+    ):
         yield
 
 

@@ -18,7 +18,7 @@ import torch
 
 from prepbench._torch_compat.onnx_exporter import (
     decomposing,
-    rules_tried_where_they_can_match,
+    exact_rules,
     translations_read_once,
 )
 from prepbench._torch_compat.programs import without_guards
@@ -124,7 +124,7 @@ def _export(lowering: Lowering) -> Any:
     # without gradients, because their rules refuse some operators on complex numbers
     decomposed = decomposing(functools.partial(lowering.derived, "operators of ONNX"))
     try:
-        with _quiet(), torch.no_grad(), decomposed, translations_read_once(), rules_tried_where_they_can_match():
+        with _quiet(), torch.no_grad(), decomposed, translations_read_once(), exact_rules():
             return torch.onnx.export(
                 without_guards(lowering.program),
                 dynamo=True,
