@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
+import math
 import operator
-from collections.abc import Sequence
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +17,7 @@ from prepbench._torch_compat.checks import needed_for
 from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.errors import TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
+from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.targets.decompose import attention, decompose
 from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
 from prepbench.targets.executorch.layers import InstructionLayers, instruction_layers, layers_by_handle
@@ -49,6 +54,7 @@ def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, Instru
     missing = _without_kernel(graph)
     if missing:
         raise TargetError(f"ExecuTorch has no kernel for {_named(missing)}. Choose another target for this model.")
+    _check_numbers(graph)
     sizes = LargestSizes(rewritten, max_size_factor or _affordable(graph, rewritten), graph)
     # a pass for each method; ExecuTorch's own reads ranges that lowering has narrowed to what the example needs
     try:
@@ -83,7 +89,7 @@ def _rewritten(program: Program) -> Program:
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     _write_to_copies(module)
-    _divide_for_remainders(module)
+    _rewrite_size_arithmetic(module)
     fit_to_xnnpack(module)
     # lowering records assumptions about sizes in what programs share, so it must not get the program itself
     assert program.example_inputs is not None
@@ -117,15 +123,74 @@ def _write_to_copies(module: fx.GraphModule) -> None:
     module.recompile()
 
 
-def _divide_for_remainders(module: fx.GraphModule) -> None:
-    """Compute remainders of sizes by division, in place, because ExecuTorch's have the sign of the dividend."""
-    for node in module.graph.find_nodes(op="call_function", target=operator.mod):
-        with module.graph.inserting_before(node):
-            quotient = module.graph.call_function(operator.floordiv, node.args)
-            multiple = module.graph.call_function(operator.mul, (quotient, node.args[1]))
-            node.replace_all_uses_with(module.graph.call_function(operator.sub, (node.args[0], multiple)))
-        module.graph.erase_node(node)
+def _rewrite_size_arithmetic(module: fx.GraphModule) -> None:
+    """Compute numbers by the functions that ExecuTorch has for them, in place.
+
+    It has no floors, powers, shifts and amounts, its remainders have the sign of the dividend, and it forgets to how
+    many digits a number is rounded.
+    """
+    for function, rewritten in _SIZE_ARITHMETIC.items():
+        for node in module.graph.find_nodes(op="call_function", target=function):
+            with module.graph.inserting_before(node):
+                result = rewritten(lambda *call: module.graph.call_function(call[0], call[1:]), *node.args)
+            if result is not None:
+                node.replace_all_uses_with(result)
+                module.graph.erase_node(node)
     module.recompile()
+
+
+def _powers(call: Any, x: Any, exponent: Any) -> Any:
+    if not isinstance(exponent, int) or not 0 < exponent <= _LARGEST_POWER:
+        return None
+    return functools.reduce(lambda product, _: call(operator.mul, product, x), range(exponent - 1), x)
+
+
+def _digits(call: Any, x: Any, digits: Any = None) -> Any:
+    if digits is None or not isinstance(x.meta.get("val"), float | torch.SymFloat):
+        return None
+    moved = call(builtins.round, call(operator.mul, x, 10.0**digits))
+    return call(operator.truediv, call(torch.sym_float, moved), 10.0**digits)
+
+
+def _remainder(call: Any, x: Any, y: Any) -> Any:
+    return call(operator.sub, x, call(operator.mul, call(operator.floordiv, x, y), y))
+
+
+_LARGEST_POWER = 8
+_SIZE_ARITHMETIC: dict[Any, Callable[..., Any]] = {
+    operator.mod: _remainder,
+    operator.pow: _powers,
+    builtins.pow: _powers,
+    builtins.round: _digits,
+    builtins.abs: lambda call, x: call(torch.sym_max, x, call(operator.neg, x)),
+    operator.abs: lambda call, x: call(torch.sym_max, x, call(operator.neg, x)),
+    math.floor: lambda call, x: call(operator.neg, call(math.ceil, call(operator.neg, x))),
+    operator.lshift: lambda call, x, bits: call(operator.mul, x, 2**bits) if isinstance(bits, int) else None,
+    operator.rshift: lambda call, x, bits: call(operator.floordiv, x, 2**bits) if isinstance(bits, int) else None,
+}
+
+
+def _check_numbers(graph: fx.Graph) -> None:
+    """Raise ``TargetError`` for a function of sizes that ExecuTorch does not have."""
+    from executorch.exir.passes import executorch_prim_ops_registry as registry
+
+    known = getattr(registry, "_PYTHON_SYM_OPS_TO_EXECUTORCH_SYM_OPS", None)
+    if known is None:
+        return
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        is_number = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+        if is_number and node.target not in known and isinstance(node.target, _FUNCTIONS):
+            place = place_in_stack_trace(node.meta.get("stack_trace"))
+            raise TargetError(
+                f"ExecuTorch cannot compute {node.target.__name__.removeprefix('_sym_')} of a size"
+                + (f", {place[0]}:{place[1]}" if place else "")
+                + ". Compute it from whole numbers with +, -, *, //, %, min and max, make this size static "
+                "(DynamicAxes.set), or choose OnnxRuntimeDeployment()."
+            )
+
+
+_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 
 
 def _edge(program: Program) -> Any:

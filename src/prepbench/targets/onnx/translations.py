@@ -11,6 +11,7 @@ import prepbench.capture.sizes.recurrent
 import prepbench.quantize.blocks
 import prepbench.quantize.dynamic_lstm  # noqa: F401 (these three define the operators)
 from prepbench.targets.onnx.recurrent import dynamic_lstm_layer, lstm_layer, recurrent_layer
+from prepbench.targets.onnx.size_arithmetic import size_translations
 from prepbench.targets.onnx.sorting import argsort, sort, stable_argsort, stable_sort
 
 # the first version with integers of 4 and 16 bits and with scales for blocks
@@ -28,6 +29,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         torch.ops.aten.sort.stable: stable_sort,
         torch.ops.aten.argsort.default: argsort,
         torch.ops.aten.argsort.stable: stable_argsort,
+        **size_translations(),
     }
 
 
