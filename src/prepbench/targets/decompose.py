@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,7 +25,8 @@ def decompose(program: Program, decompositions: Mapping[OpOverload, Callable[...
     Args:
         program: it is not changed.
         decompositions: for an operator a function of its arguments that runs the others. It returns
-            ``NotImplemented`` for arguments that it does not take; the operator then stays.
+            ``NotImplemented`` for arguments that it does not take; the operator then stays. So it does where one of
+            several results is None, and read.
 
     Returns:
         The changed program, or ``program`` itself where it has none of the operators.
@@ -37,7 +39,7 @@ def decompose(program: Program, decompositions: Mapping[OpOverload, Callable[...
     for node in list(graph.nodes):
         if node.target in decompositions:
             steps = _traced(node, decompositions[node.target])
-            if steps is not None:
+            if steps is not None and _gives_what_is_read(node, steps.graph):
                 _replace(node, steps.graph)
     for view in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
         # what was replaced may have given another layout than what stands there now
@@ -73,12 +75,33 @@ def _replace(node: fx.Node, steps: fx.Graph) -> None:
     with node.graph.inserting_before(node):
         for step in steps.nodes:
             if step.op == "output":
-                (result,) = step.all_input_nodes
-                node.replace_all_uses_with(copies[result])
+                _read_instead(node, fx.node.map_arg(step.args[0], lambda result: copies[result]))
             elif step.op != "placeholder":
                 copies[step] = node.graph.node_copy(step, lambda source: copies[source])
                 copies[step].meta = {**origin, "val": step.meta["val"]}
     node.graph.erase_node(node)
+
+
+def _gives_what_is_read(node: fx.Node, steps: fx.Graph) -> bool:
+    """Whether a decomposition, which may leave out some of several results, gives those that are read."""
+    result = steps.output_node().args[0]
+    return isinstance(result, fx.Node) or all(
+        isinstance(result[user.args[1]], fx.Node)
+        for user in node.users
+        if user.target is operator.getitem and user.users
+    )
+
+
+def _read_instead(node: fx.Node, result: Any) -> None:
+    """Let the users of a node read another one, or the parts of it others."""
+    if isinstance(result, fx.Node):
+        node.replace_all_uses_with(result)
+        return
+    for user in list(node.users):
+        assert user.target is operator.getitem
+        if user.users:
+            user.replace_all_uses_with(result[user.args[1]])
+        user.graph.erase_node(user)
 
 
 # what says which module and which line of the model an operator comes from

@@ -9,8 +9,9 @@ import torch
 
 from prepbench.targets.complex_numbers import with_real_numbers
 from prepbench.targets.decompose import attention, decompose
+from prepbench.targets.dynamic_sizes import computed_from_sizes
 from prepbench.targets.grouped import grouped_products
-from prepbench.targets.pooling import is_mean
+from prepbench.targets.pooling import average_pool, is_mean
 
 Program = torch.export.ExportedProgram
 aten = torch.ops.aten
@@ -28,26 +29,22 @@ def decompose_for_onnx(program: Program) -> Program:
         with_real_numbers(program),
         {
             aten.scaled_dot_product_attention.default: attention,
+            aten.avg_pool1d.default: average_pool(1),
             aten.avg_pool2d.default: _average,
+            aten.avg_pool3d.default: average_pool(3),
             aten.amax.default: _over_all(aten.amax.default),
             aten.amin.default: _over_all(aten.amin.default),
             **grouped_products(program),
+            **computed_from_sizes(),
         },
     )
 
 
-def _average(
-    x: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    *rest: Any,
-) -> Any:
+def _average(x: torch.Tensor, *rest: Any) -> Any:
     """A mean for a window over the whole image; with ``ceil_mode`` it may be larger, which OpenVINO refuses."""
-    if not ceil_mode or not is_mean(x.shape[-2:], kernel_size, stride, padding, ceil_mode, *rest):
-        return NotImplemented
-    return x.mean((-2, -1), keepdim=True)
+    if len(rest) > 3 and rest[3] and is_mean(x.shape[-2:], *rest):
+        return x.mean((-2, -1), keepdim=True)
+    return average_pool(2)(x, *rest)
 
 
 def _over_all(reduction: Any) -> Any:

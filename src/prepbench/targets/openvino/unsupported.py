@@ -7,6 +7,7 @@ import torch
 from prepbench._torch_compat.operators import OpOverload
 from prepbench.capture.sizes.recurrent import has_lengths
 from prepbench.errors import TargetError
+from prepbench.targets.dynamic_sizes import computed_from_sizes
 
 Program = torch.export.ExportedProgram
 
@@ -32,7 +33,7 @@ def _what_is_wrong(node: torch.fx.Node) -> str:
     """What OpenVINO (2026.4) does wrong with an operator; "" for nothing."""
     if not isinstance(node.target, OpOverload):
         return ""
-    if node.target.name().startswith(_FOURIER):
+    if node.target.name().startswith(_FOURIER) and node.target not in computed_from_sizes():
         return "along the wrong axis"  # since version 20 of ONNX it is an input, which is ignored
     if has_lengths(node):
         return "as if all sequences were of one length"

@@ -1,0 +1,138 @@
+"""Operators that runtimes compute for fixed sizes only, differently, or badly at large values."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import prepbench as pb
+
+TARGETS = [pb.OnnxRuntimeDeployment(), pb.OpenVinoDeployment(), pb.ExecuTorchDeployment()]
+LINES, IMAGES = [(1, 2, 14), (2, 2, 17)], [(1, 2, 12, 15), (2, 2, 16, 11)]
+# operators, the shapes of the samples, and a shape that none had
+OVER_SIZES: dict[str, tuple[list[Callable[[torch.Tensor], torch.Tensor]], list[tuple[int, ...]], tuple[int, ...]]] = {
+    "pooling of lines": (
+        [
+            lambda x: F.avg_pool1d(x, 4, 3, 2, ceil_mode=True),
+            lambda x: F.avg_pool1d(x, 5, 3, 1, ceil_mode=True, count_include_pad=False),
+            lambda x: F.adaptive_avg_pool1d(x, 5),
+            lambda x: F.interpolate(x, scale_factor=0.4, mode="area"),
+        ],
+        LINES,
+        (3, 2, 16),
+    ),
+    "pooling of images": (
+        [
+            lambda x: F.avg_pool2d(x, (3, 2), (2, 1), (1, 0), ceil_mode=True),
+            lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=7),
+            lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, divisor_override=4),
+            lambda x: F.adaptive_avg_pool2d(x, (4, 1)),
+        ],
+        IMAGES,
+        (3, 2, 13, 14),
+    ),
+    "maxima": (
+        [
+            lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+            lambda x: F.adaptive_max_pool2d(x, (3, 2)),
+        ],
+        IMAGES,
+        (3, 2, 13, 14),
+    ),
+    "resizing": (
+        [
+            lambda x: F.interpolate(x, scale_factor=0.6, mode="bilinear", antialias=True),
+            lambda x: F.interpolate(x, size=(5, 8), mode="bicubic", antialias=True),
+            lambda x: F.interpolate(x, scale_factor=1.3, mode="nearest-exact"),
+            lambda x: F.interpolate(x, scale_factor=0.7, mode="nearest"),
+        ],
+        IMAGES,
+        (3, 2, 13, 14),
+    ),
+    "cutting and joining": (
+        [
+            lambda x: F.pad(x, (2, 1), mode="circular"),
+            lambda x: x.roll(x.shape[2] // 3, 2) + x.roll((-5, 1), (2, 0)),
+            lambda x: torch.fft.fftshift(x, 2) - torch.fft.ifftshift(x, 2),
+            lambda x: torch.cat([part.cumsum(2) for part in x.chunk(2, 2)], 2),
+            lambda x: x.tensor_split(5, 2)[1].sum(2),
+        ],
+        LINES,
+        (3, 2, 16),
+    ),
+}
+VALUES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor, float]] = {
+    "logarithms of sigmoids": (
+        lambda x: F.logsigmoid(x) + F.binary_cross_entropy_with_logits(x, x.sigmoid(), reduction="none"),
+        torch.linspace(-150, 150, 24).reshape(2, 12),
+        1e-6,
+    ),
+    "logarithms of sums": (
+        lambda x: F.softplus(x) + torch.logsumexp(x, 1, keepdim=True) + x.log_softmax(1),
+        torch.linspace(-900, 900, 24).reshape(2, 12),
+        1e-6,
+    ),
+    "layer norm": (lambda x: F.layer_norm(x, (12,)), torch.randn(2, 12) + 2000, 1e-3),
+    "group norm": (lambda x: F.group_norm(x.reshape(-1, 4, 3, 1), 2), torch.randn(2, 12) + 2000, 1e-3),
+    "instance norm": (lambda x: F.instance_norm(x.reshape(-1, 2, 6)), torch.randn(2, 12) + 2000, 1e-3),
+    "batch norm": (
+        lambda x: F.batch_norm(x.reshape(-1, 3), None, None, training=True),
+        torch.randn(2, 12) + 2000,
+        1e-3,
+    ),
+    "variance": (lambda x: x.var(1) + x.std(1), torch.randn(2, 12) + 2000, 1e-3),
+}
+named = functools.partial(pytest.mark.parametrize, ids=lambda target: type(target).__name__.removesuffix("Deployment"))
+
+
+class Applied(nn.Module):
+    def __init__(self, operators: list[Callable[[torch.Tensor], torch.Tensor]]) -> None:
+        super().__init__()
+        self.operators = operators
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [operator(x) for operator in self.operators]
+
+
+@named("target", TARGETS)
+@pytest.mark.parametrize("kind", OVER_SIZES)
+def test_sizes_that_no_sample_had_are_right(kind: str, target: pb.DeploymentSettings) -> None:
+    operators, shapes, other = OVER_SIZES[kind]
+    torch.manual_seed(0)
+    model = Applied(operators)
+    samples = [torch.randn(*shape) for shape in shapes]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target)
+    for x in (torch.randn(*other), torch.rand(*other).round()):
+        for place, (found, expected) in enumerate(zip(compiled(x), model(x), strict=True)):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=f"operator {place}")
+
+
+@named("target", TARGETS)
+@pytest.mark.parametrize("kind", VALUES)
+def test_large_values_are_right(kind: str, target: pb.DeploymentSettings) -> None:
+    operator, values, tolerance = VALUES[kind]
+    model = Applied([operator])
+    samples = [torch.randn(2, 12), torch.randn(4, 12)]
+    compiled = pb.compile_model(model, tracing_inputs=samples, deployment_settings=target)
+    (found,), (expected,) = compiled(values), model(values)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+class Logs(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.logaddexp(x, y), torch.logaddexp2(x, y), torch.log1p(x.abs() * 1e-7)]
+
+
+@named("target", TARGETS[:2])
+def test_sums_of_exponentials_and_small_logarithms_are_right(target: pb.DeploymentSettings) -> None:
+    samples = [(torch.randn(4), torch.randn(4)), (torch.randn(6), torch.randn(6))]
+    compiled = pb.compile_model(Logs(), tracing_inputs=samples, deployment_settings=target)
+    x = torch.tensor([500.0, -700.0, 3.0, 0.0, -0.3])
+    y = torch.tensor([-400.0, -701.0, 3.0, 1e4, 1e-6])
+    for found, expected in zip(compiled(x, y), Logs()(x, y), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
