@@ -10,11 +10,12 @@ from prepbench.adapt.adapters import short_name
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES
 from prepbench.compile.lowering import operator_places
 from prepbench.compile.memory import memory_needed
+from prepbench.compile.quantize_program import accounted
 from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import SettingsError
-from prepbench.quantize import LayerReport, insert_observers
+from prepbench.quantize import LayerReport, TensorReport, insert_observers
 from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing
 
@@ -29,16 +30,20 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     task = task.in_types_of_target()
     layers: tuple[LayerReport, ...] = ()
     problem = ""
+    tensors: tuple[TensorReport, ...] = ()
     if task.layer_settings is not None:
         with timer("plan"), tracing(timer.progress):
             try:
-                layers = insert_observers(
+                observed = insert_observers(
                     task.program, captured.model, task.layer_settings, task.target.placement, captured.leaves
-                ).layers
-                layers = tuple(_with_candidates(row, task) for row in layers)
+                )
+                tensors = accounted(task, observed)
+                layers = tuple(_with_candidates(row, task) for row in observed.layers)
                 layers = tuple(replace(row, fqn=short_name(row.fqn)) for row in layers)
             except SettingsError as error:
                 problem = str(error)
+    else:
+        tensors = accounted(task, None)
     unsupported = [f"{leaf.part}: {leaf.kind}" for leaf in captured.leaves]
     with timer("check operators"), tracing(timer.progress):
         unsupported += operator_places(task.target.unsupported_nodes(task.program))
@@ -57,6 +62,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
         problem=problem,
         remarks=(*task.remarks, f"compiling takes at least {needed / 1e6:.2f} MB of memory beyond the model"),
         pruned=task.pruned,
+        tensors=tensors,
     )
 
 

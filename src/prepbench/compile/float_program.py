@@ -26,8 +26,8 @@ from prepbench.running.callable_module import as_module, with_forward_fn
 from prepbench.running.fingerprint import fingerprint
 from prepbench.running.tracing import tracing
 from prepbench.running.twin import Twin
-from prepbench.settings import CompileOptions, DeploymentSettings
-from prepbench.settings.quantizable import quantizable_layers
+from prepbench.settings import CompileOptions, DeploymentSettings, layers_to_quantize, tensors_of_layer
+from prepbench.settings.quantizable import layer_named
 from prepbench.targets import target_for
 
 
@@ -78,10 +78,10 @@ class FloatProgram:
         task = replace(task, layer_settings=())  # quantization computes in float32
         model = task.captured.model
         facts = {}
-        for fqn in quantizable_layers(model, tables=True):
-            module = model.get_submodule(fqn)
-            count = sum(parameter.numel() for parameter in module.parameters())
-            facts[fqn] = LayerFacts(type(module).__name__, count, isinstance(module, torch.nn.Embedding))
+        for fqn in layers_to_quantize(model):
+            layer = layer_named(model, fqn)
+            count = sum(tensor.numel() for tensor in tensors_of_layer(model, fqn))
+            facts[fqn] = LayerFacts(type(layer).__name__, count, isinstance(layer, torch.nn.Embedding))
         samples = tuple(flat_samples(task.calibration, task.call_spec))
         out_spec = task.captured.program.call_spec.out_spec
         program = task.in_types_of_target().program

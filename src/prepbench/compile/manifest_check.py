@@ -49,10 +49,11 @@ def check_report(data: Any) -> None:
         raise ValueError("report.layers must be a list")
     for place, row in enumerate(data["layers"]):
         _check_fields(row, f"report.layers[{place}]", _LAYER)
-    if not isinstance(data.get("pruned", []), list):
-        raise ValueError("report.pruned must be a list")
-    for place, row in enumerate(data.get("pruned", [])):
-        _check_fields(row, f"report.pruned[{place}]", _PRUNED)
+    for name, fields in (("pruned", _PRUNED), ("tensors", _TENSOR)):
+        if not isinstance(data.get(name, []), list):
+            raise ValueError(f"report.{name} must be a list")
+        for place, row in enumerate(data.get(name, [])):
+            _check_fields(row, f"report.{name}[{place}]", fields)
     _check_fields({name: data[name] for name in _REPORT if name in data}, "report", _REPORT)
 
 
@@ -187,6 +188,10 @@ def _are_counts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_count, value))
 
 
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_text, value))
+
+
 def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or check(value)
 
@@ -201,6 +206,11 @@ _LAYER: Mapping[str, Callable[[Any], bool]] = {
 _PRUNED: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("fqn", "type", "mask_type", "rule", "reason"), _is_text),
     **dict.fromkeys(("parameters", "left", "zeros", "channels", "removed_channels"), _is_count),
+}
+_TENSOR: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("fqn", "kind", "layer", "outcome", "reason"), _is_text),
+    **dict.fromkeys(("elements", "bytes", "bits"), _is_count),
+    "names": _are_texts,
 }
 _REPORT: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("target", "name", "problem"), _is_text),

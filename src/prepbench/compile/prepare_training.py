@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from prepbench.adapt.adapters import adapted_name, add_adapters, short_name, train_adapters_alone
 from prepbench.adapt.changed_models import weights_of
@@ -259,9 +259,13 @@ def _mode_graph(
 ) -> ModeGraph | None:
     """The graph of one mode; None where training does not have what is quantized in evaluation."""
     unfolded = replace(task.options, fold_batch_norm=False)
-    graph, _ = float_graph(task.in_types_of_target().program, unfolded)
+
+    def graph_of(one: CompileTask) -> fx.GraphModule:
+        return float_graph(one.in_types_of_target().program, unfolded, plain_weights=False)[0]
+
+    graph = graph_of(task)
     if observed is not None:
-        reference = graph if evaluated is None else float_graph(evaluated.in_types_of_target().program, unfolded)[0]
+        reference = graph if evaluated is None else graph_of(evaluated)
         same = counterparts(reference.graph, graph.graph)
         norms = FoldedNorms(reference, observed.graph)
         if insert_quantizers(graph, observed.graph, norms, quantizers, same.get):

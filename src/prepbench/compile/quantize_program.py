@@ -18,9 +18,11 @@ from prepbench.errors import CaptureError
 from prepbench.freed_memory import give_back
 from prepbench.inputs import Sample
 from prepbench.quantize import (
+    Account,
     LayerReport,
     Observed,
     Score,
+    TensorReport,
     calibrate,
     choose_weight_schemes,
     convert,
@@ -43,11 +45,13 @@ class Quantized:
         program: the program.
         layers: what was done to each layer.
         score: how far the outputs are from float on calibration samples; None when not measured.
+        tensors: what became of each parameter, buffer and constant.
     """
 
     program: torch.export.ExportedProgram
     layers: tuple[LayerReport, ...]
     score: Score | None
+    tensors: tuple[TensorReport, ...]
 
 
 def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> Quantized:
@@ -67,13 +71,23 @@ def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
     samples = flat_samples(task.calibration, task.call_spec)
     observed = _measured(task, samples, timer, kept)
     give_back(task.float_bytes)
+    tensors = accounted(task, observed)
     with timer("convert"), tracing(timer.progress):
         program = _converted(task, observed, timer, kept)
     give_back(task.float_bytes)
-    quantized = Quantized(program, observed.layers, observed.score)
+    quantized = Quantized(program, observed.layers, observed.score, tensors)
     if kept is not None and is_repeatable(program):
         kept.keep_quantized(task, quantized)
     return quantized
+
+
+def accounted(task: CompileTask, observed: Observed | None) -> tuple[TensorReport, ...]:
+    """What becomes of each parameter, buffer and constant; ``observed`` is None for a compile in float."""
+    captured = task.captured
+    account = Account(task.program, captured.model, captured.leaves)
+    if observed is not None:
+        account = replace(account, explained=task.layer_settings, layers=observed.layers, plan=observed.plan)
+    return account.rows()
 
 
 def _measured(task: CompileTask, samples: Sequence[Sample], timer: StageTimer, kept: KeptCapture | None) -> Observed:
@@ -91,6 +105,7 @@ def _measured(task: CompileTask, samples: Sequence[Sample], timer: StageTimer, k
             samples=samples,
             progress=progress,
             statistics=None if kept is None else kept.statistics_in_float(task),
+            plain_weights=task.trained is None,
         )
     if task.trained is not None:
         return taught(observed, task.trained)

@@ -9,11 +9,18 @@ from typing import Any
 
 from prepbench._display import view
 from prepbench.adapt.report import PrunedLayer
+from prepbench.checks import described
 from prepbench.document.model import Failure
-from prepbench.quantize import LayerReport
+from prepbench.errors import SettingsError
+from prepbench.quantize import LayerReport, TensorReport
+from prepbench.quantize.accounting import totals
+from prepbench.quantize.report import QUANTIZED
 
 _PATTERNS = 6
 """How many patterns of names a line of the report has."""
+
+_LARGE = 1024
+"""Elements from which on a tensor that is in no layer has a line in the text."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,8 @@ class CompileReport:
         remarks: what holds for all quantized layers, such as a bit that is left unused because of the CPU.
         reused: what was taken from an earlier compile, stage by stage; see :class:`prepbench.KeptStages`.
         pruned: what pruning did to each layer; empty where nothing was pruned.
+        tensors: what became of each parameter, buffer and constant: quantized, in float and why, or not reached by the
+            graph. Their bytes without constants add up to those of the model that was captured.
     """
 
     target: str
@@ -59,6 +68,7 @@ class CompileReport:
     remarks: tuple[str, ...] = ()
     reused: tuple[str, ...] = ()
     pruned: tuple[PrunedLayer, ...] = ()
+    tensors: tuple[TensorReport, ...] = ()
 
     @property
     def sparsity(self) -> dict[str, float]:
@@ -67,9 +77,24 @@ class CompileReport:
         """
         return {row.fqn: row.sparsity for row in self.pruned}
 
-    def table(self) -> Any:
-        """A pandas ``DataFrame`` with a row for each layer."""
-        return view("views.tables", "layers_table", self)
+    def table(self, of: str = "layers") -> Any:
+        """A pandas ``DataFrame`` with a row for each layer.
+
+        Args:
+            of: ``"layers"``; or ``"tensors"`` for a row for each parameter, buffer and constant of the model, which
+                says what became of it.
+
+        Raises:
+            SettingsError: ``of`` is neither.
+
+        Example:
+            >>> compiled = pb.compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
+            >>> list(compiled.report.table("tensors")["fqn"])
+            ['weight', 'bias']
+        """
+        if of not in ("layers", "tensors"):
+            raise SettingsError(f"of must be 'layers' or 'tensors', got {described(of)}. Write table('tensors').")
+        return view("views.tables", f"{of}_table", self)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data."""
@@ -83,7 +108,10 @@ class CompileReport:
             name: tuple(data.get(name, ())) for name in ("leaves", "fallbacks", "unsupported", "remarks", "reused")
         }
         pruned = tuple(PrunedLayer(**row) for row in data.get("pruned", ()))
-        return cls(**{**data, **lists, "layers": layers, "pruned": pruned})
+        tensors = tuple(
+            TensorReport(**{**row, "names": tuple(row.get("names", ()))}) for row in data.get("tensors", ())
+        )
+        return cls(**{**data, **lists, "layers": layers, "pruned": pruned, "tensors": tensors})
 
     def _repr_html_(self) -> str:
         return view("views.tables", "report_html", self)  # type: ignore[no-any-return]
@@ -94,16 +122,33 @@ class CompileReport:
         lines += grouped_lines([(row.fqn, row.summary) for row in self.layers if row.bits_to_measure])
         lines += grouped_lines([(row.fqn, row.note) for row in self.layers if row.quantized and row.note])
         lines += grouped_lines([(row.fqn, row.summary) for row in self.pruned])
+        lines += self._left_over()
         return "\n".join(lines)
+
+    def _left_over(self) -> list[str]:
+        """What is in no layer and stays in float although it is as large as a weight, or is not used."""
+        if not self.layers:
+            return []
+        rows = [row for row in self.tensors if not row.layer and row.elements >= _LARGE and row.outcome != QUANTIZED]
+        return grouped_lines([(row.fqn, f"{row.outcome}: {row.reason}") for row in rows], "tensors")
 
     @property
     def headline(self) -> str:
         """What holds for the whole model, in a few lines."""
-        lines = [self._headline(), *self._pruned()]
+        lines = [self._headline(), *self._accounted(), *self._pruned()]
         lines += [f"  {remark}" for remark in self.remarks]
         lines += [f"  leaf: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
         return "\n".join(lines)
+
+    def _accounted(self) -> list[str]:
+        """Of the model's bytes, what became of how many."""
+        counted = {outcome: size for outcome, size in totals(self.tensors).items() if size}
+        if not self.layers or not counted:
+            return []
+        whole = sum(counted.values())
+        shares = ", ".join(f"{size / whole:.1%} {outcome}" for outcome, size in counted.items())
+        return [f"  of {whole / 1e6:.2f} MB of parameters and buffers: {shares}"]
 
     def _pruned(self) -> list[str]:
         if not self.pruned:
@@ -136,8 +181,8 @@ class CompileReport:
         return "\n".join(lines)
 
 
-def grouped_lines(texts: Iterable[tuple[str, str]]) -> list[str]:
-    """A line for all layers of which the same is said, with their number and their names as patterns.
+def grouped_lines(texts: Iterable[tuple[str, str]], what: str = "layers") -> list[str]:
+    """A line for all layers, or ``what`` they are, of which the same is said: how many, and their names as patterns.
 
     Example:
         >>> grouped_lines([("layers.0.up", "float"), ("layers.1.up", "float"), ("head", "int8")])
@@ -152,7 +197,7 @@ def grouped_lines(texts: Iterable[tuple[str, str]]) -> list[str]:
         shown = ", ".join(patterns[:_PATTERNS]) + (
             f" and {more} more" if (more := len(patterns) - _PATTERNS) > 0 else ""
         )
-        lines.append(f"  {names[0]}: {text}" if len(names) == 1 else f"  {len(names)} layers ({shown}): {text}")
+        lines.append(f"  {names[0]}: {text}" if len(names) == 1 else f"  {len(names)} {what} ({shown}): {text}")
     return lines
 
 

@@ -23,7 +23,7 @@ from prepbench.compile.leaves.model_leaves import ModelLeaves
 from prepbench.compile.lowering import lower, lowering_of
 from prepbench.compile.memory import check_memory
 from prepbench.compile.prune_stage import size_remarks
-from prepbench.compile.quantize_program import Quantized, quantize
+from prepbench.compile.quantize_program import Quantized, accounted, quantize
 from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.samples import flat_samples, read_samples
 from prepbench.compile.stage_timer import StageTimer
@@ -145,6 +145,7 @@ def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None 
             *(leaves.remarks if leaves is not None else ()),
         ),
         pruned=task.pruned,
+        tensors=quantized.tensors if quantized else accounted(task, None),
         reused=tuple(timer.reused),
     )
     document = document_of_program(

@@ -20,6 +20,8 @@ from prepbench.quantize import weights_to_cast
 from prepbench.running.module_state import state_bytes
 from prepbench.settings import CompileOptions, DeploymentSettings, ExplainedLayer
 from prepbench.targets import Target
+from prepbench.targets.decompose import decompose
+from prepbench.targets.grouped import grouped_products
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class CompileTask:
             program = computed_in_float32(self.program, self.target.types_to_replace(self.program))
         else:
             program = computed_in_float32(self.program, HALF_TYPES, self.weights_cast_later)
+            # products with a matrix for each group become one with all of them, whose rows have scales of their own
+            program = decompose(program, grouped_products(program))
         return replace(self, program=program)
 
     @property

@@ -23,7 +23,13 @@ def observed_for_training(task: CompileTask, own: nn.Module, progress: ProgressC
     program = task.in_types_of_target().program
     with tracing(progress):
         observed = insert_observers(
-            program, own, task.layer_settings, task.target.placement, task.captured.leaves, options=task.options
+            program,
+            own,
+            task.layer_settings,
+            task.target.placement,
+            task.captured.leaves,
+            options=task.options,
+            plain_weights=False,
         )
     return calibrate(observed, samples, progress) if task.is_pretrained else observed
 

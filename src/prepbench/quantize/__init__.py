@@ -1,5 +1,6 @@
 """Quantization through PT2E (torchao): annotate, insert observers, calibrate, convert. Knows no target."""
 
+from prepbench.quantize.accounting import Account as Account
 from prepbench.quantize.calibration import calibrate as calibrate
 from prepbench.quantize.calibration import check_calibration as check_calibration
 from prepbench.quantize.choose import choose_weight_schemes as choose_weight_schemes
@@ -12,17 +13,20 @@ from prepbench.quantize.observed import Observed as Observed
 from prepbench.quantize.placement import Placement as Placement
 from prepbench.quantize.placement import spare_bit_here as spare_bit_here
 from prepbench.quantize.report import LayerReport as LayerReport
+from prepbench.quantize.report import TensorReport as TensorReport
 from prepbench.quantize.rounding import NEEDS_MOMENTS as NEEDS_MOMENTS
 from prepbench.quantize.statistics import Statistics as Statistics
 from prepbench.quantize.weights import WeightScheme as WeightScheme
 
 __all__ = [
     "NEEDS_MOMENTS",
+    "Account",
     "LayerReport",
     "Observed",
     "Placement",
     "Score",
     "Statistics",
+    "TensorReport",
     "WeightScheme",
     "calibrate",
     "check_calibration",

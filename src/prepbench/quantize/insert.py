@@ -17,6 +17,8 @@ from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.quantize.algorithms import fold_batch_norms
 from prepbench.quantize.annotate import annotate
 from prepbench.quantize.changed_weights import change_weights
+from prepbench.quantize.constant_weights import make_weights_plain
+from prepbench.quantize.layer_nodes import SOURCES
 from prepbench.quantize.layer_reports import LayerReporter
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.placement import Placement
@@ -39,6 +41,7 @@ def insert_observers(
     samples: Sequence[Sample] = (),
     progress: ProgressCallback = report_nothing,
     statistics: Statistics | None = None,
+    plain_weights: bool = True,
 ) -> Observed:
     """Fold batch norms, apply the algorithms that change weights, and put observers where settings and target want.
 
@@ -52,12 +55,13 @@ def insert_observers(
         samples: calibration inputs, for the algorithms that need some.
         progress: called after each sample; may raise to cancel.
         statistics: of the program as it is, on these samples; what is learned is added.
+        plain_weights: see :func:`float_graph`.
 
     Raises:
         SettingsError: nothing would be quantized under these settings.
     """
     options = options or CompileOptions()
-    graph, before = float_graph(program, options)
+    graph, before = float_graph(program, options, plain_weights=plain_weights)
     behind = skipped_downstream(graph.graph, explained)
     settings = {row.fqn: row.settings for row in explained if row.settings is not None and row.fqn not in behind}
     layers = [row.fqn for row in explained]
@@ -65,7 +69,7 @@ def insert_observers(
     plan = make_plan(graph, settings, placement)
     told = {fqn: note for fqn, note in notes.items() if fqn in settings}
     reporter = LayerReporter(model, graph, plan, leaves, behind, told)
-    rows = tuple(reporter.report(layer) for layer in explained)
+    rows = tuple(reporter.report(layer) for layer in explained if not layer.is_assumed or reporter.is_layer(layer.fqn))
     _check_not_empty(rows)
     return replace(observed_with(graph, plan, placement, options, before), layers=rows, scaled=frozenset(notes))
 
@@ -102,11 +106,19 @@ def _check_not_empty(rows: Sequence[LayerReport]) -> None:
 
 
 def float_graph(
-    program: torch.export.ExportedProgram, options: CompileOptions
+    program: torch.export.ExportedProgram, options: CompileOptions, *, plain_weights: bool = True
 ) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
-    """The graph of a program with batch norms folded, and what the buffers that it writes to were, by name."""
+    """The graph of a program with batch norms folded, and what the buffers that it writes to were, by name.
+
+    With ``plain_weights``, weights that are computed from constants are computed now; training computes them in each
+    step, because their parts learn.
+    """
     graph = program.module(check_guards=False)
+    for node in graph.graph.find_nodes(op="get_attr"):
+        node.meta[SOURCES] = (str(node.target),)
     before = own_written_buffers(graph)
+    if plain_weights:
+        make_weights_plain(graph)
     if options.fold_batch_norm:
         fold_batch_norms(graph)
     return graph, before

@@ -36,6 +36,9 @@ BIASES = {**dict.fromkeys([*CONVOLUTIONS, *TRANSPOSED, aten.linear.default], (0,
 
 _OPERANDS = {**WEIGHTED, **LOOKUPS}
 
+SOURCES = "prepbench_sources"
+"""In the meta of a ``get_attr`` node: the names that :func:`sources_of` gives."""
+
 ACTIVATIONS = frozenset(
     getattr(aten, name).default for name in ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_")
 )
@@ -197,6 +200,12 @@ def parameter_of(node: fx.Node) -> fx.Node | None:
     return node if node.op == "get_attr" and (is_half or not casts) else None
 
 
+def sources_of(parameter: fx.Node) -> tuple[str, ...]:
+    """The names in the model of the tensors that a ``get_attr`` node reads, or that its constant was computed from."""
+    found: tuple[str, ...] = parameter.meta.get(SOURCES, (str(parameter.target),))
+    return found
+
+
 def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str | None:
     """The layer that makes this call: the innermost module around it, else the owner of the (maybe tied) weight.
 
@@ -206,10 +215,13 @@ def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str 
     path = str(stack[-1][0]) if stack else ""
     parameter = parameter_of(weight)
     assert parameter is not None
-    owner = str(parameter.target).rpartition(".")[0]
+    owners = [name.rpartition(".")[0] for name in sources_of(parameter)]
+    owner = next((name for name in owners if name in layers), owners[0])
     if path in layers and not (owner in layers and owner.startswith(f"{path}." if path else "")):
         return path
-    return owner if owner in layers else None
+    # a tensor may be a layer by itself, where its module has several
+    own = next((name for name in sources_of(parameter) if name in layers), None)
+    return own if own is not None else owner if owner in layers else None
 
 
 def runs_in_steps(graph: fx.Graph, fqn: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,13 +11,20 @@ from torch import fx, nn
 
 from prepbench.document.model import Failure
 from prepbench.quantize.decide import Decisions
-from prepbench.quantize.layer_nodes import LayerNode, operators_of, runs_in_steps
+from prepbench.quantize.layer_nodes import (
+    LayerNode,
+    layer_nodes,
+    operators_of,
+    parameter_of,
+    runs_in_steps,
+    sources_of,
+)
 from prepbench.quantize.layer_noise import bounded_decibels
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import observer_of
 from prepbench.quantize.plan import Plan
 from prepbench.quantize.report import LayerReport
-from prepbench.settings import ExplainedLayer, is_within
+from prepbench.settings import ExplainedLayer, is_within, tensors_of_layer
 
 _IN_EACH_CALL = "ranges of activations are found in each call"
 
@@ -41,9 +49,13 @@ class LayerReporter:
     behind: Mapping[str, str]
     notes: Mapping[str, str]
 
+    def is_layer(self, fqn: str) -> bool:
+        """Whether the graph multiplies by it."""
+        return bool(layer_nodes(self.graph.graph, {fqn: None}, lookups=True))
+
     def report(self, layer: ExplainedLayer) -> LayerReport:
         """The report of one layer."""
-        parameters = sum(p.numel() for p in self.model.get_submodule(layer.fqn).parameters())
+        parameters = sum(tensor.numel() for tensor in tensors_of_layer(self.model, layer.fqn))
         settings = self.plan.settings.get(layer.fqn)
         if settings is None:
             reason = self._why_float(layer)
@@ -65,7 +77,14 @@ class LayerReporter:
             observer="" if only_weights or is_dynamic else settings.observer,
             note=", ".join(
                 filter(
-                    None, (layer.note, layer.adapter, _IN_EACH_CALL if is_dynamic else "", self.notes.get(layer.fqn))
+                    None,
+                    (
+                        layer.note,
+                        layer.adapter,
+                        _IN_EACH_CALL if is_dynamic else "",
+                        _how_computed(self.plan.nodes[layer.fqn]),
+                        self.notes.get(layer.fqn),
+                    ),
                 )
             ),
         )
@@ -87,6 +106,17 @@ class LayerReporter:
         if not operators:
             return "not called on the tracing inputs"
         return f"no int8 form of {', '.join(operators[:3])}"
+
+
+def _how_computed(nodes: Sequence[LayerNode]) -> str:
+    """What to say of weights that are no tensors of the model; empty where they are."""
+    reads = [parameter_of(weight) for layer in nodes for weight in layer.weights]
+    sources = {read.target: sources_of(read) for read in reads if read is not None}
+    several = next((names for names in sources.values() if len(names) > 1), None)
+    if several is not None:
+        return f"its weight is computed once, from {', '.join(several[:3])}"
+    names = Counter(names[0] for names in sources.values())
+    return ", ".join(f"{count} matrices of {name}" for name, count in names.items() if count > 1)
 
 
 def _why_weights_only(layer: ExplainedLayer, node: LayerNode) -> str:

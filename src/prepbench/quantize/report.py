@@ -1,4 +1,4 @@
-"""The report of each layer: how it was quantized, and how well."""
+"""The report of each layer: how it was quantized, and how well; and of each tensor: what became of it."""
 
 from __future__ import annotations
 
@@ -58,3 +58,34 @@ class LayerReport:
         if self.activations_bits == 32:
             return f"{kind} weights"
         return kind if self.activations_bits == self.weights_bits else f"{kind}, int{self.activations_bits} activations"
+
+
+QUANTIZED, BY_RULE, FLOAT, NOT_REACHED = "quantized", "float by rule", "float", "not reached"
+"""What can become of a parameter or buffer."""
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One parameter, buffer or constant of the model, and what became of it. Tied ones have one row.
+
+    Attributes:
+        fqn: its name in the model.
+        kind: ``"parameter"``, ``"buffer"`` or ``"constant"``.
+        layer: the layer that it is a weight of; empty for none.
+        elements: how many numbers it holds.
+        bytes: what it takes in the model, before anything was done to it.
+        bits: of each number as it is computed with.
+        outcome: ``"quantized"``, ``"float by rule"``, ``"float"`` or ``"not reached"``, which is: by the graph.
+        reason: why it is not quantized, or that it is one of several that a quantized weight is computed from.
+        names: further names that it has in the model.
+    """
+
+    fqn: str
+    kind: str
+    layer: str
+    elements: int
+    bytes: int
+    bits: int
+    outcome: str
+    reason: str = ""
+    names: tuple[str, ...] = ()

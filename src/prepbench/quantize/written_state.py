@@ -19,7 +19,7 @@ def own_written_buffers(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
     The graph shares the others with the user's model, whose state stays what it is while the graph runs on samples.
     """
     buffers = dict(graph.named_buffers())
-    written = {name: buffers[name] for name in _written(graph.graph) if name in buffers}
+    written = {name: buffers[name] for name in written_names(graph.graph) if name in buffers}
     for name, tensor in written.items():
         path, _, last = name.rpartition(".")
         graph.get_submodule(path)._buffers[last] = tensor.detach().clone()
@@ -39,14 +39,20 @@ def put_back_buffers(graph: fx.GraphModule, before: dict[str, torch.Tensor]) -> 
 def buffers_kept(graph: fx.GraphModule) -> Iterator[None]:
     """Put back what the graph writes to its buffers meanwhile, so that later runs begin with the same state."""
     buffers = dict(graph.named_buffers())
-    before = {name: buffers[name].clone() for name in _written(graph.graph) if name in buffers}
+    before = {name: buffers[name].clone() for name in written_names(graph.graph) if name in buffers}
     try:
         yield
     finally:
         put_back_buffers(graph, before)
 
 
-def _written(graph: fx.Graph) -> Iterator[str]:
+def written_names(graph: fx.Graph) -> Iterator[str]:
+    """The names of the attributes that a graph writes to."""
+    yield from (str(node.target) for node in written_nodes(graph) if node.op == "get_attr")
+
+
+def written_nodes(graph: fx.Graph) -> Iterator[fx.Node]:
+    """The nodes whose tensors a graph writes to."""
     for node in graph.nodes:
         if not isinstance(node.target, OpOverload):
             continue
@@ -54,4 +60,4 @@ def _written(graph: fx.Graph) -> Iterator[str]:
         values = [value for argument, value in arguments if argument.is_write]
         if node.target is _BATCH_NORM and node.args[5]:  # its schema does not say that it writes
             values += node.args[3:5]
-        yield from (str(value.target) for value in values if isinstance(value, fx.Node) and value.op == "get_attr")
+        yield from (value for value in values if isinstance(value, fx.Node))

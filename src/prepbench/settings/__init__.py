@@ -15,7 +15,9 @@ from prepbench.settings.pruned_layers import PrunableLayer as PrunableLayer
 from prepbench.settings.pruned_layers import prunable_layers as prunable_layers
 from prepbench.settings.pruning import LayerPruningSettings as LayerPruningSettings
 from prepbench.settings.pruning import PruningSettings as PruningSettings
+from prepbench.settings.quantizable import layers_to_quantize as layers_to_quantize
 from prepbench.settings.quantizable import quantizable_layers as quantizable_layers
+from prepbench.settings.quantizable import tensors_of_layer as tensors_of_layer
 from prepbench.settings.quantization import LayerQuantizationSettings as LayerQuantizationSettings
 from prepbench.settings.quantization import QuantizationSettings as QuantizationSettings
 from prepbench.settings.rules import LayerRules as LayerRules
@@ -40,6 +42,8 @@ __all__ = [
     "TensorRtDeployment",
     "explain_settings",
     "is_within",
+    "layers_to_quantize",
     "prunable_layers",
     "quantizable_layers",
+    "tensors_of_layer",
 ]

@@ -16,7 +16,7 @@ from prepbench.settings.lora import LoraSettings
 from prepbench.settings.lora_layers import layers_with_adapters
 from prepbench.settings.pruned_layers import PruningRules, check_pruning_settings, prunable_layers
 from prepbench.settings.pruning import PruningSettings
-from prepbench.settings.quantizable import is_table, quantizable_layers
+from prepbench.settings.quantizable import is_quantizable, is_table, layers_to_quantize
 from prepbench.settings.quantization import LayerQuantizationSettings, QuantizationSettings
 from prepbench.settings.rules import LayerNames, LayerRules, check_layer_rules, check_rule
 
@@ -39,6 +39,7 @@ class ExplainedLayer:
         note: what was chosen for this kind of layer where nothing says otherwise.
         pruning: what is pruned, in words; empty where nothing is.
         adapter: the low-rank adapter beside it, in words; empty for none.
+        is_assumed: whether it is a layer only if the graph multiplies by it: a tensor whose name does not say so.
     """
 
     fqn: str
@@ -51,11 +52,13 @@ class ExplainedLayer:
     note: str = ""
     pruning: str = ""
     adapter: str = ""
+    is_assumed: bool = False
 
     @property
     def summary(self) -> str:
         """What applies, in a few words."""
-        return ", ".join(filter(None, (self._precision, self.pruning, self.adapter)))
+        assumed = "if the graph multiplies by it" if self.is_assumed else ""
+        return ", ".join(filter(None, (self._precision, self.pruning, self.adapter, assumed)))
 
     @property
     def _precision(self) -> str:
@@ -138,8 +141,7 @@ def explain_settings(
     check_type("settings", settings, QuantizationSettings, "Give pb.QuantizationSettings().")
     check_layer_rules(layer_quantization_settings)
     check_pruning_settings(pruning_settings, layer_pruning_settings)
-    layers = quantizable_layers(model, tables=True)
-    rows = explain_layers(LayerNames(model), layers, settings, layer_quantization_settings or {})
+    rows = explain_layers(LayerNames(model), layers_to_quantize(model), settings, layer_quantization_settings or {})
     check_type("lora_settings", lora_settings, LoraSettings, "Write lora_settings=pb.LoraSettings().", optional=True)
     if lora_settings is not None:
         adapted, adapter = set(layers_with_adapters(model, lora_settings)), f"adapter of rank {lora_settings.rank}"
@@ -162,12 +164,20 @@ def explain_layers(
     patterns = names.patterns(rules)
     layers = list(layers)
     explained = (_explained(fqn, names, rules, settings, applied, patterns) for fqn in layers)
-    meant = [row for row in explained if _is_meant(row, names, settings, applied)]
+    meant = [
+        replace(row, is_assumed=not _is_named_layer(names.modules[row.fqn]))
+        for row in explained
+        if _is_meant(row, names, settings, applied)
+    ]
     multiplied = {id(value) for fqn in layers for value in _weights_that_multiply(names.modules[fqn])}
     rows = Explanation(_with_wide_table(row, names, rules, multiplied) for row in meant)
     _check_rules_matter(rows, rules)
     _check_use(rows, settings)
     return rows
+
+
+def _is_named_layer(module: nn.Module | torch.Tensor) -> bool:
+    return isinstance(module, nn.Module) and (is_table(module) or is_quantizable(module))
 
 
 def _is_meant(
@@ -187,7 +197,9 @@ def _is_meant(
     return any(each is not None and each.prefer_weights_only_quantization for each in here)
 
 
-def _weights_that_multiply(module: nn.Module) -> Iterable[torch.Tensor]:
+def _weights_that_multiply(module: nn.Module | torch.Tensor) -> Iterable[torch.Tensor]:
+    if isinstance(module, torch.Tensor):
+        return (module,)
     return () if is_table(module) else (value for value in module._parameters.values() if value is not None)
 
 

@@ -1,8 +1,12 @@
-"""Which modules of a model are layers that can be quantized."""
+"""Which modules and tensors of a model are layers that can be quantized."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from prepbench.prepare.modules import Operator
 
@@ -34,12 +38,91 @@ def is_quantizable(module: nn.Module) -> bool:
         return False
     if isinstance(module, Operator):
         return module.operation is not None and module.operation.name in _FUNCTIONS
+    if isinstance(module, parametrize.ParametrizationList):
+        return False  # what it holds are parts of a weight of the module around it
+    if parametrize.is_parametrized(module):
+        parts = getattr(module, "parametrizations", {})
+        if any(_is_weights_name(name) and _has_matrix(parts[name]) for name in parts):
+            return True
     return any(
-        value is not None and value.ndim >= 2 and (name.startswith("weight") or name.endswith("_weight"))
-        for name, value in module._parameters.items()
+        value is not None and value.ndim >= 2 and _is_weights_name(name) for name, value in module._parameters.items()
     )
 
 
-def is_table(module: nn.Module) -> bool:
+def _is_weights_name(name: str) -> bool:
+    return name.startswith("weight") or name.endswith("_weight")
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    return any(value.ndim >= 2 for value in module.parameters())
+
+
+def other_weights(model: nn.Module) -> dict[str, nn.Module | torch.Tensor]:
+    """What may be a layer beside those of :func:`quantizable_layers`, by FQN, in the order of ``named_modules()``.
+
+    These are tensors of two dims or more, under any name, in lists and dicts of parameters, and in buffers. One that a
+    module without submodules has alone is named like that module, others by their own FQN. Whether anything multiplies
+    by them, only the graph says.
+
+    Example:
+        >>> model = nn.Module()
+        >>> model.kernels = nn.ParameterList([torch.ones(4, 2), torch.ones(2, 2)])
+        >>> list(other_weights(model))
+        ['kernels.0', 'kernels.1']
+    """
+    found: dict[str, nn.Module | torch.Tensor] = {}
+    seen: set[int] = set()
+    for module in model.modules():
+        known = is_quantizable(module) or isinstance(module, _TABLES)
+        if known or isinstance(module, parametrize.ParametrizationList):
+            seen.update(id(value) for value in module.parameters())
+    for fqn, module in model.named_modules():
+        tensors = {name: value for name, value in _matrices(module) if id(value) not in seen}
+        seen.update(map(id, tensors.values()))
+        is_container = isinstance(module, nn.ParameterList | nn.ParameterDict)
+        if len(tensors) == 1 and fqn and not is_container and next(module.children(), None) is None:
+            found[fqn] = module
+        else:
+            found.update({f"{fqn}.{name}" if fqn else name: value for name, value in tensors.items()})
+    return found
+
+
+def _matrices(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a module itself that have two axes or more with several places."""
+    for name, value in (*module._parameters.items(), *module._buffers.items()):
+        if value is not None and value.is_floating_point() and sum(size > 1 for size in value.shape) > 1:
+            yield name, value
+
+
+def layer_named(model: nn.Module, fqn: str) -> nn.Module | torch.Tensor:
+    """The module, or the tensor that is a layer by itself."""
+    path, _, name = fqn.rpartition(".")
+    owner = model.get_submodule(path)
+    tensor = owner._parameters.get(name, owner._buffers.get(name))
+    return model.get_submodule(fqn) if tensor is None else tensor
+
+
+def tensors_of_layer(model: nn.Module, fqn: str) -> list[torch.Tensor]:
+    """The tensors of a layer: of a module, those that it has itself, with the parts of those that are computed."""
+    layer = layer_named(model, fqn)
+    if isinstance(layer, torch.Tensor):
+        return [layer]
+    inner = getattr(layer, "parametrizations", None)
+    parts = inner.parameters() if isinstance(inner, nn.Module) else ()
+    return [*layer.parameters(recurse=isinstance(layer, Operator)), *parts]
+
+
+def layers_to_quantize(model: nn.Module) -> list[str]:
+    """FQNs of all layers that settings can be for: modules with weights, embeddings, :func:`other_weights`."""
+    others = other_weights(model)
+    found: list[str] = []
+    for fqn, module in model.named_modules():
+        if fqn in others or is_quantizable(module) or is_table(module):
+            found.append(fqn)
+        found += [name for name, value in others.items() if value is not module and name.rpartition(".")[0] == fqn]
+    return list(dict.fromkeys(found))
+
+
+def is_table(module: object) -> bool:
     """Whether it is an embedding whose weights can be quantized: one that does not write to them."""
     return isinstance(module, nn.Embedding) and module.max_norm is None

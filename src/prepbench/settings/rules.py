@@ -8,11 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from prepbench.checks import check_table
 from prepbench.errors import SettingsError
-from prepbench.settings.quantizable import is_quantizable
+from prepbench.settings.quantizable import is_quantizable, other_weights
 from prepbench.settings.quantization import LayerQuantizationSettings
 
 LayerRules = Mapping[str, LayerQuantizationSettings]
@@ -56,7 +57,9 @@ class LayerNames:
     def __init__(self, model: nn.Module, argument: str = QUANTIZATION) -> None:
         self.argument = argument
         # a shared layer answers to each of its names
-        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.modules: dict[str, Any] = dict(model.named_modules(remove_duplicate=False))
+        # tensors that are layers by themselves have names and rules like modules
+        self.modules.update(other_weights(model))
         self._aliases: dict[int, list[str]] = {}
         for name, module in self.modules.items():
             self._aliases.setdefault(id(module), []).append(name)
@@ -150,7 +153,7 @@ def _check_matches(key: str, names: LayerNames) -> None:
         return
     types = names.types
     near = difflib.get_close_matches(key, [*filter(None, modules), *sorted(types)], n=3, cutoff=0.4)
-    layers = [fqn for fqn, module in modules.items() if is_quantizable(module)]
+    layers = [fqn for fqn, one in modules.items() if isinstance(one, torch.Tensor) or is_quantizable(one)]
     hint = f"Nearest: {', '.join(map(repr, near))}." if near else f"Layers: {', '.join(layers[:8])}."
     raise SettingsError(
         f"{names.argument}[{key!r}] matches no module. {hint} "
@@ -158,7 +161,7 @@ def _check_matches(key: str, names: LayerNames) -> None:
     )
 
 
-def _check_until(key: str, rule: LayerQuantizationSettings, modules: Mapping[str, nn.Module]) -> None:
+def _check_until(key: str, rule: LayerQuantizationSettings, modules: Mapping[str, object]) -> None:
     for name in rule.skip_quantization_until:
         if name not in modules:
             near = difflib.get_close_matches(name, list(filter(None, modules)), n=3, cutoff=0.4)

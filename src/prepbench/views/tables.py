@@ -114,6 +114,13 @@ def layers_table(report: Any) -> pandas.DataFrame:
     return table
 
 
+def tensors_table(report: Any) -> pandas.DataFrame:
+    """One row for each parameter, buffer and constant of the model: what became of it."""
+    from prepbench.quantize import TensorReport
+
+    return records_table(report.tensors, TensorReport)
+
+
 def report_html(report: Any) -> str:
     """A compile report for a notebook: what is the same for all layers is said once and has no column."""
     import pandas

@@ -1,0 +1,197 @@
+"""Weights that a graph computes from constants, or multiplies by in other ways than layers do, made those of layers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from prepbench._torch_compat.operators import OpOverload, schema_of
+from prepbench.quantize.layer_nodes import LOOKUPS, SOURCES, WEIGHTED, parameter_of, sources_of
+from prepbench.quantize.written_state import written_names
+
+aten = torch.ops.aten
+
+_TRANSPOSES = frozenset(
+    [aten.numpy_T.default, aten.t.default, aten.transpose.int, aten.permute.default, aten.mT.default]
+)
+_PRODUCTS = frozenset([aten.matmul.default, aten.mm.default])
+_STACKED = frozenset([aten.matmul.default, aten.bmm.default])
+# matrices of one product that become layers of their own
+_MOST_STACKED = 256
+
+
+@torch.no_grad()
+def make_weights_plain(graph: fx.GraphModule) -> None:
+    """Let layers read their weights from attributes, in place; what the graph computes stays the same.
+
+    Three things are rewritten. A weight that is computed from constants alone (normalised weights, the product of two,
+    one of a stack) is computed now, once. A product with a transposed matrix becomes ``aten.linear``, without a copy of
+    the matrix. A product of stacks, one matrix for each entry of a batch, becomes one layer for each matrix.
+
+    Args:
+        graph: of a program; its parameters may be shared with the user's model and stay as they are.
+    """
+    for node in list(graph.graph.nodes):
+        if node.op == "call_function" and node.target is aten.einsum.default:
+            _as_product(node)
+    folded = _Folded(graph)
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target in _STACKED:
+            _unstack(graph, node, folded)
+        if node.target in _PRODUCTS:
+            _as_linear(node)
+    folded = _Folded(graph)
+    for node in list(graph.graph.nodes):
+        place = {**WEIGHTED, **LOOKUPS}.get(node.target) if node.op == "call_function" else None
+        if place is not None:
+            folded.replace_weight(node, place[1])
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+class _Folded:
+    """Which nodes depend on constants alone, and their values; each is computed once."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self._graph = graph
+        written = set(written_names(graph.graph))
+        self._constant: set[fx.Node] = set()
+        self._values: dict[fx.Node, torch.Tensor] = {}
+        self._names: dict[tuple[fx.Node, bool], str] = {}
+        for node in graph.graph.nodes:
+            if node.op == "get_attr":
+                value = operator.attrgetter(str(node.target))(graph)
+                if isinstance(value, torch.Tensor) and str(node.target) not in written:
+                    self._constant.add(node)
+            elif node.op == "call_function" and _is_function(node) and self._constant.issuperset(node.all_input_nodes):
+                self._constant.add(node)
+
+    def is_constant(self, node: object) -> bool:
+        return node in self._constant
+
+    def value(self, node: fx.Node) -> Any:
+        """What a constant node gives."""
+        if node.op == "get_attr":
+            return operator.attrgetter(str(node.target))(self._graph).detach()
+        if node not in self._values:
+            args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), self.value)
+            self._values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+        return self._values[node]
+
+    def replace_weight(self, node: fx.Node, place: int) -> None:
+        """Let a layer read its computed weight from an attribute."""
+        weight = node.args[place]
+        if not isinstance(weight, fx.Node) or weight.op == "get_attr" or parameter_of(weight) is not None:
+            return
+        if not self.is_constant(weight) or not isinstance(self.value(weight), torch.Tensor):
+            return
+        value, val = self.value(weight), weight.meta["val"]
+        if not value.is_floating_point():
+            return
+        if is_turned := node.target in _PRODUCTS and value.ndim == 2:
+            # rows are outputs, so that blocks of inputs can have scales
+            value, val, node.target = value.t(), val.t(), aten.linear.default
+        key = weight, is_turned
+        if key not in self._names:
+            number = len([name for name, _ in self._graph.named_parameters() if name.startswith("computed_weight_")])
+            self._names[key] = f"computed_weight_{number}"
+            self._graph.register_parameter(self._names[key], nn.Parameter(value.contiguous(), requires_grad=False))
+        with self._graph.graph.inserting_before(node):
+            read = self._graph.graph.get_attr(self._names[key])
+        read.meta = {"val": val, SOURCES: tuple(dict.fromkeys(_sources(weight)))}
+        node.update_arg(place, read)
+
+
+def _sources(node: fx.Node) -> Iterator[str]:
+    """The tensors that a constant is computed from, the largest first."""
+    rest, seen, reads = [node], set(), []
+    while rest:
+        one = rest.pop()
+        if one not in seen:
+            seen.add(one)
+            rest += one.all_input_nodes
+            if one.op == "get_attr":
+                reads.append(one)
+    for read in sorted(sorted(reads), key=lambda read: -read.meta["val"].numel() if "val" in read.meta else 0):
+        yield from sources_of(read)
+
+
+def _is_function(node: fx.Node) -> bool:
+    """Whether it gives the same for the same tensors, and changes none."""
+    if not node.all_input_nodes or not isinstance(node.target, OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return False
+    return not any(argument.is_write for argument in schema_of(node.target).arguments)
+
+
+def _as_linear(node: fx.Node) -> None:
+    """A product with a transposed matrix as a linear layer."""
+    left, right = node.args[:2]
+    if not isinstance(right, fx.Node) or right.target not in _TRANSPOSES or not isinstance(left, fx.Node):
+        return
+    args: tuple[Any, ...] = right.args
+    matrix = args[0]
+    if not isinstance(matrix, fx.Node) or parameter_of(matrix) is None or matrix.meta["val"].ndim != 2:
+        return
+    if right.target is aten.permute.default and [dim % 2 for dim in args[1]] != [1, 0]:
+        return
+    if right.target is aten.transpose.int and args[1] % 2 == args[2] % 2:
+        return
+    node.target, node.args = aten.linear.default, (left, matrix)
+
+
+def _as_product(node: fx.Node) -> None:
+    """An ``einsum`` that contracts the last axis of what comes with a matrix as the product that it is."""
+    equation, operands = node.args[:2]
+    if not isinstance(equation, str) or not isinstance(operands, list | tuple) or len(operands) != 2:
+        return
+    left, right = operands
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    one, _, two = inputs.partition(",")
+    if not isinstance(right, fx.Node) or parameter_of(right) is None or len(two) != 2 or not one or not output:
+        return
+    contracted, kept = one[-1], output[-1]
+    is_product = output[:-1] == one[:-1] and kept not in one and one.count(contracted) == 1
+    if not is_product or "." in two or set(two) != {contracted, kept} or contracted in output:
+        return
+    node.target, node.args = (
+        (aten.linear.default, (left, right)) if two[1] == contracted else (aten.matmul.default, (left, right))
+    )
+
+
+def _unstack(graph: fx.GraphModule, node: fx.Node, folded: _Folded) -> None:
+    """A product with a stack of matrices as one linear layer for each of them."""
+    left, right = node.args[:2]
+    if not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or not folded.is_constant(right):
+        return
+    if folded.is_constant(left):
+        return
+    one, two = left.meta["val"], right.meta["val"]
+    if two.ndim != 3 or one.ndim != 3 or not 1 < two.shape[0] <= _MOST_STACKED or min(two.shape[1:]) < 2:
+        return
+    if one.shape[0] != two.shape[0]:
+        return
+
+    def add(target: Callable[..., Any], *args: Any) -> fx.Node:
+        made = graph.graph.call_function(target, args)
+        given = fx.node.map_arg(args, lambda source: source.meta["val"])
+        made.meta = {**origin, "val": target(*given)}
+        return made
+
+    origin: dict[str, Any] = {key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta}
+    with graph.graph.inserting_before(node), one.fake_mode:
+        turned = add(aten.transpose.int, right, 1, 2)
+        parts = []
+        for place in range(two.shape[0]):
+            row, matrix = add(aten.select.int, left, 0, place), add(aten.select.int, turned, 0, place)
+            parts.append(add(aten.linear.default, row, matrix))
+        stacked = add(aten.stack.default, parts)
+    node.replace_all_uses_with(stacked)
+    graph.graph.erase_node(node)

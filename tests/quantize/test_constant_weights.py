@@ -1,0 +1,205 @@
+"""Weights under any name, in any container, computed from others or stacked: layers that are quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from prepbench.inputs import normalize_samples
+from prepbench.quantize import Account, Observed, Placement, calibrate, convert, insert_observers
+from prepbench.quantize.report import BY_RULE, FLOAT, NOT_REACHED, QUANTIZED, TensorReport
+from prepbench.settings import LayerQuantizationSettings, QuantizationSettings, explain_settings
+
+WEIGHTS_ONLY = QuantizationSettings(prefer_weights_only_quantization=True)
+
+
+class Holder(nn.Module):
+    """Tensors of any kind and a function that uses them; a linear layer beside them is always quantized."""
+
+    def __init__(self, made: Callable[[nn.Module], None], run: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        made(self)
+        self._run = run
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._run(self, self.body(x))
+
+
+def matrix(*sizes: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(*sizes or (8, 8)))
+
+
+def one(name: str) -> Callable[[Any], None]:
+    return lambda module: setattr(module, name, matrix())
+
+
+def listed(module: Any) -> None:
+    module.kernels = nn.ParameterList([matrix(), matrix(8, 6)])
+
+
+def keyed(module: Any) -> None:
+    module.table = nn.ParameterDict({"proj": matrix()})
+
+
+def buffered(module: Any) -> None:
+    module.register_buffer("filters", torch.randn(5, 8))
+
+
+def stacked(module: Any) -> None:
+    module.experts = matrix(3, 8, 4)
+
+
+def normed(module: Any) -> None:
+    module.dense = nn.utils.parametrizations.weight_norm(nn.Linear(8, 5))
+
+
+def spectral(module: Any) -> None:
+    module.conv = nn.utils.spectral_norm(nn.Conv1d(8, 4, 3))
+
+
+def symmetric(module: Any) -> None:
+    module.dense = nn.Linear(8, 8)
+    nn.utils.parametrize.register_parametrization(module.dense, "weight", Symmetric())
+
+
+class Symmetric(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.triu() + weight.triu(1).T
+
+
+def low_rank(module: Any) -> None:
+    module.down, module.up = matrix(8, 2), matrix(2, 8)
+
+
+def by_expert(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(x.expand(3, *x.shape[-2:]), self.experts)
+
+
+CASES: dict[str, tuple[Callable[[Any], None], Callable[[Any, torch.Tensor], torch.Tensor], set[str]]] = {
+    "w": (one("w"), lambda self, x: x @ self.w, {"w"}),
+    "kernel": (one("kernel"), lambda self, x: nn.functional.linear(x, self.kernel), {"kernel"}),
+    "transposed": (one("proj"), lambda self, x: x @ self.proj.T, {"proj"}),
+    "einsum": (one("m"), lambda self, x: torch.einsum("bi,oi->bo", x, self.m), {"m"}),
+    "einsum the other way": (one("m"), lambda self, x: torch.einsum("bi,io->bo", x, self.m), {"m"}),
+    "list": (listed, lambda self, x: x @ self.kernels[0] @ self.kernels[1], {"kernels.0", "kernels.1"}),
+    "dict": (keyed, lambda self, x: x @ self.table["proj"], {"table.proj"}),
+    "buffer": (buffered, lambda self, x: nn.functional.linear(x, self.filters), {"filters"}),
+    "weight norm": (normed, lambda self, x: self.dense(x), {"dense"}),
+    "spectral norm": (spectral, lambda self, x: self.conv(x.T.unsqueeze(0)), {"conv"}),
+    "parametrization": (symmetric, lambda self, x: self.dense(x), {"dense"}),
+    "product": (low_rank, lambda self, x: x @ (self.down @ self.up), {"down"}),
+    "scaled": (one("w"), lambda self, x: nn.functional.linear(x, self.w * 0.5), {"w"}),
+    "one of a stack": (stacked, lambda self, x: x @ self.experts[0] + x @ self.experts[2], {"experts"}),
+    "stack": (stacked, by_expert, {"experts"}),
+}
+
+
+def observe(model: nn.Module, x: torch.Tensor, settings: Any = WEIGHTS_ONLY, rules: Any = None) -> tuple[Any, Any]:
+    program = torch.export.export(model.eval(), (x,), strict=False)
+    explained = explain_settings(model, settings, rules)
+    observed = insert_observers(program, model, explained, Placement(tables=True))
+    account = Account(program, model, (), explained, observed.layers, observed.plan)
+    return observed, {row.fqn: row for row in account.rows()}
+
+
+def converted(observed: Observed, x: torch.Tensor) -> torch.Tensor:
+    graph = convert(calibrate(observed, normalize_samples(observed.graph, [x])))
+    for name, value in [*graph.named_parameters(), *graph.named_buffers()]:
+        assert value.dtype == torch.int8 or value.ndim < 2 or "scale" in name, f"{name} stays in float"
+    result: torch.Tensor = graph(x)
+    return result
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_constant_that_is_multiplied_by_is_a_layer(name: str) -> None:
+    made, run, layers = CASES[name]
+    torch.manual_seed(0)
+    model, x = Holder(made, run).eval(), torch.randn(7, 8)
+    expected = model(x)
+    observed, rows = observe(model, x)
+    assert {row.fqn for row in observed.layers if row.quantized} == {"body", *layers}
+    assert_adds_up(model, rows)
+    assert all(row.outcome == QUANTIZED for row in rows.values() if row.elements > 8)
+    torch.testing.assert_close(converted(observed, x), expected, atol=0.1 * float(expected.abs().max()), rtol=0)
+
+
+def assert_adds_up(model: nn.Module, rows: dict[str, TensorReport]) -> None:
+    tensors = [*model.parameters(), *model.buffers()]
+    counted = [row.bytes for row in rows.values() if row.kind != "constant"]
+    assert sum(counted) == sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert len(counted) == len(tensors)
+
+
+def test_computed_weights_say_what_they_are_computed_from() -> None:
+    observed, rows = observe(Holder(low_rank, CASES["product"][1]), torch.randn(7, 8))
+    assert "computed once, from down, up" in next(row.note for row in observed.layers if row.fqn == "down")
+    assert (rows["up"].layer, rows["up"].reason) == ("down", "computed with others to a weight")
+
+
+def test_a_stack_has_scales_for_each_of_its_matrices() -> None:
+    observed, _ = observe(Holder(stacked, by_expert), torch.randn(7, 8))
+    assert "3 matrices of experts" in next(row.note for row in observed.layers if row.fqn == "experts")
+    nodes = observed.plan.nodes["experts"]
+    assert [node.weight.meta["val"].shape for node in nodes] == [(4, 8)] * 3
+    assert len({node.weight.target for node in nodes}) == 3
+
+
+def test_rules_name_tensors_like_layers() -> None:
+    rules = {"kernels.1": LayerQuantizationSettings(skip_quantization=True)}
+    observed, rows = observe(Holder(listed, CASES["list"][1]), torch.randn(7, 8), rules=rules)
+    assert {row.fqn: row.quantized for row in observed.layers} == {
+        "body": True,
+        "kernels.0": True,
+        "kernels.1": False,
+    }
+    assert (rows["kernels.1"].outcome, rows["kernels.1"].reason) == (BY_RULE, "skipped by rule 'kernels.1'")
+
+
+class Rest(nn.Module):
+    """What is no layer: added, written to, not used, of integers, tied."""
+
+    positions: torch.Tensor
+    seen: torch.Tensor
+    steps: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.unused = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 8, bias=False)
+        self.head.weight = self.body.weight
+        self.register_buffer("positions", torch.randn(4, 8), persistent=False)
+        self.register_buffer("seen", torch.zeros(4, 8))
+        self.register_buffer("steps", torch.zeros(4, 8, dtype=torch.int64))
+        self.mixing = torch.randn(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.add_(x)
+        return self.head(self.body(x) + self.positions + self.steps) @ self.mixing + self.seen
+
+
+def test_what_is_not_quantized_says_why() -> None:
+    model = Rest()
+    observed, rows = observe(model, torch.randn(4, 8))
+    assert_adds_up(model, rows)
+    assert [row.fqn for row in observed.layers] == ["body", "unused", "head"]  # no row for what is only added
+    assert rows["body.weight"].names == ("head.weight",)
+    assert {name: row.outcome for name, row in rows.items()} == {
+        "body.weight": QUANTIZED,
+        "body.bias": FLOAT,
+        "unused.weight": NOT_REACHED,
+        "unused.bias": NOT_REACHED,
+        "positions": FLOAT,
+        "seen": FLOAT,
+        "steps": FLOAT,
+        "mixing": FLOAT,
+    }
+    assert rows["positions"].reason == "no integer form of aten.add.Tensor with it"
+    assert rows["seen"].reason == "the graph writes to it"
+    assert rows["steps"].reason == "holds int64, which is kept as it is"
+    assert "register_buffer" in rows["mixing"].reason
+    assert rows["unused.weight"].reason == "nothing reads it on the tracing inputs"
