@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from prepbench.compile import prune as prune
     from prepbench.compile import trainable as trainable
     from prepbench.errors import PrepbenchError as PrepbenchError
+    from prepbench.errors import PrepbenchWarning as PrepbenchWarning
     from prepbench.fixes import fix as fix
     from prepbench.inputs import Sample as Sample
     from prepbench.jobs import Cancelled as Cancelled
@@ -101,6 +102,7 @@ _HOME = {
     "OpenVinoDeployment": "prepbench.settings",
     "PreparationReport": "prepbench.prepare",
     "PrepbenchError": "prepbench.errors",
+    "PrepbenchWarning": "prepbench.errors",
     "Profile": "prepbench.measure.profile_result",
     "Progress": "prepbench.jobs",
     "PruningSettings": "prepbench.settings",

@@ -67,6 +67,16 @@ class PrepbenchError(Exception):
         return _readable(super().__str__())
 
 
+class PrepbenchWarning(UserWarning):
+    """Something goes on in another way than its caller may think.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", pb.PrepbenchWarning)  # raises it in this block
+    """
+
+
 class InputError(PrepbenchError, ValueError):
     """A sample input has the wrong structure, type or value."""
 

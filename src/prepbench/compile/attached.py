@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,10 +17,52 @@ from torch import nn
 
 from prepbench import interrupts
 from prepbench.checks import described
-from prepbench.errors import InputError
+from prepbench.errors import InputError, PrepbenchWarning
 from prepbench.patching import undoing
 
 Forward = Callable[..., Any]
+
+
+_LIBRARIES = frozenset({"prepbench", "torch", "transformers", "peft"})
+"""A warning is of the line that called them."""
+
+
+class Notices:
+    """Says once for each reason that a call inside a block does not run compiled.
+
+    Args:
+        strict: raises in place of a warning.
+        quiet: says nothing, for callers that say it in another way.
+    """
+
+    def __init__(self, *, strict: bool = False, quiet: bool = False) -> None:
+        self._strict, self._quiet = strict, quiet
+        self._said: set[str] = set()
+
+    def __call__(self, reason: str, remedy: str) -> None:
+        """Say that the model's own forward runs.
+
+        Args:
+            reason: a sentence.
+            remedy: a sentence.
+
+        Raises:
+            InputError: the block is strict.
+        """
+        if self._strict:
+            raise InputError(f"This call does not run compiled: {reason} {remedy}")
+        if not self._quiet and reason not in self._said:
+            self._said.add(reason)
+            text = f"Inside of attached(), a call runs in PyTorch and not compiled: {reason} {remedy}"
+            warnings.warn(text, PrepbenchWarning, stacklevel=_caller())
+
+
+def _caller() -> int:
+    """How many frames lie between :meth:`Notices.__call__` and the code that uses the libraries."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +72,7 @@ class _Attachment:
     forward: Forward
     thread: threading.Thread
     others: weakref.WeakSet[threading.Thread]
+    notices: Notices
 
 
 _attached: weakref.WeakKeyDictionary[nn.Module, list[_Attachment]] = weakref.WeakKeyDictionary()
@@ -37,14 +82,15 @@ _BEFORE = "__prepbench_forward_before__"
 
 
 @contextmanager
-def attached_forward(model: nn.Module, forward: Forward) -> Iterator[None]:
+def attached_forward(model: nn.Module, forward: Forward, notices: Notices) -> Iterator[None]:
     """Inside the block, ``model(...)`` runs ``forward`` in this thread, and in threads that begin inside the block.
 
-    Threads that ran before go on with the model's own forward. Blocks may overlap, in one thread and in several.
+    Threads that ran before go on with the model's own forward, which ``notices`` says. Blocks may overlap, in one
+    thread and in several.
     """
     here = threading.current_thread()
     others = weakref.WeakSet(thread for thread in threading.enumerate() if thread is not here)
-    attachment = _Attachment(forward, here, others)
+    attachment = _Attachment(forward, here, others, notices)
     with undoing() as undo:
         undo.add(lambda: _remove(model, attachment))
         _add(model, attachment)
@@ -114,4 +160,9 @@ def _meant(model: nn.Module) -> Forward | None:
     blocks, here = _attached.get(model, []), threading.current_thread()
     own = [block for block in blocks if block.thread is here]
     meant = own or [block for block in blocks if here not in block.others]
+    if blocks and not meant:
+        blocks[-1].notices(
+            f"the thread {here.name!r} is older than the block, and such threads go on with the model's own forward.",
+            "Start the thread inside of the block, or enter a block in the thread itself.",
+        )
     return meant[-1].forward if meant else None

@@ -15,6 +15,7 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs, number_outputs
 from prepbench.checks import described
 from prepbench.compile.empty_leaves import MISSING, leaves_along
+from prepbench.compile.model_identity import NO_IDENTITY, ModelIdentity
 from prepbench.compile.output_tree import (
     Build,
     Tree,
@@ -60,6 +61,7 @@ class CallSpec:
         object_numbers: numbers and texts that objects among the arguments hold, by path. The graph is valid for these
             values only.
         counted: numbers that objects hold and that follow from sizes, from which the graph computes them.
+        identity: which weights and adapters the model had.
     """
 
     parameters: tuple[str, ...]
@@ -75,6 +77,7 @@ class CallSpec:
     defaults: Mapping[str, Any]
     object_numbers: Mapping[str, Any]
     counted: tuple[CountedNumber, ...] = ()
+    identity: ModelIdentity = NO_IDENTITY
 
     @classmethod
     def of(
@@ -107,6 +110,7 @@ class CallSpec:
             _defaults(module_or_function),
             {path: value for path, value in numbers.items() if path not in counted},
             sample.counted,
+            ModelIdentity.of(module_or_function),
         )
 
     @property
@@ -331,6 +335,7 @@ class CallSpec:
             "defaults": dict(self.defaults),
             "object_numbers": dict(self.object_numbers),
             "counted": [number.to_list() for number in self.counted],
+            "identity": self.identity.to_dict(),
         }
 
     @classmethod
@@ -350,6 +355,7 @@ class CallSpec:
             data["defaults"],
             data.get("object_numbers", {}),
             tuple(map(CountedNumber.from_list, data.get("counted", []))),
+            ModelIdentity.from_dict(data.get("identity", {})),
         )
 
 

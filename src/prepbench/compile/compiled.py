@@ -15,10 +15,10 @@ from torch import nn
 from prepbench._display import view
 from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
-from prepbench.checks import check_count, check_path, check_progress
+from prepbench.checks import check_count, check_path, check_progress, check_switch
 from prepbench.compile.arguments import check_arguments
 from prepbench.compile.artifact import write_folder
-from prepbench.compile.attached import attached_forward, check_model
+from prepbench.compile.attached import Notices, attached_forward, check_model
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.configuration import NO_CONFIGURATION, Configuration
 from prepbench.compile.configuration import SECTION as CONFIGURATION
@@ -189,38 +189,42 @@ class CompiledModel(nn.Module):
         """
         return view("views.diagrams", "diagram", self, *others)
 
-    def attached(self, model: nn.Module) -> AbstractContextManager[None]:
+    def attached(self, model: nn.Module, *, strict: bool = False) -> AbstractContextManager[None]:
         """Inside the block, calls of ``model`` run compiled, and so do its methods, such as ``model.generate(...)``.
 
         Generation of ``transformers`` goes on as it does in PyTorch: greedy, sampling, beams, streamers. Each step
         runs here, and new keys and values are written into the cache that it hands in. Compile with the cache that
-        generation uses (``DynamicCache``), empty in some samples and filled in others. What generation computes
-        without the model's own forward, such as the states of an encoder, stays in PyTorch. So does the first step of
-        models that compute other things in it: those with an encoder, with states instead of keys and values, or with
-        images. Compile these with samples of later steps, ``with pb.record_inputs(model): model.generate(...)``. In
-        PyTorch run, too, the first step of a model compiled for one token each time, and ``model(ids)`` without cache.
+        generation uses (``DynamicCache``), empty in some samples and filled in others. ``model(ids)`` without a cache
+        gets an empty one, and with ``labels=`` the loss is computed from the compiled logits, so that tools that
+        evaluate a model measure the compiled one.
 
-        Afterwards, also after an error or Ctrl-C, the model is as it was. Threads that begin inside the block, such
-        as those that generate for a ``TextIteratorStreamer``, run compiled too. Threads that ran before go on with
-        the model's own forward, and so does compiling the model inside the block. Blocks may overlap.
+        What the graph cannot compute runs in PyTorch, and a ``PrepbenchWarning`` says so once for each reason: a first
+        step that is another graph (encoders, images, states instead of keys and values: compile these with samples
+        of later steps), all logits where the graph gives the last, a loss of another kind, another adapter of PEFT,
+        threads that ran before the block. What the model's own forward does not compute stays in PyTorch, too.
+
+        Afterwards, also after an error or Ctrl-C, the model is as it was. Threads that begin inside the block, such as
+        those for a ``TextIteratorStreamer``, run compiled too. Blocks may overlap.
 
         Args:
-            model: what was compiled, or a model that is called like it.
+            model: what was compiled, or a model that is called like it. Its weights count for calls in PyTorch only.
+            strict: whether a call that would run in PyTorch raises.
 
         Returns:
             A context manager.
 
         Raises:
-            InputError: the model is called differently; in the block: a call that the compiled graph cannot take as
-                the model would, such as generation without a cache, or padded prompts whose positions it does not
-                take.
+            InputError: the model is called differently; in the block: a call that the graph cannot take as the model
+                would, and one that would run in PyTorch if the block is strict or the model has other weights.
 
         Example:
             >>> with compiled.attached(model):
             ...     tokens = model.generate(prompt, max_new_tokens=16)
         """
         check_model(model, self._call_spec.parameters)
-        return attached_forward(model, GenerationCalls(self, self._call_spec, model))
+        check_switch("strict", strict)
+        notices = Notices(strict=strict)
+        return attached_forward(model, GenerationCalls(self, self._call_spec, model, notices), notices)
 
     @tells_internal_errors
     def save(self, folder: str | Path) -> None:

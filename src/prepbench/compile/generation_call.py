@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from prepbench.compile.attached import own_forward
+from prepbench.compile.attached import Notices, own_forward
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.generation_caches import (
+    caches_of,
+    classes_of_caches,
+    empty_cache,
+    is_cache,
+    kinds_of_layers,
+    past_length,
+    room_of,
+    windows_of,
+    write_back,
+)
 from prepbench.compile.generation_masks import flat_masks, has_squares, is_square, square_mask
-from prepbench.compile.output_tree import Tree
-from prepbench.compile.result_classes import class_named, filled
+from prepbench.compile.loss_of_logits import LossOfLogits
+from prepbench.compile.model_identity import adapter_layers, adapters_in_use
 from prepbench.errors import InputError
-from prepbench.running.nested_values import attributes, collect
+from prepbench.running.nested_values import collect
 from prepbench.running.object_nodes import fixed_numbers, is_mark
 
 _TOKENS = ("input_ids", "decoder_input_ids", "inputs_embeds", "decoder_inputs_embeds")
@@ -24,81 +36,196 @@ _WHOLE = (*_TOKENS[:2], *_MASKS, *_POSITIONS)
 """What models take as integers of any size, and masks as truth values, too; those of generation have 64 bits."""
 
 
+_ASKS = "output_"
+"""Flags of this name ask for a further part of the result, ``output_attentions`` for ``attentions``."""
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class _OwnCall(Exception):
+    """A call that the model's own forward has to run: why, what to do about it, and whether it makes the cache."""
+
+    def __init__(self, reason: str, remedy: str, *, makes_cache: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.remedy, self.makes_cache = reason, remedy, makes_cache
+
+
 class GenerationCalls:
     """A forward for generation loops: takes their calls, and writes new keys and values into the caches given.
 
-    Generation leaves out masks that are all ones, adds flags, and expects its own cache back.
+    Generation leaves out masks that are all ones, adds flags, and expects its own cache back. Evaluation gives no cache
+    and may give labels: it gets an empty cache, and the loss of the compiled logits.
 
     Args:
         run: the compiled model.
         spec: the calls that it takes.
         model: whose configuration says what flags are by default.
+        notices: says which calls the model's own forward runs.
     """
 
-    def __init__(self, run: Callable[..., Any], spec: CallSpec, model: nn.Module) -> None:
+    def __init__(self, run: Callable[..., Any], spec: CallSpec, model: nn.Module, notices: Notices) -> None:
         self._run, self._spec, self._own = run, spec, own_forward(model)
+        self._model, self._notices = model, notices
         self._names = (*spec.parameters[: spec.positional], *spec.keywords)
-        self._caches = _caches(spec, self._names)
-        self._kinds = _classes(spec, self._names, self._caches)
+        self._caches = caches_of(spec, self._names)
+        self._kinds = classes_of_caches(spec, self._names, self._caches)
         self._marks = {path: value for path, value in spec.object_numbers.items() if is_mark(path, value)}
         self._config = getattr(model, "config", None)
-        self._kinds_of_layers = _kinds_of_layers(self._config)
+        self._kinds_of_layers = kinds_of_layers(self._config)
         values = {spec.paths[index]: value for index, value in spec.input_constants.items()}
         self._constants = {name: value for name, value in values.items() if name in self._names}
         self._tensors = {path: tensor for path, tensor in zip(spec.paths, spec.tensors, strict=True) if tensor}
         self._takes_one = any(self._tensors[name]["shape"][1:2] == [1] for name in _TOKENS if name in self._tensors)
+        self._adapter_layers = adapter_layers(model)
+        self._loss = LossOfLogits(model, self._own)
+        self._counts_padding: bool | None = None
+        self._has_weights = False
+        self._outputs = tuple(map(str, spec.outputs.get("keys", ())))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step.
 
         Raises:
-            InputError: the compiled graph cannot take this call as the model would.
+            InputError: the compiled graph cannot take this call as the model would, or the model's own forward has to
+                run and lacks the weights that were compiled.
         """
-        given = {**dict(zip(self._spec.parameters, args, strict=False)), **kwargs}
-        given |= {name: value.long() for name, value in given.items() if name in _WHOLE and _is_narrow(value)}
-        self._check_caches(given)
-        missing, new = [name for name in self._caches if given.get(name) is None], _tokens(given)
-        if missing or self._fills_cache(given, new):
-            result = self._own(*args, **kwargs)
-            self._check_made(result, missing)
-            return result
-        past = _past(given, self._caches)
+        given = self._given(args, kwargs)
+        try:
+            self._check_adapters()
+            self._check_caches(given)
+            labels, loss_options = self._labels(given)
+            keeps_cache = self._wants_cache(given)
+            missing = self._add_caches(given)
+            new = _tokens(given)
+            if self._fills_cache(given, new):
+                raise _OwnCall(
+                    "its first step is another graph than the later ones, which were compiled.",
+                    "For models with an encoder, images or states there is no other way; else give tracing inputs "
+                    "with several tokens, too.",
+                    makes_cache=True,
+                )
+            keep = self._last_only(given, new, is_own_cache=bool(missing))
+            if labels is not None and not self._loss.is_known(args, kwargs, loss_options):
+                raise _OwnCall(
+                    "labels= were given, and this model computes its loss in another way than from logits alone.",
+                    "Call it without labels= and compute the loss from the logits.",
+                )
+        except _OwnCall as own:
+            return self._in_pytorch(own, given, args, kwargs)
+        past = past_length(given, self._caches)
         if new is not None:
             self._complete(given, new, past)
-        keep = self._last_only(given)
         caches = {name: given[name] for name in self._caches}
         result = self._run(*args[len(self._spec.parameters) :], **self._without_defaults(given))
         for name, cache in caches.items():
-            _update(cache, _part(result, name), self._caches[name])
+            write_back(cache, _part(result, name), self._caches[name])
             _set_part(result, name, cache)
         if keep:
             _set_part(result, "logits", _part(result, "logits")[:, -keep:])
+        if labels is not None:
+            result = _with_parts(result, loss=self._loss(_part(result, "logits"), labels, loss_options))
+        return result if keeps_cache else _with_parts(result, **dict.fromkeys(caches))
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name, without those that no forward computes with."""
+        given = {**dict(zip(self._spec.parameters, args, strict=False)), **kwargs}
+        given |= {name: value.long() for name, value in given.items() if name in _WHOLE and _is_narrow(value)}
+        known = {*self._spec.parameters, *self._names}
+        for name, value in list(given.items()):
+            if name not in known and not isinstance(value, _PLAIN) and not collect(value):
+                del given[name]  # generation hands on what its own settings need, such as a tokenizer
+            if name in _TOKENS and isinstance(value, Mapping):
+                raise InputError(
+                    f"{name}: expected a tensor of token numbers, got a {type(value).__name__} of "
+                    f"{', '.join(map(str, value))}. Call model(**encoding), which the model itself needs, too."
+                )
+        return given
+
+    def _in_pytorch(
+        self, own: _OwnCall, given: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The call by the model's own forward."""
+        self._notices(own.reason, own.remedy)
+        if not self._has_weights:
+            if self._spec.identity.has_other_weights(self._model):
+                raise InputError(
+                    f"model: {own.reason} So the model's own forward has to run, and the weights of this "
+                    f"{type(self._model).__name__} are not those that were compiled. Load the checkpoint into it, "
+                    "from_pretrained in place of a model made of the configuration alone."
+                )
+            self._has_weights = True
+        result = self._own(*args, **kwargs)
+        if own.makes_cache and kwargs.get("labels") is None:
+            self._check_made(result, [name for name in self._caches if given.get(name) is None])
         return result
+
+    def _check_adapters(self) -> None:
+        """The adapters that were in use at the compile are in the graph."""
+        then = self._spec.identity.adapters
+        if self._adapter_layers and self._spec.identity.weights:
+            now, then = adapters_in_use(self._adapter_layers), then or ("none",)
+            if now != then:
+                raise _OwnCall(
+                    f"it uses the adapter {', '.join(now or ())}, and was compiled with {', '.join(then)}.",
+                    "Compile again after set_adapter(), one compiled model for each adapter.",
+                )
+
+    def _labels(self, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """What only the loss takes, which is computed from logits afterwards, unless the graph has it."""
+        if given.get("labels") is None or "labels" in self._names:
+            return None, {}
+        if self._model.training and torch.is_grad_enabled():
+            raise _OwnCall(
+                "labels= were given in training mode, and compiled models do not learn.",
+                "Call model.eval() and torch.no_grad() to evaluate.",
+            )
+        options = {name: given.pop(name) for name in self._loss.options if name in given and name not in self._names}
+        return given.pop("labels"), options
+
+    def _wants_cache(self, given: dict[str, Any]) -> bool:
+        """Whether the result holds the caches; without, each call computes all its tokens, with an empty cache."""
+        wanted = given.get("use_cache")
+        wanted = getattr(self._config, "use_cache", True) if wanted is None else wanted
+        if not self._caches or wanted is not False:
+            return True
+        given.pop("use_cache", None)
+        return False
+
+    def _add_caches(self, given: dict[str, Any]) -> list[str]:
+        """Empty caches, as the model makes them, for those that were not given; returns their names."""
+        missing = [name for name in self._caches if given.get(name) is None]
+        for name in missing:
+            cache = empty_cache(self._kinds.get(name), self._config)
+            if cache is None:
+                raise _OwnCall(
+                    f"it gives no {name}, and the model was compiled with one that the model does not make by itself.",
+                    f"Give {name}=, made as in the tracing inputs.",
+                    makes_cache=True,
+                )
+            given[name] = cache
+        return missing
 
     def _fills_cache(self, given: dict[str, Any], new: torch.Tensor | None) -> bool:
         """Whether a first step fills a cache in a way that the graph, made for later ones, does not have."""
         caches = {name: value for name, value in given.items() if name in self._caches}
-        if self._takes_one and new is not None and new.shape[1] > 1 and _past(given, caches) == 0:
+        if self._takes_one and new is not None and new.shape[1] > 1 and past_length(given, caches) == 0:
             return True
         if self._marks:
             found = fixed_numbers((), (), caches)
             return any(found.get(path) is not value for path, value in self._marks.items())
         # such as an image, whose states are in the cache afterwards
         further = {name for name in given if name not in self._names} - {*_MASKS, *_POSITIONS, *_TOKENS}
-        return _past(given, caches) == 0 and any(collect(given[name]) for name in further)
+        return bool(caches) and past_length(given, caches) == 0 and any(collect(given[name]) for name in further)
 
     def _check_caches(self, given: dict[str, Any]) -> None:
-        if given.get("use_cache") is False:
-            self._check_made(None, list(self._caches))
         for name, kind in self._kinds.items():
-            if _is_cache(given.get(name)) and not isinstance(given[name], kind):
+            if is_cache(given.get(name)) and not isinstance(given[name], kind):
                 raise InputError(
                     f"{name}: generation hands in a {type(given[name]).__name__}, and the model was compiled with a "
                     f"{kind.__name__}. Leave out cache_implementation=, or compile with tracing inputs that hold "
                     "caches of this class, such as record_inputs makes of a generation with it."
                 )
         for name, value in given.items():
-            if name not in self._names and _is_cache(value):
+            if name not in self._names and is_cache(value):
                 raise InputError(
                     f"{name}: generation hands in a {type(value).__name__}, and the model was compiled without a "
                     f"cache. Generate with use_cache=False, which computes all tokens in each step, or compile with "
@@ -123,19 +250,20 @@ class GenerationCalls:
         for name, positions in zip(_MASKS, _POSITIONS, strict=True):
             mask = given.get(name)
             if has_squares(mask) and not self._is_square(name):
-                windows = _windows(given, self._caches, self._kinds_of_layers)
+                windows = windows_of(given, self._caches, self._kinds_of_layers)
                 mask = given[name] = flat_masks(name, mask, past, count, windows)
             if mask is None and self._constants.get(name, mask) is None and name in self._constants:
                 continue  # the graph is one without a mask
             if positions in self._names and given.get(positions) is None:
-                given[positions] = counted if mask is None else _positions(mask)[:, -count:]
+                skips = mask is not None and not bool((mask == 1).all()) and self._skips_padding(name, positions)
+                given[positions] = _positions(mask)[:, -count:] if mask is not None and skips else counted
             elif positions not in self._names and given.get(positions) is not None:
                 self._check_positions(given.pop(positions), counted, positions)
             if name in self._names and mask is None:
                 # the mask of an encoder-decoder model under the first name is for the encoder's states
                 length = _encoded(given) if name == _MASKS[0] else None
                 given[name] = (
-                    square_mask(self._tensors[name], batch, past, count, _room(given, self._caches))
+                    square_mask(self._tensors[name], batch, past, count, room_of(given, self._caches))
                     if self._is_square(name)
                     else torch.ones(batch, past + count if length is None else length, dtype=torch.long)
                 )
@@ -160,18 +288,35 @@ class GenerationCalls:
                 "or generate from prompts of one length."
             )
 
-    def _last_only(self, given: dict[str, Any]) -> int:
+    def _skips_padding(self, mask: str, positions: str) -> bool:
+        """Whether the model counts positions without padding where it is given none; some do, found by trying."""
+        if self._counts_padding is None:
+            self._counts_padding = False
+            if mask == _MASKS[0]:
+                call = {_TOKENS[0]: torch.ones(1, 3, dtype=torch.long), mask: torch.tensor([[0, 1, 1]])}
+                with torch.no_grad():
+                    found = [_logits(self._own(**call, **more)) for more in ({}, {positions: torch.arange(3)[None]})]
+                self._counts_padding = torch.equal(found[0][:, 1:], found[1][:, 1:])
+        return not self._counts_padding
+
+    def _last_only(self, given: dict[str, Any], new: torch.Tensor | None, *, is_own_cache: bool) -> int:
         """How many of the last logits are wanted, where the graph gives all; 0 for all."""
-        keep = given.get("logits_to_keep")
+        made = self._constants.get("logits_to_keep")
+        keep = given.get("logits_to_keep", 0 if type(made) is int else None)
         if type(keep) is not int:
             return 0
         if "logits_to_keep" not in self._names:
             del given["logits_to_keep"]
             return keep
-        made = self._constants.get("logits_to_keep")
         if type(made) is not int or made == keep:
             return 0
-        if made and not 0 < keep < made:
+        count = made if new is None else int(new.shape[1])
+        if made and count > made and not 0 < keep < made:
+            if is_own_cache:
+                raise _OwnCall(
+                    f"it asks for the logits of {keep or 'all'} tokens, and the compiled graph gives those of {made}.",
+                    "Compile with tracing inputs without logits_to_keep=, whose graph gives all logits.",
+                )
             raise InputError(
                 f"logits_to_keep: generation asks for the logits of {keep or 'all'} tokens here (assisted generation "
                 f"and prompt lookup check several at once), and the model was compiled for {made}. Compile with "
@@ -186,6 +331,11 @@ class GenerationCalls:
         for name, value in given.items():
             if name in self._names or not (isinstance(value, bool) and value is self._flag(name)):
                 kept[name] = value
+            if value is True and name.startswith(_ASKS) and name not in self._names and self._flag(name) is False:
+                raise InputError(
+                    f"{name}=True: the compiled graph gives {', '.join(self._outputs)}. Compile with {name}=True in "
+                    "the tracing inputs, or call the model outside of the block."
+                )
         return {**self._constants, **kept}
 
     def _flag(self, name: str) -> bool | None:
@@ -194,76 +344,14 @@ class GenerationCalls:
             return bool(self._caches)
         if name == "return_dict":
             return bool(self._spec.outputs["kind"] == "object")
+        if name.startswith(_ASKS):  # the configuration may have changed since
+            return any(output.endswith(name.removeprefix(_ASKS)) for output in self._outputs)
         value = getattr(self._config, name, None)
         return value if isinstance(value, bool) else None
 
 
-def _trees(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
-    positional, keywords = spec.inputs["items"]
-    return dict(zip(names, [*positional["items"], *keywords["items"]], strict=False))
-
-
-def _classes(spec: CallSpec, names: tuple[str, ...], caches: Mapping[str, Tree]) -> dict[str, type]:
-    """The classes of the caches, as far as they are known here."""
-    trees = _trees(spec, names)
-    found = {name: class_named(trees[name]["type"]) for name in caches if trees[name]["kind"] == "object"}
-    return {name: kind for name, kind in found.items() if kind is not None}
-
-
-def _caches(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
-    """The arguments that the result holds again under the same name, and their nesting there."""
-    nested = {name for name, tree in _trees(spec, names).items() if tree["kind"] != "leaf"}
-    if spec.outputs["kind"] not in ("object", "dict"):
-        return {}
-    outputs = dict(zip(spec.outputs["keys"], spec.outputs["items"], strict=True))
-    return {name: outputs[name] for name in names if name in nested and name in outputs}
-
-
-def _is_cache(value: Any) -> bool:
-    return callable(getattr(value, "get_seq_length", None))
-
-
 def _is_narrow(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.int32) and not is_square(value)
-
-
-def _past(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
-    for name in caches:
-        if _is_cache(given[name]):
-            try:
-                return int(given[name].get_seq_length())
-            except ValueError:  # it holds states, and no keys that could be counted
-                return 0
-    return 0
-
-
-def _kinds_of_layers(config: Any) -> list[str]:
-    """What configurations call the attention of each layer, such as "sliding_attention", where they tell it."""
-    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    return list(getattr(text, "layer_types", None) or [])
-
-
-def _windows(given: Mapping[str, Any], caches: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, int]:
-    """How many entries the windows of caches of a fixed length have, by kind of layer; "" where all layers have one."""
-    found: dict[str, int] = {}
-    for name in caches:
-        layers = getattr(given[name], "layers", [])
-        sizes = [layer.get_max_length() if getattr(layer, "is_sliding", False) else 0 for layer in layers]
-        found |= dict(reversed(list(zip(kinds, sizes, strict=False))))
-        if sizes and all(sizes):
-            found[""] = sizes[0]
-    return found
-
-
-def _room(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
-    """How many entries caches of a fixed length have; less than one for those that grow."""
-    for name in caches:
-        if callable(getattr(given[name], "get_max_length", None)):
-            try:
-                return int(given[name].get_max_length())
-            except ValueError:  # it has no layers yet
-                return 0
-    return 0
 
 
 def _tokens(given: Mapping[str, Any]) -> torch.Tensor | None:
@@ -299,48 +387,14 @@ def _set_part(result: Any, name: str, value: Any) -> None:
         setattr(result, name, value)
 
 
-def _update(old: Any, new: Any, tree: Tree) -> Any:
-    """Write what ``new`` holds into the objects and lists of ``old``; what has no place there is given back.
-
-    Args:
-        old: the caller's cache, or a part of it.
-        new: the same part of a result, in which objects may have become dicts.
-        tree: its nesting.
-    """
-    if tree["kind"] == "list" and isinstance(old, list):
-        items = [
-            _update(old[i] if i < len(old) else None, part, item)
-            for i, (part, item) in enumerate(zip(new, tree["items"], strict=True))
-        ]
-        old[: len(items)] = items
-        return old
-    if tree["kind"] == "dict" and isinstance(old, dict):
-        old.update({key: _update(old.get(key), new[key], tree["items"][i]) for i, key in enumerate(tree["keys"])})
-        return old
-    if tree["kind"] != "object":
-        return new
-    inner = dict(zip(tree["keys"], tree["items"], strict=True))
-    held = new if type(new) is dict else attributes(new)
-    mine = attributes(old) if old is not None else {}
-    parts = {name: _update(mine.get(name), held[name], item) for name, item in inner.items()}
-    # what counts or marks what is there; settings of the caller's cache stay
-    parts |= {name: value for name, value in held.items() if name not in inner and _is_state(value, mine.get(name))}
-    if old is None:
-        return new if type(new) is not dict else _made(tree, parts)
-    for name, value in parts.items():
-        object.__setattr__(old, name, value)
-    return old
+def _with_parts(result: Any, **parts: Any) -> Any:
+    """The result with other parts; None takes one away."""
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return dataclasses.replace(result, **parts)
+    found = {**parts, **result, **parts}
+    return {name: value for name, value in found.items() if value is not None or name not in parts}
 
 
-def _is_state(value: Any, before: Any) -> bool:
-    return before is None or (isinstance(value, bool | int | torch.dtype | torch.device | dict) and value != before)
-
-
-def _made(tree: Tree, parts: dict[str, Any]) -> Any:
-    kind = class_named(tree["type"])
-    if kind is None:
-        raise InputError(
-            f"{tree['type']}: the cache that was given is empty, and this class for its parts is not known here. "
-            "Import its module, or give a cache made from the model's configuration."
-        )
-    return filled(kind, parts)
+def _logits(result: Any) -> torch.Tensor:
+    found: torch.Tensor = collect(result)[0]
+    return found

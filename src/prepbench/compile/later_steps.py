@@ -7,14 +7,16 @@ It is the model's own then; what the compiled steps after it begin with are plai
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from prepbench.compile.attached import attached_forward, check_model
+from prepbench.compile.attached import Notices, attached_forward, check_model
+from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.compiled import CompiledModel, runtime_and_calls
 from prepbench.compile.generation_call import GenerationCalls
 from prepbench.errors import InputError
@@ -37,6 +39,17 @@ class Begun:
 
     leaves: tuple[Any, ...]
     roles: tuple[str, ...]
+
+
+def attached_quietly(compiled: CompiledModel, model: nn.Module) -> AbstractContextManager[None]:
+    """``compiled.attached(model)`` for results that say themselves what runs in PyTorch."""
+    return _attached(compiled, runtime_and_calls(compiled)[1], model)
+
+
+def _attached(run: Callable[..., Any], spec: CallSpec, model: nn.Module) -> AbstractContextManager[None]:
+    check_model(model, spec.parameters)
+    notices = Notices(quiet=True)
+    return attached_forward(model, GenerationCalls(run, spec, model, notices), notices)
 
 
 class LaterSteps:
@@ -86,8 +99,7 @@ class LaterSteps:
             with torch.no_grad():
                 return self._spec.result(self._runtime.run(self._spec.checked(leaves)))
 
-        check_model(model, self._spec.parameters)
-        with attached_forward(model, GenerationCalls(run, self._spec, model)):
+        with _attached(run, self._spec, model):
             model.generate(**prompt, max_new_tokens=3, min_new_tokens=3, do_sample=False, num_beams=1)  # type: ignore[operator]
         if len(calls) != 2:
             raise InputError(

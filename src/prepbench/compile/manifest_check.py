@@ -28,6 +28,7 @@ def check_calls(data: Any) -> None:
     for name in ("defaults", "object_numbers"):
         _check_constants(data.get(name, {}), name, None)
     _check_counted(data.get("counted", []))
+    _check_table(data.get("identity", {}), "calls.identity")
     if any(not 0 <= place < outputs for place in data["output_numbers"]):
         raise ValueError("calls.output_numbers names a result that is not there")
     if not isinstance(data["tensors"], list) or not len(data["tensors"]) == len(data["paths"]) == inputs:

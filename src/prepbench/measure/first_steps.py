@@ -15,7 +15,7 @@ from prepbench.compile import CompiledModel, load_compiled
 from prepbench.compile.attached import check_model
 from prepbench.compile.compiled import runtime_and_calls
 from prepbench.compile.greedy import Generated
-from prepbench.compile.later_steps import Begun, LaterSteps
+from prepbench.compile.later_steps import Begun, LaterSteps, attached_quietly
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
 from prepbench.measure.generation import Generation, Prompt
@@ -67,7 +67,7 @@ class PyTorchFirst:
             if self._compiled is None:
                 found = self._made(prompt, new_tokens)
             else:
-                with self._compiled.attached(self._model):
+                with attached_quietly(self._compiled, self._model):
                     found = self._made(prompt, new_tokens)
         finally:
             hook.remove()

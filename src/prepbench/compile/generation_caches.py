@@ -1,0 +1,143 @@
+"""Caches of generation: what is in them, empty ones as models make them, and results written back into them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.output_tree import Tree
+from prepbench.compile.result_classes import class_named, filled
+from prepbench.errors import InputError
+from prepbench.running.nested_values import attributes
+
+
+def _trees(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
+    positional, keywords = spec.inputs["items"]
+    return dict(zip(names, [*positional["items"], *keywords["items"]], strict=False))
+
+
+def classes_of_caches(spec: CallSpec, names: tuple[str, ...], caches: Mapping[str, Tree]) -> dict[str, type]:
+    """The classes of the caches, as far as they are known here."""
+    trees = _trees(spec, names)
+    found = {name: class_named(trees[name]["type"]) for name in caches if trees[name]["kind"] == "object"}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def caches_of(spec: CallSpec, names: tuple[str, ...]) -> dict[str, Tree]:
+    """The arguments that the result holds again under the same name, and their nesting there."""
+    nested = {name for name, tree in _trees(spec, names).items() if tree["kind"] != "leaf"}
+    if spec.outputs["kind"] not in ("object", "dict"):
+        return {}
+    outputs = dict(zip(spec.outputs["keys"], spec.outputs["items"], strict=True))
+    return {name: outputs[name] for name in names if name in nested and name in outputs}
+
+
+def is_cache(value: Any) -> bool:
+    """Whether a value is a cache of ``transformers``."""
+    return callable(getattr(value, "get_seq_length", None))
+
+
+def empty_cache(kind: type | None, config: Any) -> Any:
+    """A cache as models make it that get none, if they make one of this class; None otherwise.
+
+    Only classes of ``transformers`` are made, because a folder may name any. One that needs to know more than the
+    configuration, such as a length, is none that a model makes for itself.
+    """
+    if kind is None or config is None or not kind.__module__.startswith("transformers."):
+        return None
+    parameters = inspect.signature(kind).parameters
+    needed = [
+        p for p in parameters.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    return kind(config=config) if "config" in parameters and not needed else None
+
+
+def past_length(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
+    """How many tokens the caches of a call have seen."""
+    for name in caches:
+        if is_cache(given[name]):
+            try:
+                return int(given[name].get_seq_length())
+            except ValueError:  # it holds states, and no keys that could be counted
+                return 0
+    return 0
+
+
+def kinds_of_layers(config: Any) -> list[str]:
+    """What configurations call the attention of each layer, such as "sliding_attention", where they tell it."""
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    return list(getattr(text, "layer_types", None) or [])
+
+
+def windows_of(given: Mapping[str, Any], caches: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, int]:
+    """How many entries the windows of caches of a fixed length have, by kind of layer; "" where all layers have one."""
+    found: dict[str, int] = {}
+    for name in caches:
+        layers = getattr(given[name], "layers", [])
+        sizes = [layer.get_max_length() if getattr(layer, "is_sliding", False) else 0 for layer in layers]
+        found |= dict(reversed(list(zip(kinds, sizes, strict=False))))
+        if sizes and all(sizes):
+            found[""] = sizes[0]
+    return found
+
+
+def room_of(given: Mapping[str, Any], caches: Mapping[str, Any]) -> int:
+    """How many entries caches of a fixed length have; less than one for those that grow."""
+    for name in caches:
+        if callable(getattr(given[name], "get_max_length", None)):
+            try:
+                return int(given[name].get_max_length())
+            except ValueError:  # it has no layers yet
+                return 0
+    return 0
+
+
+def write_back(old: Any, new: Any, tree: Tree) -> Any:
+    """Write what ``new`` holds into the objects and lists of ``old``; what has no place there is given back.
+
+    Args:
+        old: the caller's cache, or a part of it.
+        new: the same part of a result, in which objects may have become dicts.
+        tree: its nesting.
+    """
+    if tree["kind"] == "list" and isinstance(old, list):
+        items = [
+            write_back(old[i] if i < len(old) else None, part, item)
+            for i, (part, item) in enumerate(zip(new, tree["items"], strict=True))
+        ]
+        old[: len(items)] = items
+        return old
+    if tree["kind"] == "dict" and isinstance(old, dict):
+        old.update({key: write_back(old.get(key), new[key], tree["items"][i]) for i, key in enumerate(tree["keys"])})
+        return old
+    if tree["kind"] != "object":
+        return new
+    inner = dict(zip(tree["keys"], tree["items"], strict=True))
+    held = new if type(new) is dict else attributes(new)
+    mine = attributes(old) if old is not None else {}
+    parts = {name: write_back(mine.get(name), held[name], item) for name, item in inner.items()}
+    # what counts or marks what is there; settings of the caller's cache stay
+    parts |= {name: value for name, value in held.items() if name not in inner and _is_state(value, mine.get(name))}
+    if old is None:
+        return new if type(new) is not dict else _made(tree, parts)
+    for name, value in parts.items():
+        object.__setattr__(old, name, value)
+    return old
+
+
+def _is_state(value: Any, before: Any) -> bool:
+    return before is None or (isinstance(value, bool | int | torch.dtype | torch.device | dict) and value != before)
+
+
+def _made(tree: Tree, parts: dict[str, Any]) -> Any:
+    kind = class_named(tree["type"])
+    if kind is None:
+        raise InputError(
+            f"{tree['type']}: the cache that was given is empty, and this class for its parts is not known here. "
+            "Import its module, or give a cache made from the model's configuration."
+        )
+    return filled(kind, parts)
