@@ -17,6 +17,7 @@ from prepbench.prepare.first_difference import FirstDifference, first_difference
 from prepbench.prepare.model import PreparedModel
 from prepbench.prepare.report import Compared
 from prepbench.prepare.training_flag import in_other_mode
+from prepbench.running.equality import repeated_outcome
 from prepbench.running.outcomes import outcome, without_output
 from prepbench.running.unchanged import own_copy, unchanged
 
@@ -89,7 +90,7 @@ def _on_unseen_sizes(model: torch.nn.Module, prepared: PreparedModel, samples: S
         yield Compared("unseen sizes", note="all samples have the same sizes; give samples of two sizes to vary them")
     for symbol, group in groups.items():
         names = ", ".join(f"{axis.path}.shape[{axis.dim}]" for axis in group)
-        sample = _larger(model, samples[-1], symbol, groups)
+        sample = _larger(model, samples, symbol, groups)
         if sample is None:
             yield Compared(f"unseen {names}", note="the model itself takes no other size that was tried")
             continue
@@ -100,16 +101,17 @@ def _on_unseen_sizes(model: torch.nn.Module, prepared: PreparedModel, samples: S
         yield found
 
 
-def _larger(model: torch.nn.Module, sample: Sample, symbol: str, groups: Any) -> Sample | None:
+def _larger(model: torch.nn.Module, samples: Sequence[Sample], symbol: str, groups: Any) -> Sample | None:
     for step in _STEPS:
-        larger = resized(model, sample, {symbol: step}, groups)
+        larger = resized(model, samples[-1], {symbol: step}, groups, samples)
         try:
-            with torch.no_grad(), unchanged(model), without_output():
-                own_copy(larger).call(model)
+            with without_output():
+                expected = repeated_outcome(model, larger, model)
         except Exception as error:  # a size that the model itself does not take
             raise_if_internal(error)
             continue
-        return larger
+        if expected is not None:
+            return larger
     return None
 
 

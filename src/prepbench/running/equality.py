@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from prepbench._torch_compat import pytree
+from prepbench.inputs import Sample
 from prepbench.running.equal_tensors import Closeness, Difference, TensorComparison
-from prepbench.running.nested_values import attributes, has_no_parts
-from prepbench.running.outcomes import Outcome
+from prepbench.running.nested_values import attributes, collect, has_no_parts
+from prepbench.running.outcomes import Outcome, outcome
 
 EXACT = Closeness()
 ROUNDED = Closeness(
@@ -23,6 +24,9 @@ ROUNDED = Closeness(
 
 REWRITTEN = Closeness(tolerances={torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1})
 """Other operations that compute the same, in the same kernels: what a prepared or fixed model may differ by."""
+
+GRADIENTS = replace(REWRITTEN, floor=1e-2)
+"""Gradients of results of about 1: what rounding leaves where others cancel, such as 2e-8 in place of 0, is equal."""
 
 
 def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str = "output") -> Difference:
@@ -61,6 +65,27 @@ def difference(expected: Any, got: Any, closeness: Closeness = EXACT, name: str 
         if first is not None:
             return comparison.tensors.measured(first)
     return comparison.tensors.measured(Difference())
+
+
+def repeated_outcome(function: Callable[..., Any], sample: Sample, model: torch.nn.Module) -> Outcome | None:
+    """What a call on a made sample does, if a second one does the same; None otherwise.
+
+    On values that it is not made for, a model may read memory that nobody wrote; that is no judge of anything.
+
+    Args:
+        function: what is called, twice.
+        sample: with what.
+        model: whose state the call may change.
+
+    Raises:
+        Exception: what the call raises.
+    """
+    first = outcome(function, sample, model)
+    # memory that is given out again does not hold the first result by chance
+    used = [leaf for leaf in collect(first.output) if isinstance(leaf, torch.Tensor)]
+    rubbish = [torch.empty_like(leaf).fill_(77) for leaf in used for _ in range(4)]
+    del rubbish
+    return first if difference(first, outcome(function, sample, model), ROUNDED).equal else None
 
 
 @dataclass

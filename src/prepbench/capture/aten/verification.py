@@ -22,7 +22,7 @@ from prepbench.capture.sizes.sample_sizes import size_key
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.running.equal_tensors import Difference
-from prepbench.running.equality import ROUNDED, difference
+from prepbench.running.equality import ROUNDED, difference, repeated_outcome
 from prepbench.running.first_calls import built_buffers, fill_caches_
 from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.tracing import tracing
@@ -115,7 +115,7 @@ def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Samp
 def _verified(
     program: Program, module: torch.nn.Module, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes
 ) -> AxesReport:
-    pair = _Pair(module, model)
+    pair = _Pair(module, model, tuple(samples))
     problems, largest = [], 0.0
     for sample in samples:
         found = pair.compare(sample, outcome(model, sample, model))
@@ -148,22 +148,26 @@ class _Refused(Difference):
 
 @dataclass(frozen=True)
 class _Pair:
-    """A program as a module, and the model that it must equal."""
+    """A program as a module, the model that it must equal, and the samples that other sizes are made of."""
 
     module: torch.nn.Module
     model: torch.nn.Module
+    samples: tuple[Sample, ...]
 
     def at_size(self, sample: Sample, axes: DynamicAxes, symbol: str, size: int) -> Difference | None:
-        """The difference on a sample made for this size of an axis; ``None`` if the model itself does not take it."""
+        """The difference on a sample made for this size of an axis; ``None`` if the model itself does not take it.
+
+        It takes only what it computes twice alike: what it reads outside of its tensors is no value.
+        """
         groups = linked_axes(axes)
         change = {symbol: size - groups[symbol][0].sizes[0]}
-        made = resized_to_fit(self.model, sample, change, groups)
+        made = resized_to_fit(self.model, sample, change, groups, self.samples)
         try:
-            expected = outcome(self.model, made, self.model)
+            expected = repeated_outcome(self.model, made, self.model)
         except Exception as error:
             raise_if_internal(error)
             return None
-        return self.compare(made, expected)
+        return None if expected is None else self.compare(made, expected)
 
     def compare(self, sample: Sample, expected: Outcome) -> Difference:
         """The difference on one sample; a program that raises differs, too."""

@@ -1,4 +1,4 @@
-"""Samples of other sizes, made from the user's by repeating or cutting along dynamic axes."""
+"""Samples of other sizes, made from the user's along dynamic axes, with values that stay valid."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from prepbench._torch_compat import pytree
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.valid_values import valid_values
 from prepbench.inputs import Sample, arguments_by_name, named_leaves
 from prepbench.running.counted_numbers import count_from_sizes
 from prepbench.running.outcomes import run
@@ -31,11 +32,21 @@ def linked_axes(axes: DynamicAxes) -> dict[str, list[Axis]]:
     return {group[0].symbol: group for group in groups.values()}
 
 
-def resized(function: Callable[..., Any], sample: Sample, changes: Mapping[str, int], groups: Groups) -> Sample:
-    """``sample`` with the axes of each symbol in ``changes`` longer (or shorter) by the given number of entries."""
+def resized(
+    function: Callable[..., Any],
+    sample: Sample,
+    changes: Mapping[str, int],
+    groups: Groups,
+    samples: Sequence[Sample] = (),
+) -> Sample:
+    """``sample`` with the axes of each symbol in ``changes`` longer (or shorter) by the given number of entries.
+
+    Values stay valid, as ``samples`` tell (:func:`with_sizes`).
+    """
     before = sizes_in(function, sample)
     places = [((axis.path, axis.dim), change) for symbol, change in changes.items() for axis in groups[symbol]]
-    return with_sizes(function, sample, {place: before[place] + change for place, change in places if place in before})
+    sizes = {place: before[place] + change for place, change in places if place in before}
+    return with_sizes(function, sample, sizes, samples)
 
 
 def with_sums(changes: Mapping[str, int], groups: Groups, sizes: Mapping[tuple[str, int], int]) -> dict[str, int]:
@@ -76,14 +87,20 @@ def _sums(groups: Groups) -> list[tuple[str, tuple[str, str]]]:
     return found
 
 
-def resized_to_fit(model: torch.nn.Module, sample: Sample, changes: Mapping[str, int], groups: Groups) -> Sample:
+def resized_to_fit(
+    model: torch.nn.Module,
+    sample: Sample,
+    changes: Mapping[str, int],
+    groups: Groups,
+    samples: Sequence[Sample] = (),
+) -> Sample:
     """:func:`resized`, with the sizes that are sums of the changed ones; without them if the model refuses that."""
     following = with_sums(changes, groups, sizes_in(model, sample))
     if following != changes:
-        made = resized(model, sample, following, groups)
+        made = resized(model, sample, following, groups, samples)
         if _runs(model, made):
             return made
-    return resized(model, sample, changes, groups)
+    return resized(model, sample, changes, groups, samples)
 
 
 def sizes_in(function: Callable[..., Any], sample: Sample) -> dict[tuple[str, int], int]:
@@ -100,17 +117,32 @@ def _runs(model: torch.nn.Module, sample: Sample) -> bool:
     return True
 
 
-def with_sizes(function: Callable[..., Any], sample: Sample, sizes: Mapping[tuple[str, int], int]) -> Sample:
+def with_sizes(
+    function: Callable[..., Any],
+    sample: Sample,
+    sizes: Mapping[tuple[str, int], int],
+    samples: Sequence[Sample] = (),
+) -> Sample:
     """``sample`` with other sizes, by path and dim.
 
-    Entries are repeated from the start or cut at the end, so that indices and masks stay valid. A dim of size 0 stays
-    as it is, because there is nothing to repeat.
+    Entries are repeated from the start or cut at the end, and what makes values valid is kept
+    (:func:`prepbench.capture.sizes.valid_values.valid_values`). A dim of size 0 stays as it is, because there is
+    nothing to repeat.
+
+    Args:
+        function: what is called with the sample.
+        sample: the sample.
+        sizes: the new sizes.
+        samples: all samples, of which ``sample`` is one, or was made: they tell what makes values valid.
     """
     paths = [path for path, _ in named_leaves(function, sample)]
     leaves, spec = pytree.tree_flatten((sample.args, sample.kwargs))
+    before = list(leaves)
     for (path, dim), size in sizes.items():
         index = paths.index(path)
         leaves[index] = _with_size(leaves[index], dim, size)
+    seen = [pytree.tree_leaves((one.args, one.kwargs)) for one in samples]
+    leaves = valid_values(before, leaves, [before, *seen])
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     count_from_sizes(sample.counted, arguments_by_name(function, args, kwargs))
     return replace(sample, args=args, kwargs=kwargs)
@@ -156,7 +188,7 @@ def base_sample(model: torch.nn.Module, samples: Sequence[Sample], axes: Dynamic
             larger = [start + step for step in seen if start + step >= 2]
             changes[symbol] = (min(larger) if larger else 2) - leaves[group[0].path].shape[group[0].dim]
             changes[symbol] = max(changes[symbol], 2 - size)
-    return resized_to_fit(model, samples[best], changes, groups) if changes else samples[best]
+    return resized_to_fit(model, samples[best], changes, groups, samples) if changes else samples[best]
 
 
 def varied(model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> list[Sample]:
@@ -167,5 +199,5 @@ def varied(model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes)
     changes: list[dict[str, int]] = [{symbol: step} for symbol in groups for step in (1, 3)]
     following = [with_sums(change, groups, sizes) for change in changes]
     changes += [change for change in following if change not in changes]
-    made = [resized(model, first, change, groups) for change in changes]
+    made = [resized(model, first, change, groups, samples) for change in changes]
     return [replace(sample, index=len(samples) + index) for index, sample in enumerate(made)]
