@@ -264,17 +264,6 @@ def test_bounds_are_numbers_of_iterations(bounds: Any) -> None:
         pb.fix(nn.Linear(10, 2), SAMPLES, bounds=bounds)
 
 
-def test_a_loop_has_the_bound_of_the_samples_or_the_one_that_is_given() -> None:
-    far = torch.full((2, 10), 50.0)
-    (fix,) = pb.fix(HalvesUntilSmall(), SAMPLES).applied
-    assert "iterations, the most that the samples need" in fix.assumption
-    with pytest.raises(RuntimeError, match="assumed to be enough"):
-        pb.fix(HalvesUntilSmall(), SAMPLES).model(far)
-    wide = pb.fix(HalvesUntilSmall(), SAMPLES, bounds=20)
-    assert "given by bounds=" in wide.applied[0].assumption
-    assert torch.equal(wide.model(far), HalvesUntilSmall()(far))
-
-
 def test_a_check_raises_what_it_raised_and_asserts_in_the_graph() -> None:
     ids = [torch.randint(0, 10, (size, 5)) for size in (2, 3)]
     model = ChecksIds()

@@ -96,9 +96,10 @@ function lineOf({ place, code }: FailureSummary): HTMLElement[] {
 }
 
 /** The change that would make it work, and how it was checked. */
-function fixOf({ fqn, diff, proof, can_fix, fixed }: FailureSummary): HTMLElement[] {
+function fixOf({ fqn, diff, proof, can_fix, assumption, fixed }: FailureSummary): HTMLElement[] {
   if (!diff) return [];
-  const title = fixed ? "The change" : can_fix ? "A change that works" : "A draft of a change";
+  const draft = assumption ? "A change that works where its assumption is right" : "A draft of a change";
+  const title = fixed ? "The change" : can_fix ? "A change that works" : draft;
   const lines = diff.split("\n").map((line) => {
     const kind = /^[+](?![+]{2} )/.test(line) ? "pbb-added" : /^-(?!-- )/.test(line) ? "pbb-removed" : "";
     return make("span", { class: kind }, `${line}\n`);
@@ -114,7 +115,7 @@ function fixOf({ fqn, diff, proof, can_fix, fixed }: FailureSummary): HTMLElemen
 }
 
 function actions(model: BenchModel, failure: FailureSummary, name: string, editDraft: EditDraft): HTMLElement {
-  const { fqn, can_fix, fixed, is_leaf, file, line, code, place, report, count } = failure;
+  const { fqn, can_fix, assumption, fixed, is_leaf, file, line, code, place, report, count } = failure;
   const row = make("div", { class: "pbb-actions" });
   if (can_fix && !fixed) {
     const click = (): void => act(model, "apply_fix", { fqn });
@@ -123,6 +124,17 @@ function actions(model: BenchModel, failure: FailureSummary, name: string, editD
         "button",
         { type: "button", class: "pbb-primary", "aria-label": `Apply fix to ${name}`, click },
         "Apply fix",
+      ),
+    );
+  }
+  if (assumption && !fixed) {
+    const click = (): void => act(model, "apply_fix_anyway", { fqn });
+    const title = `It takes for granted that ${assumption}`;
+    row.append(
+      make(
+        "button",
+        { type: "button", title, "aria-label": `Apply the fix of ${name} anyway`, click },
+        "Apply anyway",
       ),
     );
   }

@@ -156,6 +156,7 @@ export interface FailureSummary {
   diff: string;
   proof: string;
   can_fix: boolean;
+  assumption: string;
   has_draft: boolean;
   fixed: boolean;
   is_leaf: boolean;
@@ -501,6 +502,7 @@ export interface BenchActions {
   set_leaf_wrap: SetLeafWrap;
   set_leaf: SetLeaf;
   apply_fix: OfModule;
+  apply_fix_anyway: OfModule;
   apply_fixes: Record<string, never>;
   edit_draft: OfModule;
   remove_fix: OfModule;

@@ -132,21 +132,22 @@ class Bench(Searching):
             finally:
                 self._changed()
 
-    def apply_fix(self, fqn: str) -> None:
+    def apply_fix(self, fqn: str, *, anyway: bool = False) -> None:
         """Apply the proven fix of a failing module to a copy of the model.
 
         Args:
             fqn: the module.
+            anyway: apply it also where it takes something for granted beyond the samples.
 
         Raises:
             SettingsError: there is none; the message says why.
         """
-        self._captures.check_fix(fqn)
+        self._captures.check_fix(fqn, anyway=anyway)
         if fqn not in self.state.fixes:
             self._choose(fixes=(*self.state.fixes, fqn))
 
     def apply_fixes(self) -> None:
-        """Apply every proven fix, in one step; the page's "Apply all".
+        """Apply every proven fix, in one step, but those that take something for granted; the page's "Apply all".
 
         Raises:
             SettingsError: there is none that is not applied.
@@ -266,7 +267,7 @@ class Bench(Searching):
         """
         check_steps(states, position)
         for fqn in dict.fromkeys(fqn for state in states for fqn in state.fixes):
-            self._captures.check_fix(fqn)
+            self._captures.check_fix(fqn, anyway=True)
         super().take_over(states, position)
 
     def refresh(self) -> None:

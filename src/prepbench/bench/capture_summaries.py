@@ -41,6 +41,8 @@ def _card(
     fix = next((fixes[each.fqn] for each in same if each.fqn in fixes), None)
     place = f"{PurePath(source.file).name}:{source.line}" if source else ""
     proof = f"✓ {fix.proof}" if isinstance(fix, Fix) else fix.reason if fix is not None else ""
+    if isinstance(fix, Fix) and fix.assumption:
+        proof = f"{proof}. It takes for granted that {fix.assumption}"
     report = "\n".join(filter(None, (_headline(failure), failure.message, failure.frame, failure.remedy)))
     return FailureSummary(
         fqn=failure.fqn,
@@ -54,6 +56,7 @@ def _card(
         diff=fix.diff if fix is not None else "",
         proof=proof,
         can_fix=isinstance(fix, Fix),
+        assumption=fix.fix.assumption if isinstance(fix, Draft) and fix.fix is not None else "",
         has_draft=isinstance(fix, Draft) and bool(fix.diff),
         fixed=any(each is fix for each in applied),
         is_leaf=all(each.fqn in leaves for each in same),

@@ -75,13 +75,27 @@ class Captures:
                     raise
             return self._fixed
 
-    def check_fix(self, fqn: str) -> None:
+    def check_fix(self, fqn: str, *, anyway: bool = False) -> None:
         """Check that there is a proven fix.
+
+        Args:
+            fqn: the failing module.
+            anyway: whether it may take something for granted beyond the samples.
 
         Raises:
             SettingsError: there is none; the message says why.
         """
-        self._fix(fqn)
+        fix = self._fix(fqn)
+        if fix.narrows and not anyway:
+            raise SettingsError(
+                f"fqn: the fix of {described(fqn)} takes for granted that {fix.assumption}. Where that is right, apply "
+                "it with anyway=True."
+            )
+
+    def assumptions(self, fixes: tuple[str, ...]) -> tuple[str, ...]:
+        """What these fixes take for granted, each with its module."""
+        found = [(fqn, self._fix(fqn).assumption) for fqn in fixes]
+        return tuple(f"Fix of {fqn or 'the model itself'}: {text}" for fqn, text in found if text)
 
     def proven(self) -> tuple[str, ...]:
         """One failing module for each proven fix."""
@@ -136,8 +150,9 @@ class Captures:
             self.search()
         found = self.fixes
         chosen = found.get(fqn) if isinstance(fqn, str) else None
-        if not isinstance(chosen, Fix):
+        fix = chosen.fix if isinstance(chosen, Draft) else chosen
+        if fix is None:
             known = ", ".join(repr(name) for name, each in found.items() if isinstance(each, Fix)) or "none"
-            why = f": it is not proven, {chosen.reason}" if chosen is not None else ""
+            why = f": it is not proven, {chosen.reason}" if isinstance(chosen, Draft) else ""
             raise SettingsError(f"fqn: there is no fix to apply for {described(fqn)}{why}. Give one of: {known}.")
-        return chosen
+        return fix

@@ -122,7 +122,7 @@ def _queued(run: QueuedRun) -> QueuedSummary:
 def _assumptions(captures: Captures, fixes: tuple[str, ...]) -> tuple[str, ...]:
     collection = captures.collection(fixes)
     found = [f"{finding.fqn}: {finding.message}" if finding.fqn else finding.message for finding in collection.findings]
-    return tuple(dict.fromkeys([*collection.assumptions, *found]))
+    return tuple(dict.fromkeys([*captures.assumptions(fixes), *collection.assumptions, *found]))
 
 
 def _open_failures(failures: tuple[FailureSummary, ...]) -> int:

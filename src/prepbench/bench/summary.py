@@ -42,6 +42,8 @@ class FailureSummary:
         diff: the proposed change; "" where there is none.
         proof: how the change was checked, in words; why there is none where none can be proposed.
         can_fix: whether there is a change to apply.
+        assumption: what a change takes for granted beyond the samples, so that it is applied by itself only; "" where
+            it takes nothing.
         has_draft: whether there is a change that could be edited.
         fixed: whether it is applied.
         is_leaf: whether the module is kept as a leaf module.
@@ -61,6 +63,7 @@ class FailureSummary:
     diff: str
     proof: str
     can_fix: bool
+    assumption: str
     has_draft: bool
     fixed: bool
     is_leaf: bool

@@ -37,6 +37,7 @@ from prepbench.compile.task import CompileTask
 from prepbench.compile.trained import task_of_trained
 from prepbench.compile.training_arguments import TrainingArguments
 from prepbench.document.model import Failure
+from prepbench.fixes.results import assumptions_of
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
@@ -282,6 +283,7 @@ def compile_model(
                 fullgraph=fullgraph,
                 data_transform_fn=data_transform_fn,
                 configuration=configuration_of(as_module(module_or_func)),
+                remarks=tuple(f"a fix takes for granted that {text}" for text in assumptions_of(module_or_func)),
             )
             with stage.checked([*wanted.samples, *calibration]):
                 task = pruned_task(task, pruned, timer, is_plan=is_dry_run) if pruned else task

@@ -7,6 +7,6 @@ and what its expressions are on samples, running a model with other code, and th
 from prepbench.fixes.attached import fix_of
 from prepbench.fixes.cannot_fix import CannotFix
 from prepbench.fixes.fixing import fix
-from prepbench.fixes.results import Draft, Fix, Fixed
+from prepbench.fixes.results import Draft, Fix, Fixed, assumptions_of
 
-__all__ = ["CannotFix", "Draft", "Fix", "Fixed", "fix", "fix_of"]
+__all__ = ["CannotFix", "Draft", "Fix", "Fixed", "assumptions_of", "fix", "fix_of"]

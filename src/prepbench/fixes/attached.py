@@ -27,6 +27,10 @@ def fix_of(failure: Failure, fixed: Fixed) -> Fix | Draft | None:
         if source and fix.line == source.line and PurePath(fix.file).name == PurePath(source.file).name
     ]
     in_module = [fix for fix in fixed.applied if fix.fqn == failure.fqn]
-    drafts = [draft for draft in fixed.remaining if (draft.failure.fqn, draft.failure.source) == (failure.fqn, source)]
+    drafts = [
+        draft
+        for draft in fixed.remaining
+        if draft.failure.source == source and (draft.failure.fqn == failure.fqn or (source and draft.fix is not None))
+    ]
     found: list[Fix | Draft] = [*at_line, *drafts, *in_module]
     return found[0] if found else None

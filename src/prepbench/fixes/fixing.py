@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from prepbench.checks import check_progress, check_table, described
 from prepbench.errors import InputError
-from prepbench.fixes.results import Fixed
+from prepbench.fixes.results import Fixed, fixed_model
 from prepbench.fixes.search import Search
 from prepbench.jobs import ProgressCallback, report_nothing
 from prepbench.progress_bar import shows_progress
@@ -27,7 +28,8 @@ def fix(
 
     Each change is made in the user's source, and counts only once it is proven: the failure is gone and no other one is
     new, and values, shapes, dtypes, buffers, gradients and errors equal the original on all samples and on calls
-    derived from them that take the other sides of conditions. What is not proven is a draft, with the reason.
+    derived from them that take the other sides of conditions. What is not proven is a draft, with the reason, and so is
+    what takes something for granted that neither the code nor the caller says, such as the most iterations of a loop.
 
     The model, its classes and its files stay as they are.
 
@@ -35,8 +37,8 @@ def fix(
         model: a module, function or bound method.
         samples: sample inputs, as for :func:`prepbench.capture`.
         bounds: the most iterations of loops that end when values say so: one number for all, or by the name of the
-            variable that a loop counts or decides with; by default the most that were seen, which is stated as an
-            assumption and checked at run time.
+            variable that a loop counts or decides with. Left out, what the code proves (``and steps < 3``) is used,
+            and a loop whose code proves nothing is a draft with the most that were seen.
         progress: hears of each failure that is looked into; raise :class:`prepbench.Cancelled` from it to stop.
 
     Returns:
@@ -56,12 +58,25 @@ def fix(
     _check_bounds(bounds)
     check_progress(progress)
     chosen = checked_samples(model, samples)
-    search = Search(as_module(model), chosen, bounds, progress)
+    fixed = _searched(Search(as_module(model), chosen, bounds, progress))
+    if any(draft.fix is not None for draft in fixed.remaining):
+        assuming = _searched(Search(as_module(model), chosen, bounds, progress, assumes=True))
+        found = {fix.fqn for fix in assuming.applied}
+        # what is refused as a whole is no fix
+        left = [each if each.fqn in found else replace(each, fix=None) for each in fixed.remaining]
+        fixed = replace(fixed, remaining=tuple(left), _assuming=assuming)
+    return fixed
+
+
+def _searched(search: Search) -> Fixed:
     search.run()
     problem = search.program_problem()
     if problem:
         search.give_up(problem)
-    return _fixed(search)
+    remaining = [search.drafts[search.key(failure)] for failure in _once(search)]
+    sources = tuple(source for source in search.sources.values() if source.text != source.original)
+    model = fixed_model(search.swapped(shares=True), search.applied)
+    return Fixed(model, tuple(search.applied), tuple(remaining), sources, search.model)
 
 
 def _check_bounds(bounds: Any) -> None:
@@ -74,12 +89,6 @@ def _check_bounds(bounds: Any) -> None:
                 f"bounds must be a number of iterations, or a dict of such numbers by name, got {described(value)}. "
                 "Give the most iterations that a loop may need."
             )
-
-
-def _fixed(search: Search) -> Fixed:
-    remaining = [search.drafts[search.key(failure)] for failure in _once(search)]
-    sources = tuple(source for source in search.sources.values() if source.text != source.original)
-    return Fixed(search.swapped(shares=True), tuple(search.applied), tuple(remaining), sources, search.model)
 
 
 def _once(search: Search) -> list[Any]:

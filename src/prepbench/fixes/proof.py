@@ -25,7 +25,7 @@ from prepbench.fixes.trials import (
 )
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
-from prepbench.running.equality import REWRITTEN, difference
+from prepbench.running.equality import GRADIENTS, REWRITTEN, difference
 from prepbench.running.outcomes import run, without_output
 
 ASSUMED = "which pb.fix assumed to be enough"
@@ -222,11 +222,14 @@ def _gradient_problem(one: Observed, changed: torch.nn.Module) -> str:
     for left, right in zip(expected, got, strict=True):
         if left is None:
             # of what the original does not compute, a derivative may be undefined, but not another one
-            if right is not None and bool((right.isfinite() & (right != 0)).any()):
+            if (
+                right is not None
+                and not difference(torch.zeros_like(right), right.where(right.isfinite(), 0), GRADIENTS).equal
+            ):
                 return "it has a gradient where the original has none"
             continue
         other = torch.zeros_like(left) if right is None else right
-        found = difference(left, other, REWRITTEN, "gradient")
+        found = difference(left, other, GRADIENTS, "gradient")
         if not found.equal:
             return found.text
     return ""

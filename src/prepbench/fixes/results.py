@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import types
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,22 @@ from prepbench.running.source_lines import source_line
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from prepbench.fixes.site import Limit
     from prepbench.fixes.source_text import SourceText
+
+
+_ASSUMED: weakref.WeakKeyDictionary[torch.nn.Module, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
+def assumptions_of(model: Any) -> tuple[str, ...]:
+    """What a model takes for granted that :func:`prepbench.fix` has made, in words."""
+    return _ASSUMED.get(model, ()) if isinstance(model, torch.nn.Module) else ()
+
+
+def fixed_model(model: torch.nn.Module, applied: Sequence[Fix]) -> torch.nn.Module:
+    """The model, of which it is known what its fixes take for granted."""
+    _ASSUMED[model] = tuple(fix.assumption for fix in applied if fix.assumption)
+    return model
 
 
 @dataclass(frozen=True)
@@ -31,9 +48,10 @@ class Fix:
         file: that file, as Python names it.
         line: the line of the failure there, or the first that is changed, if the change stands elsewhere.
         right_if: what must hold for the change to be right.
-        assumption: what was taken from the samples and is checked at run time; "" where nothing was.
+        assumption: what is taken for granted beyond the samples and is checked at run time; "" where nothing is.
         proof: how it was proven, in words.
         function: the names that lead to the changed function in its file.
+        limit: the assumption as data.
     """
 
     fqn: str
@@ -45,6 +63,12 @@ class Fix:
     proof: str
     assumption: str = ""
     function: tuple[tuple[str, int], ...] = ()
+    limit: Limit | None = None
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the changed model refuses calls that the original takes, of which the user has not said so."""
+        return self.limit is not None and not self.limit.is_given
 
     @property
     def place(self) -> str:
@@ -67,12 +91,15 @@ class Draft:
         kind: what the draft would change; "" where nothing was tried.
         diff: the draft as a unified diff; "" where there is none.
         reason: why it is no fix.
+        fix: the change as a fix, where it is one but for what it takes for granted: :meth:`Fixed.model_with` applies
+            it, and so do ``bounds=`` that say the same.
     """
 
     failure: Failure
     reason: str
     kind: str = ""
     diff: str = ""
+    fix: Fix | None = None
 
     @property
     def fqn(self) -> str:
@@ -82,6 +109,8 @@ class Draft:
     def __repr__(self) -> str:
         place = f", {self.failure.source.file}:{self.failure.source.line}" if self.failure.source else ""
         lines = [f"{self.failure.fqn or 'the model'}: {self.failure.kind}{place}", f"  no fix: {self.reason}"]
+        if self.fix is not None:
+            lines.append(f"  model_with({self.fqn!r}) applies it all the same; proof: {self.fix.proof}")
         return "\n".join([*lines, *(f"  {line}" for line in self.diff.splitlines())])
 
 
@@ -100,6 +129,7 @@ class Fixed:
     remaining: tuple[Draft, ...]
     _sources: tuple[SourceText, ...] = field(default=(), repr=False)
     _original: torch.nn.Module | None = field(default=None, repr=False)
+    _assuming: Fixed | None = field(default=None, repr=False)
 
     @property
     def passed(self) -> bool:
@@ -109,21 +139,28 @@ class Fixed:
     def model_with(self, *fqns: str) -> torch.nn.Module:
         """A copy of the model with the fixes of these modules only; it shares the tensors.
 
+        Args:
+            fqns: the modules. Drafts whose ``fix`` takes something for granted are applied, too, where they are named.
+
         Raises:
             UnknownNameError: a module has no fix.
         """
         from prepbench.running.swapped import swapped_model
 
         known = {fix.fqn for fix in self.applied}
+        assumed = {draft.fqn for draft in self.remaining if draft.fix is not None} - known
+        if self._assuming is not None and not assumed.isdisjoint(fqns) and known.union(assumed).issuperset(fqns):
+            return self._assuming.model_with(*fqns)
         for fqn in fqns:
             if not isinstance(fqn, str) or fqn not in known:
-                raise UnknownNameError(f"fqns: there is no fix for {fqn!r}. Choose from {sorted(known)}.")
+                raise UnknownNameError(f"fqns: there is no fix for {fqn!r}. Choose from {sorted(known | assumed)}.")
         assert self._original is not None
         paths = {(fix.file, fix.function) for fix in self.applied if fix.fqn in fqns}
         changes: dict[types.CodeType, types.CodeType] = {}
         for source in self._sources:
             changes |= source.changes({path for file, path in paths if file == source.file})
-        return swapped_model(self._original, changes, shares=True)
+        chosen = [fix for fix in self.applied if (fix.file, fix.function) in paths]
+        return fixed_model(swapped_model(self._original, changes, shares=True), chosen)
 
     @property
     def diff(self) -> str:

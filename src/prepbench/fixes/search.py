@@ -58,6 +58,7 @@ class Search:
         samples: its samples.
         bounds: the most iterations of loops.
         progress: hears of each failure.
+        assumes: whether fixes count that take something for granted beyond the samples; otherwise they are drafts.
         sources: the files that were read, with their changes.
         applied: what was found and proven.
         drafts: why a failure stays, by its key.
@@ -67,6 +68,7 @@ class Search:
     samples: Sequence[Sample]
     bounds: Mapping[str, int] | int | None = None
     progress: ProgressCallback = report_nothing
+    assumes: bool = False
     sources: dict[str, SourceText] = field(default_factory=dict)
     applied: list[Fix] = field(default_factory=list)
     drafts: dict[Key, Draft] = field(default_factory=dict)
@@ -168,8 +170,15 @@ class Search:
             is_fewer = len(self.failures) < len(failures)
             left = [f for f in self.failures if self._is_unsolved(f, wanted, steps, is_fewer=is_fewer)]
             if not left:
-                self.applied += [self._as_fix(step) for step in steps]
-                return
+                fixes = [self._as_fix(step) for step in steps]
+                narrow = next((fix for fix in fixes if fix.narrows), None)
+                if narrow is None or self.assumes:
+                    self.applied += fixes
+                    return
+                diff = found.after.diff(start_text)
+                why = f"it takes for granted that {narrow.assumption}"
+                reason = replace(reason, reason=why, kind=narrow.kind, diff=diff, fix=replace(narrow, diff=diff))
+                break
             current = left[0]
             reason = replace(
                 reason,
@@ -199,7 +208,7 @@ class Search:
         line = step.before.original_line(failed if first <= failed <= last else first)
         return Fix(
             step.failure.fqn, step.kind.name, step.after.diff(step.before.text), step.after.file, line,
-            step.kind.right_if, step.proof.text, step.proposal.assumption, _outermost_change(step),
+            step.kind.right_if, step.proof.text, step.proposal.assumption, _outermost_change(step), step.proposal.limit,
         )  # fmt: skip
 
     def in_users_file(self, failure: Failure) -> Failure:

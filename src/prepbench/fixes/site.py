@@ -21,6 +21,21 @@ Function = cst.FunctionDef | cst.Lambda
 
 
 @dataclass(frozen=True)
+class Limit:
+    """The most iterations of a loop that a change takes for granted.
+
+    Attributes:
+        line: of the loop, in the file as the user wrote it.
+        most: the number.
+        is_given: whether the user gave it; otherwise it is the most that the samples need.
+    """
+
+    line: int
+    most: int
+    is_given: bool
+
+
+@dataclass(frozen=True)
 class Proposal:
     """A changed function.
 
@@ -29,12 +44,14 @@ class Proposal:
         conditions: where the conditions stand that the change is about; both sides of each must be tried.
         assumption: what was taken from the samples and is checked at run time.
         is_compiling: whether something else runs while the model is traced.
+        limit: what was taken from the samples, as data.
     """
 
     function: cst.CSTNode
     conditions: tuple[Place, ...] = ()
     assumption: str = ""
     is_compiling: bool = False
+    limit: Limit | None = None
 
 
 @dataclass

@@ -43,7 +43,10 @@ def _draft_card(draft: Any) -> str:
     place = f" {PurePath(failure.source.file).name}:{failure.source.line}" if failure.source else ""
     lines = [f"✕ <b>{_name(failure.fqn)}</b>{html.escape(place)}: {html.escape(failure.kind)}"]
     lines.append(f"<small>No fix: {html.escape(draft.reason)}</small>")
-    change = f"<small>Draft, not proven: {html.escape(draft.kind)}</small>{_change(draft.diff)}" if draft.diff else ""
+    what = "Draft, not proven" if draft.fix is None else f"Draft, proven but for that: {html.escape(draft.fix.proof)}"
+    change = f"<small>{what}: {html.escape(draft.kind)}</small>{_change(draft.diff)}" if draft.diff else ""
+    if draft.fix is not None:
+        lines.append(f"<small><code>model_with({html.escape(repr(draft.fqn))})</code> applies it all the same.</small>")
     frame = f"<pre>{html.escape(failure.frame)}</pre>"
     return f'<div class="pb-fix">{"<br/>".join(lines)}{frame}{change}</div>'
 

@@ -360,6 +360,7 @@ BENCH_ACTIONS: Mapping[str, Action[Any]] = {
     "set_leaf_wrap": Action(SetLeafWrap, lambda controls: controls.bench.set_leaf_wrap),
     "set_leaf": Action(SetLeaf, lambda controls: controls.bench.set_leaf),
     "apply_fix": Action(OfModule, lambda controls: controls.bench.apply_fix),
+    "apply_fix_anyway": Action(OfModule, lambda controls: lambda fqn: controls.bench.apply_fix(fqn, anyway=True)),
     "apply_fixes": Action(Nothing, lambda controls: controls.bench.apply_fixes),
     "edit_draft": Action(OfModule, _edit_draft),
     "remove_fix": Action(OfModule, lambda controls: controls.bench.remove_fix),

@@ -15,10 +15,11 @@ from prepbench.fixes.kinds.clamped_reads import Clamped, counted_reads
 from prepbench.fixes.kinds.conditions import choice, condition_of, depends_on_data
 from prepbench.fixes.kinds.continues import without_continue
 from prepbench.fixes.kinds.kind import Kind
-from prepbench.fixes.kinds.numbers import Numbers, numbers_after
+from prepbench.fixes.kinds.numbers import numbers_after
+from prepbench.fixes.kinds.proven_bounds import Bound, bound_of_count, bound_of_while, count_of, step_of
 from prepbench.fixes.kinds.sides import side_of
 from prepbench.fixes.proof import ASSUMED
-from prepbench.fixes.site import Proposal, Site
+from prepbench.fixes.site import Limit, Proposal, Site
 from prepbench.fixes.syntax import (
     Expression,
     Statement,
@@ -58,18 +59,18 @@ def propose(site: Site) -> Iterator[Proposal]:
             new = [*masked.statements(), *back]
             replacements = {node: cst.FlattenSentinel(new), **masked.stacks}
             function = masked.after(new) if masked.returns else replaced(site.function, replacements)
-            yield Proposal(function, tuple(masked.conditions), masked.assumption, masked.is_telling)
+            yield Proposal(function, tuple(masked.conditions), masked.assumption, masked.is_telling, masked.limit)
 
 
 def _counted_reads(site: Site, node: Loop) -> dict[cst.Subscript, int]:
     """The reads of ``x[:, i]`` in a loop whose count ``i`` data bounds."""
-    return counted_reads(site, node) if isinstance(node, cst.For) and _counts(site, node) is not None else {}
+    return counted_reads(site, node) if isinstance(node, cst.For) and count_of(site, node) is not None else {}
 
 
 def _needs_bound(site: Site, node: Loop) -> bool:
     if isinstance(node, cst.While):
         return depends_on_data(site, node.test) or _breaks(site, node)
-    return _counts(site, node) is not None or _breaks(site, node)
+    return count_of(site, node) is not None or _breaks(site, node)
 
 
 def _breaks(site: Site, node: Loop) -> bool:
@@ -80,18 +81,6 @@ def _breaks(site: Site, node: Loop) -> bool:
     )
 
 
-def _counts(site: Site, node: cst.For) -> Expression | None:
-    """The number of iterations of ``for i in range(number)`` where it comes from a tensor, as a tensor."""
-    call = node.iter
-    if not (isinstance(call, cst.Call) and text_of(call.func) == "range" and len(call.args) == 1):
-        return None
-    numbers, count = Numbers(site), call.args[0].value
-    is_named = any(isinstance(part, cst.Name) and numbers.is_number(part) for part in walk_here(count))
-    if is_named or not (site.fact(count).is_tensor or numbers.is_number(count)):
-        return None  # a name is made a tensor where it gets its value
-    return numbers.tensor(count) if not site.fact(count).is_tensor else count
-
-
 @dataclass
 class _Masked:
     """One loop with a mask.
@@ -99,7 +88,8 @@ class _Masked:
     Attributes:
         is_clamped: whether a step that is not active reads the last row of tensors that have no other.
         conditions: the conditions that the loop ends by.
-        assumption: the bound, in words.
+        assumption: the bound, in words; "" where the code proves it.
+        limit: the bound as data.
         stacks: what stands for the stacks of lists that the loop appends to.
     """
 
@@ -108,8 +98,9 @@ class _Masked:
     is_clamped: bool = False
     conditions: list[Any] = field(default_factory=list)
     assumption: str = ""
+    limit: Limit | None = None
     stacks: dict[cst.CSTNode, Any] = field(default_factory=dict)
-    _bound: int = 0
+    _bound: Bound | None = None
     _count: Expression | None = None
 
     def __post_init__(self) -> None:
@@ -137,24 +128,29 @@ class _Masked:
         """What stands in the place of the loop."""
         if isinstance(self.node, cst.While):
             return self._while()
-        count = _counts(self.site, self.node)
+        count = count_of(self.site, self.node)
         return self._range(count) if count is not None else self._breaking()
 
     def _while(self) -> list[Statement]:
         assert isinstance(self.node, cst.While)
-        self._bound = self._most(self.node.test)
+        self._bound = self._most(self.node.test, bound_of_while(self.site, self.node))
         if depends_on_data(self.site, self.node.test):
             self.conditions.append(self.site.place(self.node.test))
         condition = condition_of(self.site, self.node.test)
-        body = [assignment(self._active, condition), *self._predicated(body_of(self.node.body))]
-        name = self._branches.fresh("_")
-        loop = self._loop(cst.Name(name if name == "_" else "_"), body)
-        return [loop, self._check(expression("~{c}", c=atom(condition)))]
+        may_leave = has_exit(self.node.body, *_LEAVING)
+        if may_leave:  # what has left the loop does not come back
+            condition = expression("{a} & {c}", a=cst.Name(self._active), c=atom(condition))
+        first = [] if text_of(self.node.test) == "True" else [assignment(self._active, condition)]
+        body = [*first, *self._predicated(body_of(self.node.body))]
+        loop, checks = self._loop(cst.Name("_"), body), self._checks(expression("~{c}", c=atom(condition)))
+        if not may_leave:
+            return [loop, *checks]
+        return [self._start(), loop.with_changes(leading_lines=()), *checks]
 
     def _range(self, count: Expression) -> list[Statement]:
         assert isinstance(self.node, cst.For)
         assert isinstance(self.node.iter, cst.Call)
-        self._bound = self._most(self.node.iter)
+        self._bound = self._most(self.node.iter, bound_of_count(self.site, self.node.iter.args[0].value))
         made: list[Statement] = []
         if not isinstance(count, cst.Name):
             name = self._branches.fresh("count")
@@ -166,7 +162,7 @@ class _Masked:
             target = cst.Name(self._branches.fresh("step"))
         active = expression("{i} < {count}", i=cst.ensure_type(target, cst.Name), count=count)
         body = [assignment(self._active, active), *self._predicated(body_of(self.node.body))]
-        checks = [self._check(expression(f"{{count}} <= {self._bound}", count=count))]
+        checks = self._checks(expression(f"{{count}} <= {self._bound.most}", count=count))
         if self.is_clamped:
             reads = _counted_reads(self.site, self.node)
             body = Clamped(self.site, text_of(target), reads).block(body)
@@ -181,46 +177,52 @@ class _Masked:
     def _breaking(self) -> list[Statement]:
         """A loop over something known that data may leave early."""
         assert isinstance(self.node, cst.For)
-        start = assignment(self._active, expression("{torch}.tensor(True)", torch=self.site.torch))
         body = self._predicated(body_of(self.node.body))
         if not has_exit(self.node.body, *_LEAVING):
             loop = self.node.with_changes(body=block_of(body))
             return [loop]
         loop = self.node.with_changes(body=block_of(body), leading_lines=())
-        return [start.with_changes(leading_lines=self.node.leading_lines), loop]
+        return [self._start(), loop]
+
+    def _start(self) -> Statement:
+        start = assignment(self._active, expression("{torch}.tensor(True)", torch=self.site.torch))
+        return start.with_changes(leading_lines=self.node.leading_lines)
 
     def _loop(self, target: Any, body: Sequence[Statement]) -> cst.For:
-        made: cst.For = statement(f"for {text_of(target)} in range({self._bound}):\n    pass")
+        assert self._bound is not None
+        made: cst.For = statement(f"for {text_of(target)} in {self._bound.steps}:\n    pass")
         return made.with_changes(body=block_of(body), leading_lines=self.node.leading_lines)
 
-    def _most(self, deciding: cst.CSTNode) -> int:
-        """The most iterations: those that the user gave, or the most that the samples needed."""
+    def _most(self, deciding: cst.CSTNode, proven: Bound | None) -> Bound:
+        """The most iterations: those that the code proves, that the user gave, or that the samples needed."""
         bounds = self.site.bounds
-        names = read_names(deciding)
+        names, line = read_names(deciding), self.site.source.original_line(self.site.place(self.node)[0])
         if isinstance(bounds, Mapping):
             given = [value for name, value in bounds.items() if name in names]
             bounds = given[0] if given else None
+        if proven is not None and (bounds is None or bounds >= proven.most):
+            return proven
         if bounds is not None:
-            self.assumption = f"the loop on line {self._line} needs at most {bounds} iterations, as given by bounds="
-            return int(bounds)
-        seen = max(self.site.fact(deciding).given, default=0)
-        most = max(seen, 1)
-        self.assumption = (
-            f"the loop on line {self._line} needs at most {most} iterations, the most that the samples need; bounds= "
-            "takes more, and more are refused at run time"
-        )
-        return most
+            self.assumption = f"the loop on line {line} needs at most {bounds} iterations, as given by bounds="
+            most = int(bounds)
+        else:
+            most = max(self.site.fact(deciding).given, default=0) or 1
+            self.assumption = (
+                f"the loop on line {line} needs at most {most} iterations, the most that the samples need; "
+                "bounds= takes more, and more are refused at run time"
+            )
+        self.limit = Limit(line, most, is_given=bounds is not None)
+        return Bound(f"range({most})", most)
 
-    @property
-    def _line(self) -> int:
-        return self.site.source.original_line(self.site.place(self.node)[0])
-
-    def _check(self, holds: Expression) -> Statement:
+    def _checks(self, holds: Expression) -> list[Statement]:
+        """What refuses a call that does not keep to an assumption."""
+        if self.limit is None:
+            return []
         line: Statement = statement(
             "{torch}._assert_async({holds}, {text})", torch=self.site.torch, holds=holds,
-            text=quoted(f"more than {self._bound} iterations, {ASSUMED}"),
+            text=quoted(f"more than {self.limit.most} iterations, {ASSUMED}"),
         )  # fmt: skip
-        return line
+        return [line]
 
     def _within(self, count: Expression, size: str) -> Statement:
         line: Statement = statement(
@@ -303,7 +305,8 @@ class _Masked:
             made += self._kept(last)
             self._active = active
             condition = cst.Name(name)
-        value = expression("{a} & ~{c}", a=cst.Name(self._active), c=atom(condition))
+        template = "{a} & ~{c}" if depends_on_data(self.site, each.test) else "{a} & (not {c})"
+        value = expression(template, a=cst.Name(self._active), c=atom(condition))
         return [*made, assignment(self._active, value)]
 
     # -- a loop that return leaves -------------------------------------------------------------------------------------
@@ -384,9 +387,8 @@ class _Masked:
 
     def _is_counter(self, each: Statement) -> bool:
         """``count += 1`` of a Python number that nothing reads after the loop."""
-        small = small_of(each)
-        is_step = isinstance(small, cst.AugAssign) and isinstance(small.value, cst.Integer)
-        return is_step and isinstance(small.target, cst.Name) and not self._is_read_after(small.target.value)
+        name = next(iter(stored_names(each)), "")
+        return step_of(small_of(each), name) is not None and not self._is_read_after(name)
 
 
 LOOPS = Kind(
