@@ -81,6 +81,10 @@ class InputError(PrepbenchError, ValueError):
     """A sample input has the wrong structure, type or value."""
 
 
+class ConditionError(InputError):
+    """A call breaks a condition on sizes under which the graph equals the model; says which sizes fulfil it."""
+
+
 class CaptureError(PrepbenchError, RuntimeError):
     """A model could not be captured as one graph."""
 

@@ -15,7 +15,7 @@ from torch import nn
 from prepbench.errors import ArtifactError
 from prepbench.targets.program_check import check_program
 from prepbench.targets.programs import GRAPH, WEIGHTS, load_program, save_program
-from prepbench.targets.size_grammar import check_size
+from prepbench.capture.sizes.size_grammar import parsed_size
 
 
 class Net(nn.Module):
@@ -171,4 +171,4 @@ def test_damaged_files_are_named(saved: Path, tmp_path: Path) -> None:
     ],
 )
 def test_sizes_of_torch_pass(text: str) -> None:
-    check_size(text, "a size")
+    parsed_size(text, "a size")

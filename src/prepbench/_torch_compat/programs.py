@@ -177,6 +177,25 @@ def lower_bounds(program: torch.export.ExportedProgram) -> dict[Any, int]:
     }
 
 
+def size_limits(program: torch.export.ExportedProgram) -> list[tuple[int, int, int, int | None]]:
+    """The range of each dynamic size of an input that is a size of its own.
+
+    Returns:
+        For each the number of the input, the dim, the smallest size, and the largest; None for no upper limit.
+    """
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    found: dict[Any, tuple[int, int, int, int | None]] = {}
+    for leaf, name in enumerate(program.graph_signature.user_inputs):
+        value = values.get(name) if isinstance(name, str) else None
+        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+            bounds = program.range_constraints.get(symbol)
+            if bounds is not None and symbol not in found:
+                low, high = (int(end) if getattr(end, "is_Integer", False) else None for end in (bounds.lower, bounds.upper))
+                found[symbol] = leaf, dim, low or 0, high if high is not None and high < 2**31 else None
+    return list(found.values())
+
+
 def with_lower_bounds(program: torch.export.ExportedProgram, bounds: Mapping[Any, int]) -> torch.export.ExportedProgram:
     """The same program with other smallest values for some of its dynamic sizes."""
     from torch.utils._sympy.value_ranges import ValueRanges

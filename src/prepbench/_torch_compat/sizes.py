@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -81,6 +84,8 @@ SizeCallback = Callable[[Any, dict[Any, str]], None]
 def watched_sizes(on_guard: SizeCallback, on_question: SizeCallback | None = None) -> Iterator[None]:
     """Call ``on_guard(expression, names)`` when tracing assumes something about sizes.
 
+    That is also what the model's own Python asks and tracing answers from its assumption that sizes are 2 or more.
+
     ``on_question`` is called before an open question is answered; it may raise, and then nothing is assumed. What is
     raised appears at the line of the model that asked. ``names`` gives each symbol's size, such as ``"x.shape[0]"``.
     """
@@ -97,10 +102,76 @@ def watched_sizes(on_guard: SizeCallback, on_question: SizeCallback | None = Non
         result = original(self, *args, **kwargs)
         for guard in self.guards[before:]:
             on_guard(guard.expr, names(guard.expr))
+        if len(self.guards) == before and getattr(expression, "free_symbols", None) and asking_python() is not None:
+            if result in (True, False):
+                on_guard(answered(expression, bool(result)), names(expression))
         return result
 
     with patched_here(ShapeEnv, "evaluate_expr", evaluate_expr):
         yield
+
+
+def answered(question: Any, answer: bool) -> Any:
+    """The sympy condition that a question has this answer."""
+    import sympy
+
+    return question if answer else sympy.Not(question)
+
+
+_MACHINERY = (str(Path(torch.__file__).parent / "fx" / "experimental"), str(Path(__file__).parent.parent))
+_CONVERSIONS = frozenset({"__bool__", "__int__", "__index__", "__float__"})
+
+
+def asking_python(frame: FrameType | None = None) -> FrameType | None:
+    """The frame whose own line turns a symbolic size into a truth value or a number, as ``if`` does.
+
+    None where one of torch's functions asks, which is also so where that is written in C++.
+
+    Args:
+        frame: below it; the caller's when not given.
+    """
+    found: FrameType | None = sys._getframe(1) if frame is None else frame
+    while found is not None and found.f_code.co_filename.startswith(_MACHINERY):
+        found = found.f_back
+    if not _converts(found):
+        return None
+    while _converts(found):  # a number is compared with 0 first
+        found = found.f_back  # type: ignore[union-attr]
+    return found
+
+
+def _converts(frame: FrameType | None) -> bool:
+    return frame is not None and frame.f_code.co_filename == torch.__file__ and frame.f_code.co_name in _CONVERSIONS
+
+
+def noted_guards(program: torch.export.ExportedProgram) -> list[tuple[Any, dict[Any, str], str, bool]]:
+    """What dynamo assumed about sizes while it traced a program.
+
+    Returns:
+        For each condition the expression, the sizes behind its symbols, the line that asked as dynamo writes it
+        (``"if x.shape[0] > 3:  # model.py:12 in forward"``), and whether the model's own Python asked.
+    """
+    sizes = [
+        size
+        for node in program.graph.nodes
+        if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
+        for size in node.meta["val"].shape
+        if isinstance(size, torch.SymInt)
+    ]
+    if not sizes:
+        return []
+    with needed_for("reading what dynamo assumed about sizes"):
+        shape_env = sizes[0].node.shape_env
+        guards = [(guard.expr, guard.sloc) for guard in shape_env.guards]
+    return [
+        (
+            expression,
+            {symbol: _size_name(shape_env, symbol) for symbol in expression.free_symbols},
+            str(getattr(place, "maybe_user_loc", None) or ""),
+            "/_dynamo/variables/" in str(getattr(place, "framework_loc", "")),
+        )
+        for expression, place in guards
+    ]
 
 
 def assume(condition: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.programs import constant_outputs, number_outputs
+from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.checks import described
 from prepbench.compile.empty_leaves import MISSING, leaves_along
 from prepbench.compile.model_identity import NO_IDENTITY, ModelIdentity
@@ -27,6 +28,7 @@ from prepbench.compile.output_tree import (
     tree_of,
     without_fixed,
 )
+from prepbench.compile.size_checks import SizeChecks
 from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, forward_of, named_leaves
@@ -62,6 +64,7 @@ class CallSpec:
             values only.
         counted: numbers that objects hold and that follow from sizes, from which the graph computes them.
         identity: which weights and adapters the model had.
+        conditions: on sizes, under which the graph equals the model.
     """
 
     parameters: tuple[str, ...]
@@ -78,6 +81,7 @@ class CallSpec:
     object_numbers: Mapping[str, Any]
     counted: tuple[CountedNumber, ...] = ()
     identity: ModelIdentity = NO_IDENTITY
+    conditions: tuple[SizeCondition, ...] = ()
 
     @classmethod
     def of(
@@ -260,13 +264,25 @@ class CallSpec:
         args, kwargs = rebuild(self.inputs, iter(leaves))
         return Sample(tuple(args), dict(kwargs))
 
-    def checked(self, leaves: Sequence[Any]) -> list[Any]:
+    def checked(self, leaves: Sequence[Any], *, allow_unproven: bool = False) -> list[Any]:
         """The input leaves of a call as targets take them.
+
+        Args:
+            leaves: of the call.
+            allow_unproven: whether sizes may break conditions.
 
         Raises:
             InputError: the compiled graph cannot take a leaf; names it and says what it should be.
+            ConditionError: a condition on sizes is broken.
         """
-        return self._checks.checked(leaves)
+        found = self._checks.checked(leaves)
+        if self.conditions and not allow_unproven:
+            self._size_checks(found)
+        return found
+
+    @functools.cached_property
+    def _size_checks(self) -> SizeChecks:
+        return SizeChecks(self.conditions)
 
     @functools.cached_property
     def _checks(self) -> TensorChecks:
@@ -336,6 +352,7 @@ class CallSpec:
             "object_numbers": dict(self.object_numbers),
             "counted": [number.to_list() for number in self.counted],
             "identity": self.identity.to_dict(),
+            "conditions": [condition.to_dict() for condition in self.conditions],
         }
 
     @classmethod
@@ -356,6 +373,7 @@ class CallSpec:
             data.get("object_numbers", {}),
             tuple(map(CountedNumber.from_list, data.get("counted", []))),
             ModelIdentity.from_dict(data.get("identity", {})),
+            tuple(map(SizeCondition.from_dict, data.get("conditions", []))),  # none in folders before version 2.2
         )
 
 

@@ -14,6 +14,8 @@ from torch import nn
 
 from prepbench._display import view
 from prepbench._torch_compat import pytree
+from prepbench.capture.aten.axes_text import condition_lines
+from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress, check_switch
 from prepbench.compile.arguments import check_arguments
@@ -61,6 +63,8 @@ class CompiledModel(nn.Module):
     Attributes:
         report: what was done to each layer, stage times, sizes.
         deployment_settings: the settings it was compiled for.
+        allow_unproven: whether calls are computed that break a condition of :attr:`conditions`. Their results may be
+            wrong. False at first, also for a model that was loaded.
 
     Example:
         >>> compiled = pb.compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
@@ -90,6 +94,7 @@ class CompiledModel(nn.Module):
         self._configuration = configuration
         self.deployment_settings = deployment_settings
         self.report = report
+        self.allow_unproven = False
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,11 +116,12 @@ class CompiledModel(nn.Module):
 
         Raises:
             InputError: the call has another form than the tracing inputs, or fails.
+            ConditionError: its sizes break one of :attr:`conditions`.
             UnknownOutputsError: a leaf returns another structure, and the model is not there.
             Exception: what the model itself raises, in a leaf.
         """
         leaves = self._call_spec.flatten(args, kwargs)
-        tensors = self._call_spec.checked(leaves)
+        tensors = self._call_spec.checked(leaves, allow_unproven=self.allow_unproven)
         try:
             with torch.no_grad():
                 outputs = self._runtime.run(tensors)
@@ -150,6 +156,17 @@ class CompiledModel(nn.Module):
     def target(self) -> str:
         """Name of the target that runs it, e.g. ``"onnxruntime"``."""
         return self.report.target
+
+    @property
+    def conditions(self) -> tuple[SizeCondition, ...]:
+        """The conditions on sizes under which the graph equals the model. A call that breaks one is refused.
+
+        Example:
+            >>> compiled = pb.compile_model(model, tracing_inputs=[torch.ones(2, 8), torch.ones(3, 12)])
+            >>> [condition.text for condition in compiled.conditions]  # forward asks whether x.shape[1] % 4 == 0
+            ['the length of x (x.shape[1]) must be a multiple of 4']
+        """
+        return self._call_spec.conditions
 
     @property
     def size_bytes(self) -> int | None:
@@ -391,7 +408,9 @@ class CompiledModel(nn.Module):
     def extra_repr(self) -> str:
         size = "not saveable" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
         quantized = sum(row.quantized for row in self.report.layers)
-        return f"target={self.target}, quantized layers={quantized}, {size}"
+        lines = [f"target={self.target}, quantized layers={quantized}, {size}"]
+        lines += [f"holds where {line}" for line in condition_lines(self.conditions)]
+        return "\n".join(lines)
 
 
 def runtime_and_calls(compiled: CompiledModel) -> tuple[Runtime, CallSpec]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from prepbench.capture.sizes.size_formulas import size_function
+
 MAX_DEPTH = 60
 MAX_SIZE = 2**48
 
@@ -36,6 +38,10 @@ def check_calls(data: Any) -> None:
     for place, row in enumerate(data["tensors"]):
         if row is not None:
             _check_tensor(row, f"tensors[{place}]")
+    if not isinstance(data.get("conditions", []), list):
+        raise ValueError("calls.conditions must be a list")
+    for place, row in enumerate(data.get("conditions", [])):
+        _check_condition(row, f"conditions[{place}]", data["tensors"])
 
 
 def check_report(data: Any) -> None:
@@ -44,7 +50,7 @@ def check_report(data: Any) -> None:
     seconds = data["seconds"]
     if not isinstance(seconds, dict) or not all(_is_number(value) for value in seconds.values()):
         raise ValueError("report.seconds must hold a number for each stage")
-    for name in ("leaves", "fallbacks", "unsupported", "remarks", "reused"):
+    for name in ("leaves", "fallbacks", "unsupported", "remarks", "reused", "conditions"):
         _check_list(data, name, str, "report")
     if not isinstance(data["layers"], list):
         raise ValueError("report.layers must be a list")
@@ -160,6 +166,27 @@ def _check_tensor(row: Any, where: str) -> None:
     least = row.get("from", 0)
     if type(least) is not int or least > 0 or ("from" in row and "below" not in row):
         raise ValueError(f"calls.{where}.from must be the least index, for indices")
+
+
+def _check_condition(row: Any, where: str, tensors: Sequence[Any]) -> None:
+    """A condition has words, a formula in the grammar of sizes, and a dim of a tensor for each size in it."""
+    _check_table(row, f"calls.{where}", "text", "sizes", "source", "formula", "places")
+    _check_list(row, "sizes", str, f"calls.{where}")
+    source, places = row["source"], row["places"]
+    if not isinstance(row["text"], str) or not isinstance(row["formula"], str):
+        raise ValueError(f"calls.{where} must have words and a formula")
+    is_line = isinstance(source, list) and [type(part) for part in source] == [str, int, str]
+    if source is not None and not is_line:
+        raise ValueError(f"calls.{where}.source must be a file, a line and its text")
+    if not isinstance(places, list) or len(places) != len(row["sizes"]):
+        raise ValueError(f"calls.{where}.places must name a dim for each size")
+    for place in places:
+        is_place = isinstance(place, list) and [type(part) for part in place] == [int, int]
+        spec = tensors[place[0]] if is_place and 0 <= place[0] < len(tensors) else None
+        if spec is None or not 0 <= place[1] < len(spec["shape"]):
+            raise ValueError(f"calls.{where}.places names a dim that is not there")
+    if row["formula"]:
+        size_function(row["formula"], len(places))
 
 
 def _are_sizes(sizes: Any, *, dynamic: bool = False) -> bool:

@@ -49,6 +49,7 @@ class CompileReport:
         pruned: what pruning did to each layer; empty where nothing was pruned.
         tensors: what became of each parameter, buffer and constant: quantized, in float and why, or not reached by the
             graph. Their bytes without constants add up to those of the model that was captured.
+        conditions: on sizes, under which the graph equals the model, in words with the lines that ask.
     """
 
     target: str
@@ -69,6 +70,7 @@ class CompileReport:
     reused: tuple[str, ...] = ()
     pruned: tuple[PrunedLayer, ...] = ()
     tensors: tuple[TensorReport, ...] = ()
+    conditions: tuple[str, ...] = ()
 
     @property
     def sparsity(self) -> dict[str, float]:
@@ -104,9 +106,8 @@ class CompileReport:
     def from_dict(cls, data: Mapping[str, Any]) -> CompileReport:
         """Read what :meth:`to_dict` wrote."""
         layers = tuple(_layer(row) for row in data["layers"])
-        lists = {
-            name: tuple(data.get(name, ())) for name in ("leaves", "fallbacks", "unsupported", "remarks", "reused")
-        }
+        names = ("leaves", "fallbacks", "unsupported", "remarks", "reused", "conditions")
+        lists = {name: tuple(data.get(name, ())) for name in names}
         pruned = tuple(PrunedLayer(**row) for row in data.get("pruned", ()))
         tensors = tuple(
             TensorReport(**{**row, "names": tuple(row.get("names", ()))}) for row in data.get("tensors", ())
@@ -139,6 +140,7 @@ class CompileReport:
         lines += [f"  {remark}" for remark in self.remarks]
         lines += [f"  leaf: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
+        lines += [f"  holds where {text}" for text in self.conditions]
         return "\n".join(lines)
 
     def _accounted(self) -> list[str]:

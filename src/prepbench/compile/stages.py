@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from prepbench.capture.aten.axes_text import condition_lines
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.failures.describe import failure_line
+from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.checks import check_progress
 from prepbench.compile.arguments import check_arguments
 from prepbench.compile.check_lowered import check_lowered
@@ -46,8 +49,10 @@ from prepbench.settings import (
     explain_settings,
 )
 from prepbench.storage import nothing_left
-from prepbench.targets import Target, target_for
+from prepbench.targets import Runtime, Target, target_for
 from prepbench.targets.capabilities import check_settings
+
+Program = torch.export.ExportedProgram
 
 
 def uncompiled(
@@ -127,6 +132,7 @@ def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None 
         timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
         exact = None if quantized is None else task.program
         check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec), exact)
+        call_spec = replace(call_spec, conditions=_conditions(task, runtime, program, exact))
     report = CompileReport(
         target.name,
         dict(timer.seconds),
@@ -147,6 +153,7 @@ def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None 
         pruned=task.pruned,
         tensors=quantized.tensors if quantized else accounted(task, None),
         reused=tuple(timer.reused),
+        conditions=tuple(condition_lines(call_spec.conditions)),
     )
     document = document_of_program(
         program,
@@ -162,6 +169,23 @@ def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None 
     return CompiledModel(
         runtime, call_spec, task.settings, report, out_spec, document, origin, leaves, task.configuration
     )
+
+
+def _conditions(
+    task: CompileTask, runtime: Runtime, program: Program, exact: Program | None
+) -> tuple[SizeCondition, ...]:
+    """The conditions on sizes, with what the runtime does in the calls that were made for those of the capture."""
+
+    def is_right(sample: Sample) -> bool:
+        try:
+            flat = flat_samples([sample], task.call_spec)
+            if all(leaf.numel() for leaf in flat[0].args if isinstance(leaf, torch.Tensor)):  # it may end the process
+                check_lowered(runtime, program, task.target.display_name, flat, exact)
+        except Exception:  # each runtime has its own
+            return False
+        return True
+
+    return task.captured.holds_where.conditions(is_right)
 
 
 def _leaves(task: CompileTask) -> ModelLeaves | None:

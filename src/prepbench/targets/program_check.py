@@ -17,7 +17,7 @@ from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.errors import ArtifactError
-from prepbench.targets.size_grammar import MAX_NUMBER, SYMBOL, check_size
+from prepbench.capture.sizes.size_grammar import MAX_NUMBER, SYMBOL, parsed_size
 
 MAX_DEPTH = 60
 NAMESPACES = frozenset({"aten", "prims", "quantized_decomposed", "prepbench"})
@@ -106,7 +106,7 @@ class _Check:
         self._texts: Mapping[str, Callable[[str, str], None]] = {
             "target": self._operator,
             "as_operator": self._operator,
-            "expr_str": lambda text, where: check_size(text, where),
+            "expr_str": lambda text, where: parsed_size(text, where),
             "in_spec": _check_structure,
             "out_spec": _check_structure,
             "as_string": _check_any,

@@ -12,6 +12,7 @@ from prepbench.capture.aten.attempts import Attempts
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
 from prepbench.capture.aten.function_transforms import transforming_modules
+from prepbench.capture.aten.holds_where import HoldsWhere, holds_where
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.failures.wrong_programs import WrongProgram
@@ -100,9 +101,9 @@ def capture(
     axes.check_paths(dict(named_leaves(module_or_func, samples[0])))
     chosen = chosen_leaves(model, leaf_modules)
     with tracing():
-        program, leaves = _captured(model, samples, axes, chosen, fullgraph=fullgraph, strict=strict)
+        program, leaves, where = _captured(model, samples, axes, chosen, fullgraph=fullgraph, strict=strict)
     told = with_reproduction(leaves, model, samples)
-    return Captured(program, model, tuple(samples), axes, told, time.perf_counter() - start)
+    return Captured(program, model, tuple(samples), axes, told, time.perf_counter() - start, where)
 
 
 def _captured(
@@ -113,7 +114,7 @@ def _captured(
     *,
     fullgraph: bool,
     strict: bool,
-) -> tuple[torch.export.ExportedProgram, list[Failure]]:
+) -> tuple[torch.export.ExportedProgram, list[Failure], HoldsWhere]:
     """Capture a twin, because export puts other tensors into a module while it traces."""
     find_writes(model, samples[0])
     twin = Twin(model)
@@ -133,8 +134,9 @@ def _captured(
             failures = list(with_reproduction(failures, model, samples))
             raise FullGraphError(_message(model, failures, samples), failures) from attempts.error
         program, leaves = attempts.with_leaves()
+    where = holds_where(program, twin.model, samples, axes, noted)
     attempts.give_back(twin, program)
-    return program, leaves
+    return program, leaves, where
 
 
 def _message(model: torch.nn.Module, failures: Sequence[Failure], samples: Sequence[Sample]) -> str:

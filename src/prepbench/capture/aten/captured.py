@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from prepbench._display import HasDiagram, view
-from prepbench.capture.aten.axes_text import dynamic_text
+from prepbench.capture.aten.axes_text import condition_lines, dynamic_text
 from prepbench.capture.aten.documents import document_of_program
+from prepbench.capture.aten.holds_where import NOTHING, HoldsWhere
 from prepbench.capture.aten.verification import AxesReport, verify_axes
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.findings import findings_of_program
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
+from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure, Finding, GraphCollectionDocument
@@ -33,6 +35,7 @@ class Captured(HasDiagram):
         axes: which dims of the inputs may vary.
         leaves: the modules, and the lines of modules, that are one operator in the graph, and why.
         seconds: how long capturing took.
+        holds_where: what the graph takes for granted about sizes, and what was tried.
 
     Example:
         >>> captured = pb.capture(model, samples)
@@ -48,6 +51,12 @@ class Captured(HasDiagram):
     axes: DynamicAxes
     leaves: tuple[Failure, ...] = ()
     seconds: float = field(default=0.0, compare=False)
+    holds_where: HoldsWhere = NOTHING
+
+    @property
+    def conditions(self) -> tuple[SizeCondition, ...]:
+        """The conditions on sizes under which the graph equals the model, in words, with the lines that ask."""
+        return self.holds_where.conditions()
 
     def verify(self, axes: DynamicAxes | None = None) -> AxesReport:
         """Run the graph and the model on the samples and on sizes that no sample had, and compare.
@@ -124,4 +133,5 @@ class Captured(HasDiagram):
             lines.append("  the whole model is one operator:")
         lines += [f"  leaf {failure_line(leaf)}" for leaf in alike_failures(self.leaves)]
         lines += [f"  note {finding.message}" for finding in self.findings]
+        lines += [f"  holds where {line}" for line in condition_lines(self.conditions)]
         return "\n".join(lines)

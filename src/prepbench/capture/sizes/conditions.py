@@ -6,14 +6,16 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from prepbench._torch_compat.sizes import asking_python
 from prepbench.capture.sizes.sample_sizes import condition_text, size_key, value_at
+from prepbench.capture.sizes.size_formulas import formula_text, size_function
 from prepbench.document.model import SourceLine
-from prepbench.running.source_lines import source_of_frame
+from prepbench.running.source_lines import is_user_code, source_of_frame
 
 CONDITIONS = "prepbench_size_conditions"
 """Key in ``GraphModule.meta`` of an exported program: its :class:`SizeConditions`."""
@@ -27,14 +29,73 @@ class SizeCondition:
         text: e.g. ``"x.shape[2] must be a multiple of 4"``.
         sizes: the sizes it is about, e.g. ``("x.shape[2]",)``.
         source: the user's line that asked.
+        formula: what must be true, over ``s0``, ``s1``, ... for ``sizes``, as :mod:`size_formulas` reads it; "" where
+            only the words are known.
+        places: for each of ``sizes`` the number of the leaf of a call, and the dim.
+        is_own: whether the model's own Python asked, so that it goes another way where the condition does not hold.
+            What torch asks may make no difference to the result.
     """
 
     text: str
     sizes: tuple[str, ...]
     source: SourceLine | None
+    formula: str = ""
+    places: tuple[tuple[int, int], ...] = ()
+    is_own: bool = True
 
     def __str__(self) -> str:
         return f"{self.text} ({self.source.file}:{self.source.line}: {self.source.code})" if self.source else self.text
+
+    def holds(self, sizes: Sequence[int]) -> bool | None:
+        """Whether it is true of these sizes; None where it divides by zero."""
+        try:
+            return bool(size_function(self.formula, len(self.sizes))(*sizes))
+        except ArithmeticError:
+            return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data; what decided whether it stays is left out."""
+        source = None if self.source is None else [self.source.file, self.source.line, self.source.code]
+        return {
+            "text": self.text,
+            "sizes": list(self.sizes),
+            "source": source,
+            "formula": self.formula,
+            "places": [list(place) for place in self.places],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SizeCondition:
+        """Read what :meth:`to_dict` wrote."""
+        source = None if data["source"] is None else SourceLine(*data["source"])
+        places = tuple((leaf, dim) for leaf, dim in data["places"])
+        return cls(data["text"], tuple(data["sizes"]), source, data["formula"], places)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A sympy condition that tracing took for granted, the size behind each of its symbols in order, and who asked."""
+
+    expression: Any
+    names: Mapping[Any, str]
+    source: SourceLine | None
+    is_own: bool
+
+    def condition(self, places: Mapping[tuple[str, ...], tuple[int, int]]) -> SizeCondition:
+        """The condition with its formula, and still without words.
+
+        Args:
+            places: of the sizes of inputs, by the words of their names.
+        """
+        symbols, sizes = list(self.names), tuple(self.names.values())
+        where = tuple(places[size_key(size)] for size in sizes)
+        formula = formula_text(self.expression, symbols) or ""
+        return SizeCondition("", sizes, self.source, formula, where, self.is_own)
+
+    @property
+    def words(self) -> str:
+        """The condition in plain words."""
+        return condition_in_words(self.expression, dict(self.names))
 
 
 class SizeConditions:
@@ -42,6 +103,7 @@ class SizeConditions:
 
     def __init__(self) -> None:
         self._noted: list[tuple[Any, dict[Any, str], SourceLine | None]] = []
+        self._own: list[bool] = []
         self._conditions: list[SizeCondition] | None = None
 
     def __deepcopy__(self, memo: Any) -> SizeConditions:
@@ -49,7 +111,26 @@ class SizeConditions:
 
     def note(self, expression: Any, names: dict[Any, str]) -> None:
         """Remember a sympy condition that tracing has just assumed."""
-        self._noted.append((expression, names, source_of_frame(sys._getframe(1))))
+        frame = sys._getframe(1)
+        asking = asking_python(frame)
+        is_own = asking is not None and is_user_code(asking.f_code)
+        self.add(expression, names, source_of_frame(frame), is_own=is_own)
+
+    def add(self, expression: Any, names: dict[Any, str], source: SourceLine | None, *, is_own: bool) -> None:
+        """Remember a sympy condition that somebody else noted."""
+        self._noted.append((expression, names, source))
+        self._own.append(is_own)
+
+    def asked(self) -> list[Asked]:
+        """All that was asked of sizes of inputs, each once; the model's own questions first."""
+        found: dict[str, Asked] = {}
+        noted = sorted(zip(self._noted, self._own, strict=True), key=lambda one: not one[1])
+        for (expression, names, source), is_own in noted:
+            symbols = sorted(expression.free_symbols, key=lambda symbol: names[symbol])
+            if symbols:
+                key = f"{expression}, {[names[symbol] for symbol in symbols]}"
+                found.setdefault(key, Asked(expression, {s: names[s] for s in symbols}, source, is_own))
+        return list(found.values())
 
     def in_words(self) -> list[SizeCondition]:
         """The conditions that not every size fulfils, each once, in the order in which they were asked."""
@@ -138,6 +219,8 @@ def condition_in_words(expression: Any, names: dict[Any, str]) -> str:
     if bound is not None:
         symbol, relation, number = bound
         return f"{names[symbol]} {_WORDS[relation]} {number}"
+    if len(expression.free_symbols) == 1 and (limit := _limit(expression)) is not None:
+        return f"{names[next(iter(expression.free_symbols))]} {limit}"
     difference = expression.lhs - expression.rhs
     if isinstance(expression, sympy.Eq) and len(expression.free_symbols) == 2 and difference.is_polynomial():
         for symbol in sorted(expression.free_symbols, key=lambda s: names[s]):
@@ -177,6 +260,23 @@ def _bound(expression: Any) -> tuple[Any, str, Any] | None:
     if not slope.is_Integer or slope == 0 or rest.free_symbols or rest % slope:
         return None
     return symbols[0], _TURNED.get(kind, kind) if slope < 0 else kind, -rest / slope
+
+
+def _limit(expression: Any) -> str | None:
+    """``"is at least 5"``, ``"is at most 7"`` or ``"is not 3"`` for a formula that is fulfilled just so, else None."""
+    formula = formula_text(expression, list(expression.free_symbols))
+    holds = size_function(formula, 1) if formula is not None else None
+    try:
+        wrong = [size for size in range(2, _ROUND) if holds is not None and not holds(size)]
+    except ArithmeticError:
+        return None
+    if not wrong or wrong != list(range(wrong[0], wrong[-1] + 1)):
+        return None
+    if wrong[0] == 2 and wrong[-1] < _ROUND - 1:
+        return f"is at least {wrong[-1] + 1}"
+    if wrong[-1] == _ROUND - 1 and wrong[0] > 2:
+        return f"is at most {wrong[0] - 1}"
+    return f"is not {wrong[0]}" if len(wrong) == 1 else None
 
 
 # divisible by every number up to 8 and by 10, 12, 14, 15, 16: no obstacle to what another size has to be

@@ -29,8 +29,8 @@ _OPAQUE = re.compile(r"OpaqueUnaryFn_(sqrt|cos|cosh|sin|sinh|tan|tanh|asin|acos|
 _NAMES = frozenset({"true", "false"})
 
 
-def check_size(text: object, where: str) -> None:
-    """Check one expression over sizes.
+def parsed_size(text: object, where: str) -> ast.expr:
+    """The tree of one expression over sizes, after checking it.
 
     Args:
         text: as torch wrote it, e.g. ``"Mul(Integer(2), Symbol('s0', positive=True, integer=True))"``.
@@ -40,7 +40,8 @@ def check_size(text: object, where: str) -> None:
         ArtifactError: it holds anything but sizes, numbers and known functions.
 
     Example:
-        >>> check_size("Add(Symbol('s0', integer=True), Integer(1))", "the length of x")
+        >>> parsed_size("Add(Symbol('s0', integer=True), Integer(1))", "the length of x").func.id
+        'Add'
     """
     if not isinstance(text, str) or len(text) > MAX_LENGTH:
         raise _refused(where, "it is no text of a reasonable length")
@@ -49,6 +50,7 @@ def check_size(text: object, where: str) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _refused(where, "it cannot be parsed") from error
     _check(tree, where, depth=0, powers=0)
+    return tree
 
 
 def _check(node: ast.expr, where: str, depth: int, powers: int) -> None:

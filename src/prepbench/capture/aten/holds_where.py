@@ -1,0 +1,378 @@
+"""Where a captured graph holds: the conditions on sizes that a call must meet, and the calls that were made to find out.
+
+What the model's own Python asks is a condition. What torch asks while it traces (is this size 1? is this tensor
+contiguous?) often makes no difference to the result, and neither does its assumption that sizes are 2 or more. So calls
+are made in which such a condition does not hold: where the graph does there what the model does, it is none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+
+from prepbench._torch_compat.programs import size_limits
+from prepbench._torch_compat.sizes import noted_guards
+from prepbench.capture.aten.export_program import Program
+from prepbench.capture.sizes.axis import Axis
+from prepbench.capture.sizes.conditions import CONDITIONS, Asked, SizeCondition, SizeConditions
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.resizing import Groups, linked_axes, resized_to_fit, sizes_in
+from prepbench.capture.sizes.sample_sizes import size_key
+from prepbench.document.model import SourceLine
+from prepbench.inputs import Sample, named_leaves
+from prepbench.running.equality import EXACT, ROUNDED, difference
+from prepbench.running.outcomes import outcome, without_output
+from prepbench.running.unchanged import NotedState
+
+Place = tuple[int, int]
+"""The number of a leaf of a call, and a dim of it."""
+Sizes = Mapping[Place, int]
+
+_TRIALS = 12
+"""How many calls are made to find out whether it matters what torch asks."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A call of sizes that no sample has.
+
+    Attributes:
+        sample: the call.
+        sizes: of its tensors.
+        equal: whether the graph does what the model does.
+        made: the dim that was given a size of 0 or 1, its name, and that size; None for other calls.
+    """
+
+    sample: Sample
+    sizes: Sizes
+    equal: bool
+    made: tuple[Place, str, int] | None = None
+
+
+@dataclass(frozen=True)
+class HoldsWhere:
+    """What a captured graph takes for granted about sizes.
+
+    Attributes:
+        firm: what the model's own Python asked of sizes above 1, and the limits that were declared.
+        doubtful: what torch asked, and what the model asks of sizes of 0 and 1.
+        trials: calls that tell whether the doubtful ones matter.
+    """
+
+    firm: tuple[SizeCondition, ...] = ()
+    doubtful: tuple[SizeCondition, ...] = ()
+    trials: tuple[Trial, ...] = ()
+
+    def conditions(self, is_right: Callable[[Sample], bool] | None = None) -> tuple[SizeCondition, ...]:
+        """The conditions that a call must meet.
+
+        Args:
+            is_right: tells of a call whether what was made of the graph does what the graph does; it always does when
+                not given.
+        """
+        right = [trial.equal and (is_right is None or is_right(trial.sample)) for trial in self.trials]
+        open_ones = [
+            (trial, is_equal)
+            for trial, is_equal in zip(self.trials, right, strict=True)
+            if not any(_breaks(trial.sizes, condition) for condition in self.firm)
+        ]
+        kept = list(self.firm)
+        for condition in self.doubtful:
+            found = [is_equal for trial, is_equal in open_ones if _breaks(trial.sizes, condition)]
+            if not found or not all(found):
+                kept.append(condition)
+        for trial, is_equal in open_ones:
+            if not is_equal and trial.made and not any(_breaks(trial.sizes, condition) for condition in kept):
+                kept.append(_unequal_size(*trial.made))
+        return tuple(kept)
+
+
+NOTHING = HoldsWhere()
+
+
+def _breaks(sizes: Sizes, condition: SizeCondition) -> bool:
+    return condition.holds([sizes[place] for place in condition.places]) is False
+
+
+def _unequal_size(place: Place, name: str, size: int) -> SizeCondition:
+    symbol = sympy.Symbol("s", integer=True, positive=True)
+    asked = Asked(sympy.Ne(symbol, size, evaluate=False), {symbol: name}, None, is_own=False)
+    text = f"{name} must not be {size}: no sample has this size, and the graph computes something else for it"
+    return replace(asked.condition({size_key(name): place}), text=text)
+
+
+def holds_where(
+    program: Program, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes, noted: NotedState
+) -> HoldsWhere:
+    """What a program takes for granted, tried with small calls.
+
+    Args:
+        program: captured from the model.
+        model: which may run here; its state is put back.
+        samples: that the program is right for.
+        axes: of the program.
+        noted: the state of the model.
+    """
+    assert program.example_inputs is not None
+    args, kwargs = program.example_inputs
+    call = Sample(tuple(args), dict(kwargs))
+    paths = [path for path, _ in named_leaves(model, call)]
+    places = {
+        size_key(f"{path}.shape[{dim}]"): (leaf, dim)
+        for leaf, (path, value) in enumerate(named_leaves(model, call))
+        if isinstance(value, torch.Tensor)
+        for dim in range(value.dim())
+    }
+
+    def of(sample: Sample) -> dict[Place, int]:
+        found = sizes_in(model, sample)
+        return {(paths.index(path), dim): size for (path, dim), size in found.items() if path in paths}
+
+    seen = [of(sample) for sample in samples]
+    asked = [one for one in _asked(program, paths) if all(size_key(name) in places for name in one.names.values())]
+    found = [*_declared(axes, places), *((one, one.condition(places)) for one in asked)]
+    found += _ranges(program, places, paths)
+    firm, doubtful = _sorted([pair for pair in found if not any(_breaks(sizes, pair[1]) for sizes in seen)])
+    roles = {f"{axis.path}.shape[{axis.dim}]": _role(axis) for axis in axes.dynamic}
+    told = HoldsWhere(*(tuple(_told(*pair, roles) for pair in pairs) for pairs in (firm, doubtful)))
+    judge = _Judge(program, model, noted)
+    base = min(samples, key=lambda sample: sum(of(sample).values()))
+    made = _made_calls(model, base, axes, told, of, places)
+    trials = [replace(trial, equal=equal) for trial in made if (equal := judge.is_right(trial.sample)) is not None]
+    return replace(told, trials=tuple(trials))
+
+
+def _asked(program: Program, paths: Sequence[str]) -> Iterator[Asked]:
+    """What was asked while the program was traced: noted then, or by dynamo."""
+    conditions: SizeConditions | None = program.graph_module.meta.get(CONDITIONS)
+    found = conditions.asked() if conditions is not None else []
+    yield from found
+    for expression, names, line, is_own in [] if found else noted_guards(program):
+        named = {symbol: _of_flat(name, paths) for symbol, name in names.items()}
+        yield Asked(expression, named, _source(line), is_own)
+
+
+def _of_flat(name: str, paths: Sequence[str]) -> str:
+    """Dynamo calls the leaves of a call ``flat_args[0]`` and so on."""
+    match = re.fullmatch(r"flat_args\[(\d+)\](\.shape\[\d+\])", name)
+    return f"{paths[int(match[1])]}{match[2]}" if match and int(match[1]) < len(paths) else name
+
+
+def _source(line: str) -> SourceLine | None:
+    match = re.fullmatch(r"(.*?) +# (\S+):(\d+) in .*", line, re.DOTALL)
+    return SourceLine(match[2], int(match[3]), match[1]) if match else None
+
+
+def _symbol(name: str) -> Any:
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
+Found = tuple[Asked, SizeCondition]
+
+
+def _declared(axes: DynamicAxes, places: Mapping[tuple[str, ...], Place]) -> Iterator[Found]:
+    """The limits that the user gave to sizes, of which tracing made use."""
+    n = _symbol("n")
+    for axis in axes.dynamic:
+        name = f"{axis.path}.shape[{axis.dim}]"
+        for limit, condition in ((axis.minimum, n >= (axis.minimum or 0)), (axis.maximum, n <= (axis.maximum or 0))):
+            # tracing takes 2 for the smallest size anyway, which is no condition where smaller ones are right
+            if limit is not None and not (condition.has(sympy.Ge) and limit <= 2) and condition not in (True, False):
+                asked = Asked(condition, {n: name}, None, is_own=True)
+                yield asked, asked.condition(places)
+
+
+def _ranges(
+    program: Program, places: Mapping[tuple[str, ...], Place], paths: Sequence[str]
+) -> Iterator[Found]:
+    """The ranges of sizes that the program was made for, beyond what tracing takes for granted of all."""
+    n = _symbol("n")
+    for leaf, dim, low, high in size_limits(program):
+        name = f"{paths[leaf]}.shape[{dim}]"
+        for condition in ([n >= low] if low > 2 else []) + ([n <= high] if high is not None else []):
+            asked = Asked(condition, {n: name}, None, is_own=False)
+            yield asked, asked.condition(places)
+
+
+def _sorted(found: Sequence[Found]) -> tuple[list[Found], list[Found]]:
+    """The firm conditions, and the doubtful ones that do not follow from others."""
+    firm: list[Found] = []
+    doubtful: list[Found] = []
+    for asked, condition in found:
+        if not condition.formula:
+            continue
+        if condition.is_own and _broken_at(condition, 2):
+            firm.append((asked, condition))
+        elif _broken_at(condition, 0 if condition.is_own else 2):
+            doubtful.append((asked, condition))
+    # what is said shortly comes first, because most of the rest follows from it
+    doubtful.sort(key=lambda pair: (not pair[1].is_own, len(pair[1].formula)))
+    kept: list[Found] = []
+    for asked, condition in doubtful:
+        known = [other for _, other in (*firm, *kept) if set(other.places) <= set(condition.places)]
+        if condition.is_own or _broken_at(condition, 2, known):
+            kept.append((asked, condition))
+    return firm, kept
+
+
+def _broken_at(
+    condition: SizeCondition, smallest: int, known: Sequence[SizeCondition] = ()
+) -> tuple[int, ...] | None:
+    """Sizes from ``smallest`` on at which a condition does not hold, but all those known do; None if none is found."""
+    for sizes in _grid(condition, smallest):
+        if condition.holds(sizes) is False:
+            at = dict(zip(condition.places, sizes, strict=True))
+            if not any(_breaks(at, other) for other in known):
+                return sizes
+    return None
+
+
+def _grid(condition: SizeCondition, smallest: int) -> Iterator[tuple[int, ...]]:
+    """Sizes to look at: all small ones, those around the condition's own numbers, and some large ones."""
+    numbers = [int(text) for text in re.findall(r"Integer\((-?\d+)\)", condition.formula)]
+    near = {abs(number) * factor + step for number in numbers for factor in (1, 2) for step in (-1, 0, 1)}
+    large = {2**power + step for power in range(6, 21) for step in (-1, 0, 1)} | {n for n in near if n <= 2**40}
+    few, count = range(smallest, 66), len(condition.places)
+    if count <= 2:
+        yield from itertools.product(few, repeat=count)
+    further = [*few, *sorted(size for size in large if size >= 66)]
+    if count == 1:
+        yield from ((size,) for size in further)
+        return
+    draw = random.Random(0)
+    for _ in range(4000):
+        yield tuple(draw.choice(further if draw.random() < 0.5 else few) for _ in range(count))
+
+
+_ROLES = {"batch": "the batch size", "sequence": "the length", "past": "the length", "total": "the length"}
+_ROLES |= {"height": "the height", "width": "the width", "heads": "the number of heads"}
+
+
+def _role(axis: Axis) -> str:
+    role = _ROLES.get(axis.symbol.partition("_")[0], "")
+    return f"{role} of {axis.path} ({axis.path}.shape[{axis.dim}])" if role else ""
+
+
+_VERBS = {"is not": "must not be", "always equals": "must equal"}
+_VERBS |= {f"is {bound}": f"must be {bound}" for bound in ("at least", "at most", "more than", "less than")}
+
+
+def _told(asked: Asked, condition: SizeCondition, roles: Mapping[str, str]) -> SizeCondition:
+    """The condition in words, which call each size by what it is for."""
+    text = asked.words
+    for says, asks in _VERBS.items():
+        text = text.replace(f" {says} ", f" {asks} ")
+    for name in condition.sizes:
+        text = text.replace(name, roles.get(name) or name, 1)
+    return replace(condition, text=text)
+
+
+def _made_calls(
+    model: torch.nn.Module,
+    base: Sample,
+    axes: DynamicAxes,
+    told: HoldsWhere,
+    of: Callable[[Sample], dict[Place, int]],
+    places: Mapping[tuple[str, ...], Place],
+) -> Iterator[Trial]:
+    """Calls with sizes of 0 and 1, with the smallest sizes allowed, and with such that break what torch asked."""
+    groups = linked_axes(axes)
+    now = of(base)
+    done: set[tuple[tuple[Place, int], ...]] = set()
+
+    def made(change: Mapping[str, int]) -> tuple[Sample, dict[Place, int]] | None:
+        sample = resized_to_fit(model, base, change, groups)
+        sizes = of(sample)
+        key = tuple(sorted(sizes.items()))
+        if key in done or sizes == now or any(_breaks(sizes, condition) for condition in told.firm):
+            return None
+        done.add(key)
+        return sample, sizes
+
+    for symbol, group in groups.items():
+        where = {(axis.path, axis.dim): places.get(size_key(f"{axis.path}.shape[{axis.dim}]")) for axis in group}
+        axis = min(group, key=lambda axis: axis.sizes[0])
+        place = where[axis.path, axis.dim]
+        if place is None or not now.get(place):  # what is empty cannot be repeated
+            continue
+        for size in (1, 0, *_smallest_allowed(told.firm, place, min(axis.sizes))):
+            if size in axis.sizes or not axis.allows(size):
+                continue
+            if (call := made({symbol: size - now[place]})) is not None and call[1][place] == size:
+                small = (place, f"{axis.path}.shape[{axis.dim}]", size) if size < 2 else None
+                yield Trial(*call, equal=False, made=small)
+    left = _TRIALS
+    for condition in told.doubtful:
+        for change in itertools.islice(_breaking(condition, groups, now, places), 2):
+            if left and (call := made(change)) is not None and _breaks(call[1], condition):
+                left -= 1
+                yield Trial(*call, equal=False)
+
+
+def _smallest_allowed(firm: Sequence[SizeCondition], place: Place, seen: int) -> list[int]:
+    """The smallest size from 2 on that the conditions on it alone allow, where they do not allow 1."""
+    own = [condition for condition in firm if condition.places == (place,)]
+    if all(condition.holds((1,)) is not False for condition in own):
+        return []
+    allowed = (size for size in range(2, seen) if all(condition.holds((size,)) is not False for condition in own))
+    return list(itertools.islice(allowed, 1))
+
+
+def _breaking(
+    condition: SizeCondition, groups: Groups, now: Sizes, places: Mapping[tuple[str, ...], Place]
+) -> Iterator[dict[str, int]]:
+    """Changes of one or two sizes with which a condition does not hold, the smallest first."""
+    behind = {
+        symbol: [where for axis in group if (where := places.get(size_key(f"{axis.path}.shape[{axis.dim}]")))]
+        for symbol, group in groups.items()
+    }
+    moved = [symbol for symbol, where in behind.items() if set(where) & set(condition.places)]
+    for symbols in (*((symbol,) for symbol in moved), *itertools.combinations(moved, 2)):
+        for change in _changes(symbols, behind, now):
+            sizes = dict(now)
+            for symbol, step in change.items():
+                sizes |= {where: now[where] + step for where in behind[symbol] if where in now}
+            if min(sizes.values(), default=0) >= 0 and _breaks(sizes, condition):
+                yield change
+
+
+def _changes(
+    symbols: Sequence[str], behind: Mapping[str, Sequence[Place]], now: Sizes
+) -> Iterator[dict[str, int]]:
+    steps = {}
+    for symbol in symbols:
+        size = min((now[where] for where in behind[symbol] if where in now), default=0)
+        wanted = [*range(2, size), *range(size + 1, 2 * size + 9)] if size else []
+        steps[symbol] = [new - size for new in wanted][: 200 if len(symbols) == 1 else 24]
+    for chosen in itertools.product(*steps.values()):
+        yield dict(zip(symbols, chosen, strict=True))
+
+
+class _Judge:
+    """Tells of a call whether a program does what its model does."""
+
+    def __init__(self, program: Program, model: torch.nn.Module, noted: NotedState) -> None:
+        self._module: Any = program.module(check_guards=False)
+        self._model, self._noted = model, noted
+
+    def is_right(self, sample: Sample) -> bool | None:
+        """Whether it is right; None where the model takes no such call, or does not repeat itself on it."""
+        with without_output():
+            try:
+                expected = outcome(self._model, sample, self._model, self._noted)
+            except Exception:
+                return None
+            try:
+                if difference(expected, outcome(self._module, sample, self._model, self._noted), ROUNDED).equal:
+                    return True
+            except Exception:  # of any kind: the graph takes no such call
+                return False
+            again = outcome(self._model, sample, self._model, self._noted)
+            return False if difference(expected, again, EXACT).equal else None

@@ -1,0 +1,178 @@
+"""Formulas over sizes, as texts that anybody may have written, computed by functions that Python compiles once."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from prepbench.capture.sizes.size_grammar import parsed_size
+from prepbench.errors import ArtifactError
+
+# what a function of the grammar is in Python; Mod of torch is for numbers that are not negative
+_PYTHON: Mapping[str, str] = {
+    **{name: "({0} % {1})" for name in ("Mod", "PythonMod")},
+    **{name: "({0} // {1})" for name in ("FloorDiv", "CleanDiv")},
+    **{name: "({0} / {1})" for name in ("FloatTrueDiv", "IntTrueDiv")},
+    **{name: "({0} ** {1})" for name in ("Pow", "PowByNatural", "FloatPow")},
+    **{name: "({0} == {1})" for name in ("Equality", "Eq")},
+    **{name: "({0} != {1})" for name in ("Unequality", "Ne")},
+    **{name: "({0} < {1})" for name in ("StrictLessThan", "Lt")},
+    **{name: "({0} <= {1})" for name in ("LessThan", "Le")},
+    **{name: "({0} > {1})" for name in ("StrictGreaterThan", "Gt")},
+    **{name: "({0} >= {1})" for name in ("GreaterThan", "Ge")},
+    **{name: "floor({0})" for name in ("floor", "FloorToInt")},
+    **{name: "ceil({0})" for name in ("ceiling", "CeilToInt")},
+    "CeilDiv": "(-(-{0} // {1}))",
+    "ModularIndexing": "({0} // {1} % {2})",
+    "LShift": "({0} << {1})",
+    "RShift": "({0} >> {1})",
+    "TruncToInt": "trunc({0})",
+    "TruncToFloat": "float(trunc({0}))",
+    "RoundToInt": "round({0})",
+    "RoundDecimal": "round({0}, {1})",
+    "ToFloat": "float({0})",
+    "Identity": "{0}",
+    "Where": "({1} if {0} else {2})",
+    "Abs": "abs({0})",
+    "Not": "(not {0})",
+    "sqrt": "sqrt({0})",
+    "Integer": "{0}",
+    "Float": "{0}",
+    "Rational": "Fraction({0}, {1})",
+}
+_OF_MANY = {"Add": " + ", "Mul": " * ", "And": " and ", "Or": " or "}
+_OPAQUE = "OpaqueUnaryFn_"
+_NAMES = {name: getattr(math, name) for name in ("floor", "ceil", "trunc", "sqrt")}
+_GLOBALS = {
+    "__builtins__": {"float": float, "round": round, "abs": abs, "max": max, "min": min},
+    "Fraction": Fraction,
+    "math": math,
+    **_NAMES,
+}
+
+# (number of the tensor, dim) for each size of a formula
+Places = Sequence[tuple[int, int]]
+
+
+def formula_text(expression: Any, symbols: Sequence[Any]) -> str | None:
+    """A sympy expression as text over ``s0``, ``s1``, ...; None where the grammar of sizes has no word for a part.
+
+    Args:
+        expression: over sizes.
+        symbols: those in it, in the order of the new names.
+
+    Example:
+        >>> import sympy
+        >>> n = sympy.Symbol("n")
+        >>> formula_text(n > 30, [n])
+        "StrictGreaterThan(Symbol('s0', integer=True, positive=True), Integer(30))"
+    """
+    import sympy
+
+    plain = [sympy.Symbol(f"s{index}", integer=True, positive=True) for index in range(len(symbols))]
+    text = sympy.srepr(expression.xreplace(dict(zip(symbols, plain, strict=True))))
+    try:
+        size_function(text, len(symbols))
+    except ArtifactError:
+        return None
+    return text
+
+
+@functools.lru_cache(maxsize=4096)
+def size_function(formula: str, count: int) -> Callable[..., Any]:
+    """A function that computes a formula from its ``count`` sizes.
+
+    Only the tree of the checked text decides what Python is given to compile, piece by piece.
+
+    Raises:
+        ArtifactError: the text is no formula over these sizes.
+
+    Example:
+        >>> size_function("Equality(Mod(Symbol('s0'), Integer(4)), Integer(0))", 1)(25)
+        False
+    """
+    names = [f"n{index}" for index in range(count)]
+    return _compiled(f"lambda {', '.join(names)}: {_python(formula, names)}")
+
+
+def check_function(formulas: Iterable[tuple[str, Places]]) -> Callable[[Sequence[Any]], bool]:
+    """One function that tells of the tensors of a call whether all formulas hold.
+
+    Args:
+        formulas: each with the dim of a tensor behind each of its sizes.
+    """
+    listed = list(formulas)
+    sizes = {place: f"n{index}" for index, place in enumerate(dict.fromkeys(p for _, ps in listed for p in ps))}
+    tensors = sorted({tensor for tensor, _ in sizes})
+    lines = [f" t{tensor} = tensors[{tensor}].shape" for tensor in tensors]
+    lines += [f" {name} = t{tensor}[{dim}]" for (tensor, dim), name in sizes.items()]
+    tests = [_python(formula, [sizes[place] for place in places]) for formula, places in listed]
+    lines.append(f" return {' and '.join(tests) or 'True'}")
+    # compiled as the body of one function, so that a size is read once however many formulas have it
+    body = "\n".join(["def check(tensors):", *lines])
+    space = dict(_GLOBALS)
+    exec(compile(body, "<conditions on sizes>", "exec"), space)
+    found: Callable[[Sequence[Any]], bool] = space["check"]
+    return found
+
+
+def _compiled(text: str) -> Callable[..., Any]:
+    made: Callable[..., Any] = eval(compile(text, "<formula over sizes>", "eval"), dict(_GLOBALS))
+    return made
+
+
+def _python(formula: str, names: Sequence[str]) -> str:
+    return _written(parsed_size(formula, "A condition"), names)
+
+
+def _written(node: ast.expr, names: Sequence[str]) -> str:
+    """Python for a node of a checked tree, made of the pieces above, of names of ours and of numbers."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
+        return repr(node.value)
+    if isinstance(node, ast.UnaryOp):
+        return f"(-{_written(node.operand, names)})"
+    if isinstance(node, ast.Name):
+        return _truth(node.id)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise _unknown(type(node).__name__)
+    function = node.func.id
+    if function == "Symbol":
+        return _name(node, names)
+    if function == "Float" and isinstance(node.args[0], ast.Constant):
+        return repr(float(node.args[0].value))  # type: ignore[arg-type] # the grammar lets in numbers and their texts
+    arguments = [_written(argument, names) for argument in node.args]
+    if function in _OF_MANY and arguments:
+        return f"({_OF_MANY[function].join(arguments)})"
+    if function in ("Max", "Min") and len(arguments) > 1:
+        return f"{function.lower()}({', '.join(arguments)})"
+    if function.startswith(_OPAQUE) and len(arguments) == 1:
+        return f"math.{function.removeprefix(_OPAQUE)}({arguments[0]})"
+    template = _PYTHON.get(function, "")
+    if not template or len(arguments) != template.count("{"):
+        raise _unknown(function)
+    return template.format(*arguments)
+
+
+def _truth(name: str) -> str:
+    if name not in ("true", "false"):
+        raise _unknown(name)
+    return name.capitalize()
+
+
+def _name(node: ast.Call, names: Sequence[str]) -> str:
+    given = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+    place = str(given).removeprefix("s")
+    if not place.isdecimal() or int(place) >= len(names):
+        raise _unknown(f"Symbol({given!r})")
+    return names[int(place)]
+
+
+def _unknown(what: str) -> ArtifactError:
+    return ArtifactError(
+        f"A condition on sizes holds {what[:60]}, which is computed nowhere. The file was changed or damaged. Compile "
+        "and save the model again."
+    )
