@@ -8,6 +8,17 @@ ERRORS: dict[str, tuple[str, str]] = {
         'pb.capture(model, [torch.ones(2, 4), "text"])',
         "Look at the sample and the argument that the message names: samples are tensors, tuples, dicts or pb.Sample.",
     ),
+    "ConditionError": (
+        """
+class Halves(nn.Module):
+    def forward(self, x):
+        return x.view(2, -1) if x.shape[0] % 2 == 0 else x
+
+compiled = pb.compile_model(Halves(), tracing_inputs=[torch.ones(2, 4), torch.ones(6, 4)])
+compiled(torch.ones(3, 4))""",
+        "Call the model with sizes that the message allows, or compile it with tracing inputs of the sizes that you need. "
+        "``compiled.conditions`` lists all conditions; ``compiled.allow_unproven = True`` calls anyway.",
+    ),
     "CaptureError": (
         "pb.capture(nn.Linear(4, 2), [torch.ones(2, 3)])  # the model itself does not run on this",
         "Call the model with the sample first: capture needs calls that work.",

@@ -151,6 +151,29 @@ def positional_names(module_or_function: Callable[..., Any], count: int) -> list
     return names[:count]
 
 
+def parameter_names(module_or_function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the parameters that can be given by position; none where there is no signature."""
+    try:
+        signature = inspect.signature(forward_of(module_or_function))
+    except (TypeError, ValueError):
+        return ()
+    names = []
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    return tuple(names)
+
+
+def plain_defaults(module_or_function: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults that are numbers or texts, by parameter."""
+    try:
+        signature = inspect.signature(forward_of(module_or_function))
+    except (TypeError, ValueError):
+        return {}
+    plain = (bool, int, float, str)
+    return {p.name: p.default for p in signature.parameters.values() if isinstance(p.default, plain)}
+
+
 def _transformed(function: Callable[[Any], Any], element: Any, place: str) -> Any:
     try:
         return function(element)

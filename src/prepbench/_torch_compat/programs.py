@@ -188,10 +188,12 @@ def size_limits(program: torch.export.ExportedProgram) -> list[tuple[int, int, i
     for leaf, name in enumerate(program.graph_signature.user_inputs):
         value = values.get(name) if isinstance(name, str) else None
         for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+            symbol = getattr(getattr(size, "node", None), "expr", None)
             bounds = program.range_constraints.get(symbol)
             if bounds is not None and symbol not in found:
-                low, high = (int(end) if getattr(end, "is_Integer", False) else None for end in (bounds.lower, bounds.upper))
+                low, high = (
+                    int(end) if getattr(end, "is_Integer", False) else None for end in (bounds.lower, bounds.upper)
+                )
                 found[symbol] = leaf, dim, low or 0, high if high is not None and high < 2**31 else None
     return list(found.values())
 

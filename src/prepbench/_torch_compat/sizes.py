@@ -102,9 +102,9 @@ def watched_sizes(on_guard: SizeCallback, on_question: SizeCallback | None = Non
         result = original(self, *args, **kwargs)
         for guard in self.guards[before:]:
             on_guard(guard.expr, names(guard.expr))
-        if len(self.guards) == before and getattr(expression, "free_symbols", None) and asking_python() is not None:
-            if result in (True, False):
-                on_guard(answered(expression, bool(result)), names(expression))
+        is_truth = result in (True, False) and getattr(expression, "free_symbols", None)
+        if is_truth and len(self.guards) == before and asking_python() is not None:
+            on_guard(answered(expression, bool(result)), names(expression))
         return result
 
     with patched_here(ShapeEnv, "evaluate_expr", evaluate_expr):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +30,7 @@ from prepbench.compile.output_tree import (
 from prepbench.compile.size_checks import SizeChecks
 from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.errors import InputError
-from prepbench.inputs import Sample, forward_of, named_leaves
+from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
 from prepbench.running.call_forms import CallForm
 from prepbench.running.check_inputs import about_batches
 from prepbench.running.compare_samples import is_same
@@ -93,7 +92,7 @@ class CallSpec:
             InputError: nothing of its result is computed.
         """
         leaves = named_leaves(module_or_function, sample)
-        numbers = fixed_numbers(_parameters(module_or_function), sample.args, sample.kwargs)
+        numbers = fixed_numbers(parameter_names(module_or_function), sample.args, sample.kwargs)
         counted = {number.path for number in sample.counted}
         if len(constant_outputs(program)) == len(program.graph_signature.user_outputs):
             raise InputError(
@@ -101,7 +100,7 @@ class CallSpec:
                 "return what it computes; what it writes into its inputs or elsewhere is no result."
             )
         return cls(
-            _parameters(module_or_function),
+            parameter_names(module_or_function),
             len(sample.args),
             tuple(sample.kwargs),
             tree_of(program.call_spec.in_spec, with_fixed=True),
@@ -111,7 +110,7 @@ class CallSpec:
             constant_outputs(program),
             tensor_specs(program),
             tuple(sorted({*number_outputs(program), *number_leaves(program.call_spec.out_spec)})),
-            _defaults(module_or_function),
+            plain_defaults(module_or_function),
             {path: value for path, value in numbers.items() if path not in counted},
             sample.counted,
             ModelIdentity.of(module_or_function),
@@ -387,27 +386,6 @@ def _check_constant(path: str, expected: Any, given: Any) -> None:
             f"{path} was {expected!r} when the model was compiled, and its value is part of the graph; got "
             f"{described(given)}. Compile again with this value in the tracing inputs."
         )
-
-
-def _parameters(module_or_function: Callable[..., Any]) -> tuple[str, ...]:
-    try:
-        signature = inspect.signature(forward_of(module_or_function))
-    except (TypeError, ValueError):
-        return ()
-    names = []
-    for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            names.append(parameter.name)
-    return tuple(names)
-
-
-def _defaults(module_or_function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        signature = inspect.signature(forward_of(module_or_function))
-    except (TypeError, ValueError):
-        return {}
-    plain = (bool, int, float, str)
-    return {p.name: p.default for p in signature.parameters.values() if isinstance(p.default, plain)}
 
 
 def _plain(value: Any) -> Any:

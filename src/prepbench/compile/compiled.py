@@ -28,12 +28,12 @@ from prepbench.compile.generation_call import GenerationCalls
 from prepbench.compile.leaves.model_leaves import SECTION, ModelLeaves
 from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
-from prepbench.compile.tensor_specs import contradiction
+from prepbench.compile.tensor_specs import failed_call
 from prepbench.compile.transformers_style import TRANSFORMERS, check_style, export_for_transformers
 from prepbench.compile.written_parts import measured_size as measured_size
 from prepbench.compile.written_parts import write_parts
 from prepbench.document.model import GraphCollectionDocument
-from prepbench.errors import DocumentError, InputError, PrepbenchError, SettingsError, TargetError, sentence
+from prepbench.errors import DocumentError, PrepbenchError, SettingsError, TargetError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal, tells_internal_errors
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -63,8 +63,7 @@ class CompiledModel(nn.Module):
     Attributes:
         report: what was done to each layer, stage times, sizes.
         deployment_settings: the settings it was compiled for.
-        allow_unproven: whether calls are computed that break a condition of :attr:`conditions`. Their results may be
-            wrong. False at first, also for a model that was loaded.
+        allow_unproven: whether calls that break one of :attr:`conditions` are computed; False at first.
 
     Example:
         >>> compiled = pb.compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
@@ -100,8 +99,8 @@ class CompiledModel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model.
 
-        Where a leaf returns another structure than on the tracing inputs, which no graph can express, the
-        whole call is repeated in Python, if the model is there: a loaded one has it if it was handed in.
+        Where a leaf returns another structure than on the tracing inputs, the whole call is repeated in Python, if the
+        model is there: a loaded one has it if it was handed in.
 
         Integers that index a table are checked where they are inputs. Other numbers are not looked at: layers with
         8-bit activations make finite numbers of NaN, and a target may give an answer for an index that the model
@@ -136,21 +135,8 @@ class CompiledModel(nn.Module):
             raise_if_internal(error, of_libraries=True)
             if self.report.leaves:  # it may be the model's own error
                 raise
-            raise self._call_failed(leaves, error) from error
+            raise failed_call(leaves, self._call_spec.tensors, self._call_spec.paths, self.target, error) from error
         return self._call_spec.result(outputs, self._out_spec)
-
-    def _call_failed(self, leaves: Sequence[Any], error: Exception) -> InputError:
-        ranges = [
-            f"{path} from {int(leaf.min())} to {int(leaf.max())}"
-            for path, leaf in zip(self._call_spec.paths, leaves, strict=True)
-            if isinstance(leaf, torch.Tensor) and leaf.numel() and leaf.dtype in (torch.int32, torch.int64)
-        ]
-        given = f" The integers given are {', '.join(ranges)}." if ranges else ""
-        odd = contradiction(leaves, self._call_spec.tensors, self._call_spec.paths)
-        return InputError(
-            f"{self.target} fails on this call: {odd}{type(error).__name__}: {sentence(error)}{given} Check that the "
-            "original model takes these values; indices beyond the end of a table are one reason."
-        )
 
     @property
     def target(self) -> str:
@@ -371,7 +357,7 @@ class CompiledModel(nn.Module):
         and ``OVModelForCausalLM`` of ``optimum`` expect: ``input_ids``, ``attention_mask``, ``position_ids``,
         ``past_key_values.N.key``, ``logits``, ``present.N.key``. Beside ``model.onnx`` of a decoder lies
         ``genai_config.json``, with which ONNX Runtime GenAI runs it. Files beside an earlier export, such as those of a
-        tokenizer, stay.
+        tokenizer, stay. :attr:`conditions` are in the file's metadata and in ``<file>.conditions.json`` beside it.
 
         Args:
             path: of the file, or of the folder; an old one is replaced once the new one is whole.
@@ -403,14 +389,13 @@ class CompiledModel(nn.Module):
             return export_for_transformers(Path(path), target_named(self.target), *parts)
         wanted = ExportNames(input_names, output_names, dynamic_axes, keep_outputs_at_idx)
         source = self._origin.lowering if self._origin is not None else None
-        return export_onnx_file(Path(path), wanted, source, self._runtime, self.target, self.report)
+        return export_onnx_file(Path(path), wanted, source, self._runtime, self._call_spec, self.report)
 
     def extra_repr(self) -> str:
         size = "not saveable" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
         quantized = sum(row.quantized for row in self.report.layers)
-        lines = [f"target={self.target}, quantized layers={quantized}, {size}"]
-        lines += [f"holds where {line}" for line in condition_lines(self.conditions)]
-        return "\n".join(lines)
+        where = [f"holds where {line}" for line in condition_lines(self.conditions)]
+        return "\n".join([f"target={self.target}, quantized layers={quantized}, {size}", *where])
 
 
 def runtime_and_calls(compiled: CompiledModel) -> tuple[Runtime, CallSpec]:

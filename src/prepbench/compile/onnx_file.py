@@ -13,6 +13,8 @@ import torch
 
 from prepbench._torch_compat.programs import with_outputs
 from prepbench.checks import check_table, described
+from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.condition_files import write_beside, write_conditions
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.running.tracing import tracing
@@ -38,25 +40,35 @@ class ExportNames:
 
 
 def export_onnx_file(
-    path: Path, names: ExportNames, source: Lowering | None, runtime: Runtime, target: str, report: CompileReport
+    path: Path,
+    names: ExportNames,
+    source: Lowering | None,
+    runtime: Runtime,
+    spec: CallSpec,
+    report: CompileReport,
 ) -> Path:
-    """Write the file beside its place, then move it there."""
+    """Write the file beside its place, then move it there; conditions on sizes lie in it and beside it."""
     if report.leaves:
         raise TargetError(
             "A model with leaves cannot be written as ONNX, because they call back into Python: "
             f"{', '.join(leaf or 'the model itself' for leaf in report.leaves)}."
         )
     with tracing(), typed_errors(path), temporary_space(), folder_beside(path) as folder:
+        inputs = spec.input_names
         if source is not None:
-            write_onnx(target_named(target), _renamed(source, names), folder)
+            renamed = _renamed(source, names)
+            inputs = renamed.input_names
+            write_onnx(target_named(report.target), renamed, folder)
         else:
-            _from_saved(folder, names, runtime, target)
+            _from_saved(folder, names, runtime, report.target)
         files = list(folder.iterdir())
         if len(files) != 1:
             raise ArtifactError(
                 "The model's weights do not fit into one ONNX file (2 GB); use save(folder), which keeps both files."
             )
+        write_conditions(files[0], spec.conditions, inputs)
         move_file(files[0], path)
+        write_beside(path, spec.conditions, inputs)
     return path
 
 

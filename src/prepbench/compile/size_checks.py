@@ -51,9 +51,9 @@ class SizeChecks:
         others = "With the other sizes of this call, " if len(self._conditions) > 1 or len(sizes) > 1 else ""
         near = f" {others}{', or '.join(found)}." if found else ""
         return (
-            f"This call breaks a condition of the compiled graph: {condition.text}{line}. Given: {given}.{near} Call it "
-            "with such sizes, compile with tracing inputs of these sizes, or set compiled.allow_unproven = True, which "
-            "may give wrong results."
+            f"This call breaks a condition of the compiled graph: {condition.text}{line}. Given: {given}.{near} "
+            "Call it with such sizes, compile with tracing inputs of these sizes, or set compiled.allow_unproven = "
+            "True, which may give wrong results."
         )
 
     def _allowed(self, place: tuple[int, int], leaves: Sequence[Any]) -> str:

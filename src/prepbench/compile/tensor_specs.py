@@ -9,7 +9,7 @@ import torch
 
 from prepbench._torch_compat import pytree
 from prepbench.compile.index_ranges import index_limits
-from prepbench.errors import InputError
+from prepbench.errors import InputError, sentence
 
 # per input leaf: {"dtype": "float32", "shape": [None, 3, 32, 32], "example": [2, 3, 32, 32]} with None for a dynamic
 # size, "symbols": ["s0", "", "", ""] where there is one, and "below": 100 for indices into a table of 100 rows, with
@@ -136,6 +136,22 @@ def contradiction(leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[str
             parts = " and ".join(f"{term[0]} ({term[1]} here)" for term in terms if term)
             return f"{place} is {size}, but in the tracing inputs it was the sum of {parts}. "
     return ""
+
+
+def failed_call(
+    leaves: Sequence[Any], specs: TensorSpecs, paths: Sequence[str], target: str, error: Exception
+) -> InputError:
+    """What a target raised in a call, with what is odd about the call."""
+    ranges = [
+        f"{path} from {int(leaf.min())} to {int(leaf.max())}"
+        for path, leaf in zip(paths, leaves, strict=True)
+        if isinstance(leaf, torch.Tensor) and leaf.numel() and leaf.dtype in (torch.int32, torch.int64)
+    ]
+    given = f" The integers given are {', '.join(ranges)}." if ranges else ""
+    return InputError(
+        f"{target} fails on this call: {contradiction(leaves, specs, paths)}{type(error).__name__}: {sentence(error)}"
+        f"{given} Check that the original model takes these values; indices beyond the end of a table are one reason."
+    )
 
 
 def _check_indices(leaf: torch.Tensor, least: int, below: int, path: str) -> None:

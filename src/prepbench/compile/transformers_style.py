@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prepbench.checks import described
 from prepbench.compile.call_spec import CallSpec
+from prepbench.compile.condition_files import write_beside, write_conditions
 from prepbench.compile.configuration import CONFIG, GENERATION, Configuration, with_cache
 from prepbench.compile.genai_configuration import GENAI, genai_configuration
 from prepbench.errors import ArtifactError, SettingsError, TargetError
@@ -75,6 +76,9 @@ def export_for_transformers(
                 "operators: rewrite them, then compile with fullgraph=True."
             )
         target.rename_ends(place, names)
+        inputs = [names.inputs.get(name, name) for name in spec.input_names]
+        write_conditions(place / target.renamed_file, spec.conditions, inputs)
+        write_beside(place / target.renamed_file, spec.conditions, inputs)
         for name, text in with_cache(configuration, has_cache=has_cache(spec)).items():
             write_file(place / name, text)
         if target.renamed_file.endswith(".onnx") and (text := genai_configuration(spec, names, configuration)):

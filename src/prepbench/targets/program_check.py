@@ -16,8 +16,8 @@ import torch
 from torch import fx
 
 from prepbench._torch_compat.operators import OpOverload, schema_of
-from prepbench.errors import ArtifactError
 from prepbench.capture.sizes.size_grammar import MAX_NUMBER, SYMBOL, parsed_size
+from prepbench.errors import ArtifactError
 
 MAX_DEPTH = 60
 NAMESPACES = frozenset({"aten", "prims", "quantized_decomposed", "prepbench"})
@@ -106,7 +106,7 @@ class _Check:
         self._texts: Mapping[str, Callable[[str, str], None]] = {
             "target": self._operator,
             "as_operator": self._operator,
-            "expr_str": lambda text, where: parsed_size(text, where),
+            "expr_str": _check_size,
             "in_spec": _check_structure,
             "out_spec": _check_structure,
             "as_string": _check_any,
@@ -192,6 +192,10 @@ def _matching(pattern: re.Pattern[str]) -> Callable[[str, str], None]:
 def _check_any(text: str, where: str) -> None:
     if len(text) > 100_000:
         raise _refused(where, "the text is too long")
+
+
+def _check_size(text: str, where: str) -> None:
+    parsed_size(text, where)
 
 
 def _check_structure(text: str, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a captured graph holds: the conditions on sizes that a call must meet, and the calls that were made to find out.
+"""Where a captured graph holds: conditions on sizes that a call must meet, and the calls that were made to find out.
 
 What the model's own Python asks is a condition. What torch asks while it traces (is this size 1? is this tensor
 contiguous?) often makes no difference to the result, and neither does its assumption that sizes are 2 or more. So calls
@@ -141,7 +141,10 @@ def holds_where(
     found += _ranges(program, places, paths)
     firm, doubtful = _sorted([pair for pair in found if not any(_breaks(sizes, pair[1]) for sizes in seen)])
     roles = {f"{axis.path}.shape[{axis.dim}]": _role(axis) for axis in axes.dynamic}
-    told = HoldsWhere(*(tuple(_told(*pair, roles) for pair in pairs) for pairs in (firm, doubtful)))
+    told = HoldsWhere(
+        tuple(_told(*pair, roles) for pair in firm),
+        tuple(_told(*pair, roles) for pair in doubtful),
+    )
     judge = _Judge(program, model, noted)
     base = min(samples, key=lambda sample: sum(of(sample).values()))
     made = _made_calls(model, base, axes, told, of, places)
@@ -189,9 +192,7 @@ def _declared(axes: DynamicAxes, places: Mapping[tuple[str, ...], Place]) -> Ite
                 yield asked, asked.condition(places)
 
 
-def _ranges(
-    program: Program, places: Mapping[tuple[str, ...], Place], paths: Sequence[str]
-) -> Iterator[Found]:
+def _ranges(program: Program, places: Mapping[tuple[str, ...], Place], paths: Sequence[str]) -> Iterator[Found]:
     """The ranges of sizes that the program was made for, beyond what tracing takes for granted of all."""
     n = _symbol("n")
     for leaf, dim, low, high in size_limits(program):
@@ -222,9 +223,7 @@ def _sorted(found: Sequence[Found]) -> tuple[list[Found], list[Found]]:
     return firm, kept
 
 
-def _broken_at(
-    condition: SizeCondition, smallest: int, known: Sequence[SizeCondition] = ()
-) -> tuple[int, ...] | None:
+def _broken_at(condition: SizeCondition, smallest: int, known: Sequence[SizeCondition] = ()) -> tuple[int, ...] | None:
     """Sizes from ``smallest`` on at which a condition does not hold, but all those known do; None if none is found."""
     for sizes in _grid(condition, smallest):
         if condition.holds(sizes) is False:
@@ -343,9 +342,7 @@ def _breaking(
                 yield change
 
 
-def _changes(
-    symbols: Sequence[str], behind: Mapping[str, Sequence[Place]], now: Sizes
-) -> Iterator[dict[str, int]]:
+def _changes(symbols: Sequence[str], behind: Mapping[str, Sequence[Place]], now: Sizes) -> Iterator[dict[str, int]]:
     steps = {}
     for symbol in symbols:
         size = min((now[where] for where in behind[symbol] if where in now), default=0)

@@ -14,18 +14,18 @@ from prepbench.errors import ArtifactError
 
 # what a function of the grammar is in Python; Mod of torch is for numbers that are not negative
 _PYTHON: Mapping[str, str] = {
-    **{name: "({0} % {1})" for name in ("Mod", "PythonMod")},
-    **{name: "({0} // {1})" for name in ("FloorDiv", "CleanDiv")},
-    **{name: "({0} / {1})" for name in ("FloatTrueDiv", "IntTrueDiv")},
-    **{name: "({0} ** {1})" for name in ("Pow", "PowByNatural", "FloatPow")},
-    **{name: "({0} == {1})" for name in ("Equality", "Eq")},
-    **{name: "({0} != {1})" for name in ("Unequality", "Ne")},
-    **{name: "({0} < {1})" for name in ("StrictLessThan", "Lt")},
-    **{name: "({0} <= {1})" for name in ("LessThan", "Le")},
-    **{name: "({0} > {1})" for name in ("StrictGreaterThan", "Gt")},
-    **{name: "({0} >= {1})" for name in ("GreaterThan", "Ge")},
-    **{name: "floor({0})" for name in ("floor", "FloorToInt")},
-    **{name: "ceil({0})" for name in ("ceiling", "CeilToInt")},
+    **dict.fromkeys(("Mod", "PythonMod"), "({0} % {1})"),
+    **dict.fromkeys(("FloorDiv", "CleanDiv"), "({0} // {1})"),
+    **dict.fromkeys(("FloatTrueDiv", "IntTrueDiv"), "({0} / {1})"),
+    **dict.fromkeys(("Pow", "PowByNatural", "FloatPow"), "({0} ** {1})"),
+    **dict.fromkeys(("Equality", "Eq"), "({0} == {1})"),
+    **dict.fromkeys(("Unequality", "Ne"), "({0} != {1})"),
+    **dict.fromkeys(("StrictLessThan", "Lt"), "({0} < {1})"),
+    **dict.fromkeys(("LessThan", "Le"), "({0} <= {1})"),
+    **dict.fromkeys(("StrictGreaterThan", "Gt"), "({0} > {1})"),
+    **dict.fromkeys(("GreaterThan", "Ge"), "({0} >= {1})"),
+    **dict.fromkeys(("floor", "FloorToInt"), "floor({0})"),
+    **dict.fromkeys(("ceiling", "CeilToInt"), "ceil({0})"),
     "CeilDiv": "(-(-{0} // {1}))",
     "ModularIndexing": "({0} // {1} % {2})",
     "LShift": "({0} << {1})",
@@ -74,7 +74,7 @@ def formula_text(expression: Any, symbols: Sequence[Any]) -> str | None:
     import sympy
 
     plain = [sympy.Symbol(f"s{index}", integer=True, positive=True) for index in range(len(symbols))]
-    text = sympy.srepr(expression.xreplace(dict(zip(symbols, plain, strict=True))))
+    text: str = sympy.srepr(expression.xreplace(dict(zip(symbols, plain, strict=True))))
     try:
         size_function(text, len(symbols))
     except ArtifactError:
@@ -96,7 +96,7 @@ def size_function(formula: str, count: int) -> Callable[..., Any]:
         False
     """
     names = [f"n{index}" for index in range(count)]
-    return _compiled(f"lambda {', '.join(names)}: {_python(formula, names)}")
+    return _compiled([f"def compute({', '.join(names)}):", f" return {_python(formula, names)}"], "compute")
 
 
 def check_function(formulas: Iterable[tuple[str, Places]]) -> Callable[[Sequence[Any]], bool]:
@@ -112,16 +112,13 @@ def check_function(formulas: Iterable[tuple[str, Places]]) -> Callable[[Sequence
     lines += [f" {name} = t{tensor}[{dim}]" for (tensor, dim), name in sizes.items()]
     tests = [_python(formula, [sizes[place] for place in places]) for formula, places in listed]
     lines.append(f" return {' and '.join(tests) or 'True'}")
-    # compiled as the body of one function, so that a size is read once however many formulas have it
-    body = "\n".join(["def check(tensors):", *lines])
+    return _compiled(["def check(tensors):", *lines], "check")
+
+
+def _compiled(lines: Sequence[str], name: str) -> Callable[..., Any]:
     space = dict(_GLOBALS)
-    exec(compile(body, "<conditions on sizes>", "exec"), space)
-    found: Callable[[Sequence[Any]], bool] = space["check"]
-    return found
-
-
-def _compiled(text: str) -> Callable[..., Any]:
-    made: Callable[..., Any] = eval(compile(text, "<formula over sizes>", "eval"), dict(_GLOBALS))
+    exec(compile("\n".join(lines), "<conditions on sizes>", "exec"), space)
+    made: Callable[..., Any] = space[name]
     return made
 
 

@@ -17,7 +17,7 @@ from prepbench.compile.backend.replay import GraphRun, current_call, is_training
 from prepbench.compile.backend.session import Session, session_of
 from prepbench.compile.backend.traced_graph import TracedGraph
 from prepbench.compile.backend.whole import compile_whole
-from prepbench.errors import SettingsError
+from prepbench.errors import ConditionError, SettingsError, sentence
 from prepbench.inputs import Sample
 from prepbench.running.callable_module import as_module
 from prepbench.running.equality import ROUNDED, difference
@@ -47,12 +47,22 @@ class CompiledGraph:
         self._runners: dict[Any, GraphRunner] = {}
 
     def __call__(self, *values: Any) -> Any:
+        runner = self._runner(values) or self._compile(values)
+        try:
+            return runner(values)
+        except ConditionError as error:  # dynamo made this graph for sizes like these, so PyTorch can run it
+            warnings.warn(f"PyTorch runs this call. {sentence(error)}", stacklevel=2)
+            with torch.no_grad():
+                return self._graph.module(*values)
+
+    def _runner(self, values: Sequence[Any]) -> GraphRunner | None:
+        """What was compiled for such a call before."""
         session = self._session
-        if session is not None and session.generation == self._generation:
-            runner = self._runners.get(self._key(values))
-            if runner is not None and all(values[place] in session.versions for place in self._roles.state):
-                return runner(values)
-        return self._compile(values)(values)
+        if session is None or session.generation != self._generation:
+            return None
+        runner = self._runners.get(self._key(values))
+        is_known = runner is not None and all(values[place] in session.versions for place in self._roles.state)
+        return runner if is_known else None
 
     def _key(self, values: Sequence[Any]) -> Any:
         sizes = tuple(values[place].shape for place in self._roles.given) if self._fixed_sizes else ()

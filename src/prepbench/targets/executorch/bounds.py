@@ -14,6 +14,7 @@ from torch import fx
 from prepbench._torch_compat import pytree
 from prepbench._torch_compat.number_analysis import is_unbounded
 from prepbench.capture.aten.export_again import dynamic_sizes
+from prepbench.capture.sizes.sample_sizes import value_at
 from prepbench.errors import TargetError
 
 Program = torch.export.ExportedProgram
@@ -70,7 +71,9 @@ class LargestSizes:
             return int(size)
         expression = size.node.expr
         if expression not in self._known:
-            values = [expression.xreplace(point) for point in self._points]
+            # a point where a size is divided by 0 is no call
+            found = [value_at(expression, point) for point in self._points]
+            values = [value for value in found if value is not None]
             if not all(value.is_Integer for value in values):
                 raise TargetError(
                     "ExecuTorch plans memory ahead, and the size of a tensor in the graph depends on data, without a "
