@@ -7,6 +7,7 @@ are made in which such a condition does not hold: where the graph does there wha
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import re
@@ -268,8 +269,10 @@ def _told(asked: Asked, condition: SizeCondition, roles: Mapping[str, str]) -> S
     text = asked.words
     for says, asks in _VERBS.items():
         text = text.replace(f" {says} ", f" {asks} ")
-    for name in condition.sizes:
-        text = text.replace(name, roles.get(name) or name, 1)
+    rest = functools.reduce(lambda left, name: left.replace(name, ""), condition.sizes, text)
+    if not set("*/+-%(") & set(rest):  # inside of a formula the names alone are shorter
+        for name in condition.sizes:
+            text = text.replace(name, roles.get(name) or name, 1)
     return replace(condition, text=text)
 
 

@@ -1,0 +1,121 @@
+"""A capture says under which conditions on sizes it holds, and nothing that makes no difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.capture.aten.holds_where import HoldsWhere, Trial
+from prepbench.capture.sizes.conditions import SizeCondition
+
+EVEN = "Equality(Mod(Symbol('s0'), Integer(2)), Integer(0))"
+
+
+class Calls(nn.Module):
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self._call = forward
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self._call(x)
+
+
+def conditions(forward: Callable[..., Any], *shapes: tuple[int, ...]) -> list[str]:
+    torch.manual_seed(0)
+    captured = pb.capture(Calls(forward).eval(), [torch.randn(shape) for shape in shapes])
+    return [condition.text for condition in captured.conditions]
+
+
+SHAPES = (3, 18), (4, 27)
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (lambda x: x.exp() if x.shape[1] % 9 == 0 else x.log(), "the length of x (x.shape[1]) must be a multiple of 9"),
+        (lambda x: x.sin() if x.size(1) >= 17 else x, "the length of x (x.shape[1]) must be at least 17"),
+        (lambda x: x + 1 if x.shape[0] * x.shape[1] < 500 else x, "x.shape[1]*x.shape[0] < 500"),
+        (lambda x: x.cos() if x.shape[1] < 5000 else x, "the length of x (x.shape[1]) must be less than 5000"),
+        (lambda x: x.tan() if x.shape[0] != 1 else -x, "must not be 1"),
+        (lambda x: x.abs() if x.shape[0] > 1 else -x, "the batch size of x (x.shape[0]) must be more than 1"),
+    ],
+)
+def test_what_the_model_asks_is_a_condition(forward: Callable[..., Any], words: str) -> None:
+    (found,) = conditions(forward, *SHAPES)
+    assert words in found
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda x: x.softmax(1),
+        lambda x: x[:, : -(-x.shape[1] // 3)] * 2,
+        lambda x: x.view(x.shape[0] * x.shape[1]).flip(0),
+        lambda x: torch.cat([x, x[:, ::2]], 1).cumsum(1),
+        lambda x: nn.functional.avg_pool1d(x, 2),
+        # asked, and without a difference
+        lambda x: x.relu() if x.shape[0] > 1 else x.clamp(min=0),
+        lambda x: x * 2 if x.shape[1] >= 0 else x,
+    ],
+)
+def test_what_makes_no_difference_is_none(forward: Callable[..., Any]) -> None:
+    assert conditions(forward, *SHAPES) == []
+
+
+def test_a_trial_that_fails_makes_a_condition_and_one_that_holds_takes_a_doubt_away() -> None:
+    place = (0, 1)
+    odd = SizeCondition("x.shape[1] must be even", ("x.shape[1]",), None, EVEN, (place,), is_own=False)
+    sample = pb.Sample((torch.ones(2, 3),))
+    trials = Trial(sample, {place: 3}, equal=True), Trial(sample, {place: 1}, True, (place, "x.shape[1]", 1))
+    where = HoldsWhere((), (odd,), trials)
+    assert where.conditions() == ()
+    assert where.conditions(lambda sample: False)[0] is odd
+    fails = replace(where, trials=(trials[0], replace(trials[1], equal=False)))
+    assert fails.conditions() == (odd,)  # the size of 1 breaks it, so nothing more has to be said
+    (small,) = replace(fails, doubtful=()).conditions()
+    assert small.text.startswith("x.shape[1] must not be 1: ")
+    assert small.holds([1]) is False and small.holds([2]) and small.holds([0])
+
+
+def test_a_condition_names_its_line() -> None:
+    captured = pb.capture(Calls(lambda x: x.neg() if x.shape[1] > 16 else x), [torch.randn(shape) for shape in SHAPES])
+    (condition,) = captured.conditions
+    assert condition.source is not None and "x.shape[1] > 16" in condition.source.code
+    assert condition.places == ((0, 1),)
+    assert "holds where the length of x (x.shape[1]) must be more than 16" in repr(captured)
+
+
+def test_declared_limits_are_conditions() -> None:
+    samples = [torch.randn(shape) for shape in SHAPES]
+    model = Calls(torch.sin)
+    axes = pb.DynamicAxes.infer(samples, model).limit("x", 1, min=9, max=40)
+    found = [condition.text for condition in pb.capture(model, samples, dynamic_axes=axes).conditions]
+    assert found == [
+        "the length of x (x.shape[1]) must be at least 9",
+        "the length of x (x.shape[1]) must be at most 40",
+    ]
+
+
+def test_strict_captures_have_conditions() -> None:
+    model = Calls(lambda x: x.erf() if x.shape[1] % 9 == 0 else x.log())
+    captured = pb.capture(model, [torch.randn(shape) for shape in SHAPES], strict=True)
+    (condition,) = captured.conditions
+    assert condition.text.endswith("must be a multiple of 9")
+    assert condition.source is not None and "% 9" in condition.source.code
+
+
+def test_no_sample_breaks_a_condition() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x.sinh() if x.shape[0] < x.shape[1] else x
+
+    samples = [torch.randn(2, 9), torch.randn(5, 6), torch.randn(1, 30)]
+    captured = pb.capture(Calls(forward), samples)
+    assert len(captured.conditions) == 1
+    for sample in samples:
+        assert all(c.holds([sample.shape[dim] for _, dim in c.places]) for c in captured.conditions)

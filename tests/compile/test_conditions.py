@@ -1,0 +1,244 @@
+"""A compiled model refuses the sizes for which its graph is not the model, in words, wherever it runs."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.errors import ArtifactError, ConditionError, InputError
+
+DEPLOYMENTS = [
+    pb.EagerDeployment(),
+    pb.OnnxRuntimeDeployment(),
+    pb.OpenVinoDeployment(),
+    pb.ExecuTorchDeployment(),
+    pb.InductorDeployment(),
+]
+
+
+class Frames(nn.Module):
+    """Joins frames in threes where they fit, else gives them as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+
+    def forward(self, signal: torch.Tensor) -> torch.Tensor:
+        hidden = self.layer(signal)
+        if signal.shape[1] % 3 == 0:
+            return hidden.view(signal.shape[0], -1, 3, 5).mean(2)
+        return hidden
+
+
+SAMPLES = [torch.randn(2, 12, 5), torch.randn(3, 18, 5)]
+WORDS = "the length of signal (signal.shape[1]) must be a multiple of 3"
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Frames().eval()
+
+
+def compiled_for(model: nn.Module, deployment: Any = None, samples: Any = None) -> pb.CompiledModel:
+    deployment = deployment or pb.EagerDeployment()
+    return pb.compile_model(
+        model, tracing_inputs=samples or SAMPLES, deployment_settings=deployment, discard_input_model=False
+    )
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: type(each).__name__)
+def test_every_target_refuses_what_breaks_a_condition(model: nn.Module, deployment: Any, tmp_path: Path) -> None:
+    compiled = compiled_for(model, deployment)
+    compiled.save(tmp_path / "saved")
+    loaded = pb.load_compiled(tmp_path / "saved", allow_code=True)
+    for each in (compiled, loaded):
+        assert [condition.text for condition in each.conditions] == [WORDS]
+        for size in (15, 3):
+            x = torch.randn(2, size, 5)
+            torch.testing.assert_close(each(x), model(x), rtol=1e-4, atol=1e-5)
+        with pytest.raises(ConditionError) as raised:
+            each(torch.randn(2, 16, 5))
+        text = str(raised.value)
+        assert WORDS in text and "signal.shape[1] = 16" in text and "may be 15 or 18" in text
+        assert "test_conditions.py:" in text and "if signal.shape[1] % 3 == 0:" in text
+
+
+def test_reports_tell_where_a_model_holds(model: nn.Module, tmp_path: Path) -> None:
+    compiled = compiled_for(model)
+    for text in (repr(compiled), repr(compiled.report)):
+        assert f"holds where {WORDS} (" in text
+    compiled.save(tmp_path / "saved")
+    assert pb.load_compiled(tmp_path / "saved").report.conditions == compiled.report.conditions
+
+
+def test_unproven_calls_are_made_where_they_are_asked_for(model: nn.Module) -> None:
+    class Doubled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.shape[0] > 1 else x * 3
+
+    compiled = compiled_for(Doubled(), samples=[torch.ones(2, 4), torch.ones(3, 4)])
+    with pytest.raises(InputError, match=r"must be more than 1, because of .*x.shape\[0\] > 1"):
+        compiled(torch.ones(1, 4))
+    compiled.allow_unproven = True
+    assert torch.equal(compiled(torch.ones(1, 4)), torch.full((1, 4), 2.0))
+
+
+def test_a_later_quantization_keeps_the_conditions(model: nn.Module) -> None:
+    compiled = compiled_for(model)
+    compiled.initialize_algorithms([torch.randn(2, 12, 5) for _ in range(4)])
+    with pytest.raises(ConditionError):
+        compiled(torch.randn(2, 13, 5))
+
+
+def test_older_folders_have_no_conditions(model: nn.Module, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    compiled_for(model).save(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["version"] = "2.1"
+    del manifest["calls"]["conditions"], manifest["report"]["conditions"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert pb.load_compiled(folder).conditions == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"formula": "__import__('os').getcwd()"},
+        {"formula": "Symbol('s5')"},
+        {"places": [[0, 7]]},
+        {"places": [[3, 0]]},
+        {"places": []},
+        {"source": "model.py"},
+        {"text": 3},
+        {"sizes": [1]},
+    ],
+)
+def test_conditions_of_others_are_checked(model: nn.Module, tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = tmp_path / "saved"
+    compiled_for(model).save(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["calls"]["conditions"][0].update(change)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match="manifest is damaged"):
+        pb.load_compiled(folder)
+
+
+def test_exported_onnx_has_the_conditions(model: nn.Module, tmp_path: Path) -> None:
+    import onnx
+
+    compiled = compiled_for(model, pb.OnnxRuntimeDeployment())
+    compiled.save(tmp_path / "saved")
+    for each, name in ((compiled, "sound"), (pb.load_compiled(tmp_path / "saved"), "signal")):
+        file = each.export(tmp_path / f"{name}.onnx", input_names=["sound"] if name == "sound" else None)
+        read = onnx.load(file)
+        onnx.checker.check_model(read)
+        (text,) = [entry.value for entry in read.metadata_props if entry.key == "prepbench.conditions"]
+        assert (tmp_path / f"{name}.onnx.conditions.json").read_text() == text + "\n"
+        (row,) = json.loads(text)["conditions"]
+        assert row["text"] == WORDS and row["sizes"] == [{"input": name, "dim": 1}]
+        assert row["source"][2] == "if signal.shape[1] % 3 == 0:" and row["formula"].startswith("Equality(")
+
+
+def test_a_file_without_conditions_has_none_beside_it(tmp_path: Path) -> None:
+    beside = tmp_path / "plain.onnx.conditions.json"
+    beside.write_text("{}")
+    compiled_for(nn.Linear(4, 2), samples=[torch.ones(2, 4), torch.ones(3, 4)]).export(tmp_path / "plain.onnx")
+    assert not beside.exists()
+
+
+def test_torch_compile_lets_pytorch_run_other_sizes() -> None:
+    class Ways(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).exp() if x.shape[0] % 2 == 0 else self.layer(x).sin()
+
+    torch._dynamo.reset()
+    module = Ways().eval()
+    samples = [torch.randn(2, 4), torch.randn(6, 4)]
+    made = torch.compile(
+        module, backend="prepbench", options={"tracing_inputs": samples, "deployment_settings": pb.EagerDeployment()}
+    )
+    for rows in (2, 6, 8):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(made(x), module(x))
+    x = torch.randn(5, 4)
+    with pytest.warns(UserWarning, match="PyTorch runs this call"):
+        found = made(x)
+    torch.testing.assert_close(found, module(x))
+    torch._dynamo.reset()
+
+
+def random_program(draw: random.Random) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A few operators, and a question about sizes between them that chooses which come next."""
+    steps: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda x: x * 2,
+        lambda x: x.flip(1),
+        lambda x: x - x.mean(1, keepdim=True),
+        lambda x: torch.cat([x, x], 1),
+        lambda x: x[:, 1:],
+        lambda x: x.cumsum(0),
+        lambda x: nn.functional.pad(x, (1, 2)),
+        lambda x: x.reshape(-1, x.shape[1]).relu(),
+    ]
+    first, yes, no, last = (draw.choice(steps) for _ in range(4))
+    number, divisor = draw.randint(1, 12), draw.randint(2, 5)
+    questions: list[Callable[[int, int], bool]] = [
+        lambda b, n: n > number,
+        lambda b, n: n % divisor == 0,
+        lambda b, n: b < n - divisor,
+        lambda b, n: b == number % 4,
+        lambda b, n: n * n >= 10 * number,
+        lambda b, n: (b + n) % divisor == 1,
+        lambda b, n: b > 1 and n != number,
+        lambda b, n: n // divisor > b,
+    ]
+    asks = draw.choice(questions)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        x = first(x)
+        return last(yes(x) if asks(x.shape[0], x.shape[1]) else no(x))
+
+    return forward
+
+
+class Drawn(nn.Module):
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._program = random_program(random.Random(seed))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._program(x)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_programs_answer_as_the_model_or_refuse(seed: int) -> None:
+    draw = random.Random(1000 + seed)
+    model = Drawn(seed)
+    shapes = [(draw.randint(2, 6), draw.randint(4, 14)) for _ in range(2)]
+    samples = [torch.randn(shape) for shape in shapes]
+    for deployment in (pb.EagerDeployment(), pb.OnnxRuntimeDeployment()):
+        try:
+            compiled = compiled_for(model, deployment, samples)
+        except pb.PrepbenchError:
+            continue  # the samples take both ways
+        for sample in samples:
+            torch.testing.assert_close(compiled(sample), model(sample))
+        for _ in range(12):
+            x = torch.randn(draw.randint(0, 9), draw.randint(1, 20))
+            try:
+                found = compiled(x)
+            except InputError:
+                continue
+            torch.testing.assert_close(found, model(x), msg=lambda text, x=x: f"{tuple(x.shape)}: {text}")  # type: ignore[misc]
