@@ -10,6 +10,7 @@ from onnxscript.function_libs.torch_lib import registration
 from onnxscript.rewriter import RewriteRule
 from torch.onnx._internal.exporter import _registration
 
+import prepbench as pb
 from prepbench._torch_compat import onnx_exporter
 
 
@@ -126,3 +127,45 @@ def test_additions_of_nothing_still_disappear() -> None:
     with onnx_exporter.exact_rules():
         exported = torch.onnx.export(program, dynamo=True, verbose=False)
     assert [node.op_type for node in exported.model.graph].count("Add") == 1
+
+
+class TinyEpsilon(torch.nn.Module):
+    """An optimizer that takes 1e-9 for zero makes infinities of its zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.log(self.layer(x).relu() + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "torch.onnx._internal.exporter._fx_passes",
+        "torch.onnx._internal.exporter._registration",
+        "onnxscript.function_libs.torch_lib.registration",
+        "onnxscript.rewriter",
+        "onnxscript.rewriter._matcher",
+    ],
+)
+def test_exports_without(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = onnx_exporter._module
+
+    def module(name: str) -> Any:
+        return None if name == missing else found(name)
+
+    monkeypatch.setattr(onnx_exporter, "_module", module)
+    torch.manual_seed(0)
+    model, samples = TinyEpsilon().eval(), [torch.randn(2, 4), torch.randn(3, 4)]
+    compiled = pb.compile_model(
+        model, tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment(), discard_input_model=False
+    )
+    torch.testing.assert_close(compiled(samples[1]), model(samples[1]))
+
+
+def test_every_part_is_here() -> None:
+    with onnx_exporter.exact_rules() as exact:
+        assert exact
+    assert onnx_exporter._module("onnxscript.no_such_part") is None

@@ -143,14 +143,14 @@ def _compile(case: Any, target: str) -> str:
     arguments: dict[str, Any] = {"tracing_inputs": case.samples, "deployment_settings": _settings(target)}
     arguments |= {"calibration_inputs": case.samples, "quantization_settings": pb.QuantizationSettings()}
     compiled = pb.compile_model(model.eval(), **arguments, fullgraph=False)
-    layers = compiled.report.table()
+    layers = compiled.report.layers
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         compiled.save(Path(folder, "saved"))
         loaded = pb.load_compiled(Path(folder, "saved"), allow_code=True)
         for sample in pb.inputs.normalize_samples(model, case.samples[:1]):
             once, again = sample.call(compiled), sample.call(loaded)
             _assert_close(once, again, "the loaded model")
-    in_float = int((layers["bits"].isna() | (layers["bits"] >= 32)).sum()) if "bits" in layers else "?"
+    in_float = sum(not layer.quantized for layer in layers)
     return f"ok, {in_float} of {len(layers)} layers in float"
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from prepbench._torch_compat.checks import needed_for
 from prepbench.patching import patched_here
 
 Program = torch.export.ExportedProgram
@@ -23,15 +22,16 @@ def decomposing(decomposed: Callable[[Program, Callable[[], Program]], Program])
 
     It is called with the program and a function that decomposes it.
     """
-    with needed_for("decomposing programs for ONNX"):
-        from torch.onnx._internal.exporter import _fx_passes
-
-        decompose = _fx_passes.decompose_with_registry
+    passes = _module("torch.onnx._internal.exporter._fx_passes")
+    decompose = getattr(passes, "decompose_with_registry", None)
+    if decompose is None:  # the exporter does it alone, and keeps nothing for the next time
+        yield
+        return
 
     def through(program: Program, table: Any) -> Program:
         return decomposed(program, lambda: decompose(program, table))
 
-    with patched_here(_fx_passes, "decompose_with_registry", through):
+    with patched_here(passes, "decompose_with_registry", through):
         yield
 
 
@@ -42,12 +42,12 @@ def translations_read_once() -> Iterator[None]:
     It does so in every export, which takes longer than all the rest for a small model. What was read before is taken
     again for as long as onnxscript's registry holds the same functions.
     """
-    with needed_for("reading the translations to ONNX once"):
-        from onnxscript.function_libs.torch_lib import registration
-
-        owner = importlib.import_module("torch.onnx._internal.exporter._registration").onnxscript_apis
-        read = owner.get_torchlib_ops
-        registry = registration.default_registry
+    owner = getattr(_module("torch.onnx._internal.exporter._registration"), "onnxscript_apis", None)
+    read = getattr(owner, "get_torchlib_ops", None)
+    registry = getattr(_module("onnxscript.function_libs.torch_lib.registration"), "default_registry", None)
+    if read is None or registry is None:  # they are read again, which takes longer
+        yield
+        return
 
     def kept() -> list[Any]:
         functions = tuple((name, *each.overloads, None, *each.complex) for name, each in registry.items())
@@ -61,7 +61,7 @@ def translations_read_once() -> Iterator[None]:
 
 
 @contextmanager
-def exact_rules() -> Iterator[None]:
+def exact_rules() -> Iterator[bool]:
     """Inside the block, rules of onnxscript's optimizer keep what a graph computes, in this thread.
 
     They take a constant of 1e-9 for zero and one of 1.000001 for one, so that an addition and a product disappear, and
@@ -70,11 +70,15 @@ def exact_rules() -> Iterator[None]:
 
     A rule is tried at nodes of the operator that it begins with only. It would go through the whole graph at each node
     for a rule with several outputs, and find nothing.
-    """
-    with needed_for("keeping constants in ONNX files"):
-        from onnxscript.rewriter import RewriteRule, _matcher
 
-        rewrite, match = RewriteRule.try_rewrite, _matcher.SimplePatternMatcher._match_constant
+    What it gives says whether that holds. Where onnxscript has its rules under other names, they must not run.
+    """
+    rule_type = getattr(_module("onnxscript.rewriter"), "RewriteRule", None)
+    matcher_type = getattr(_module("onnxscript.rewriter._matcher"), "SimplePatternMatcher", None)
+    rewrite, match = getattr(rule_type, "try_rewrite", None), getattr(matcher_type, "_match_constant", None)
+    if rewrite is None or match is None:
+        yield False
+        return
 
     def tried(rule: Any, model: Any, graph: Any, node: Any, **options: Any) -> Any:
         first = rule._target_pattern.output_nodes[0].op_identifier()
@@ -101,10 +105,18 @@ def exact_rules() -> Iterator[None]:
         return is_same or bool(matcher.fail(f"{value.name} is not exactly {pattern.value}."))
 
     with (
-        patched_here(RewriteRule, "try_rewrite", tried),
-        patched_here(_matcher.SimplePatternMatcher, "_match_constant", matched),
+        patched_here(rule_type, "try_rewrite", tried),
+        patched_here(matcher_type, "_match_constant", matched),
     ):
-        yield
+        yield True
 
 
 _TRANSLATIONS: dict[str, Any] = {}
+
+
+def _module(name: str) -> Any:
+    """A module of torch's exporter or onnxscript; ``None`` where this version has none of that name."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None

@@ -124,12 +124,13 @@ def _export(lowering: Lowering) -> Any:
     # without gradients, because their rules refuse some operators on complex numbers
     decomposed = decomposing(functools.partial(lowering.derived, "operators of ONNX"))
     try:
-        with _quiet(), torch.no_grad(), decomposed, translations_read_once(), exact_rules():
+        with _quiet(), torch.no_grad(), decomposed, translations_read_once(), exact_rules() as exact:
             return torch.onnx.export(
                 without_guards(lowering.program),
                 dynamo=True,
                 verbose=False,
                 opset_version=OPSET,
+                optimize=exact,
                 custom_translation_table=translations(),
             )
     finally:  # it runs operators whose sizes depend on data once more, and whoever traces next would look for these
