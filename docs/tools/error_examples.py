@@ -16,8 +16,8 @@ class Halves(nn.Module):
 
 compiled = pb.compile_model(Halves(), tracing_inputs=[torch.ones(2, 4), torch.ones(6, 4)])
 compiled(torch.ones(3, 4))""",
-        "Call the model with sizes that the message allows, or compile it with tracing inputs of the sizes that you need. "
-        "``compiled.conditions`` lists all conditions; ``compiled.allow_unproven = True`` calls anyway.",
+        "Call the model with sizes that the message allows, or compile it with tracing inputs of the sizes that you "
+        "need. ``compiled.conditions`` lists all conditions; ``compiled.allow_unproven = True`` calls anyway.",
     ),
     "CaptureError": (
         "pb.capture(nn.Linear(4, 2), [torch.ones(2, 3)])  # the model itself does not run on this",

@@ -68,8 +68,11 @@ def test_every_target_refuses_what_breaks_a_condition(model: nn.Module, deployme
         with pytest.raises(ConditionError) as raised:
             each(torch.randn(2, 16, 5))
         text = str(raised.value)
-        assert WORDS in text and "signal.shape[1] = 16" in text and "may be 15 or 18" in text
-        assert "test_conditions.py:" in text and "if signal.shape[1] % 3 == 0:" in text
+        assert WORDS in text
+        assert "signal.shape[1] = 16" in text
+        assert "may be 15 or 18" in text
+        assert "test_conditions.py:" in text
+        assert "if signal.shape[1] % 3 == 0:" in text
 
 
 def test_reports_tell_where_a_model_holds(model: nn.Module, tmp_path: Path) -> None:
@@ -144,8 +147,10 @@ def test_exported_onnx_has_the_conditions(model: nn.Module, tmp_path: Path) -> N
         (text,) = [entry.value for entry in read.metadata_props if entry.key == "prepbench.conditions"]
         assert (tmp_path / f"{name}.onnx.conditions.json").read_text() == text + "\n"
         (row,) = json.loads(text)["conditions"]
-        assert row["text"] == WORDS and row["sizes"] == [{"input": name, "dim": 1}]
-        assert row["source"][2] == "if signal.shape[1] % 3 == 0:" and row["formula"].startswith("Equality(")
+        assert row["text"] == WORDS
+        assert row["sizes"] == [{"input": name, "dim": 1}]
+        assert row["source"][2] == "if signal.shape[1] % 3 == 0:"
+        assert row["formula"].startswith("Equality(")
 
 
 def test_a_file_without_conditions_has_none_beside_it(tmp_path: Path) -> None:

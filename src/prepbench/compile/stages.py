@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,16 +176,17 @@ def _conditions(
 ) -> tuple[SizeCondition, ...]:
     """The conditions on sizes, with what the runtime does in the calls that were made for those of the capture."""
 
-    def is_right(sample: Sample) -> bool:
+    def are_right(samples: Sequence[Sample]) -> bool:
+        flat = flat_samples(samples, task.call_spec)
+        # without entries a runtime may end the process
+        filled = [one for one in flat if all(leaf.numel() for leaf in one.args if isinstance(leaf, torch.Tensor))]
         try:
-            flat = flat_samples([sample], task.call_spec)
-            if all(leaf.numel() for leaf in flat[0].args if isinstance(leaf, torch.Tensor)):  # it may end the process
-                check_lowered(runtime, program, task.target.display_name, flat, exact)
+            check_lowered(runtime, program, task.target.display_name, filled, exact)
         except Exception:  # each runtime has its own
             return False
         return True
 
-    return task.captured.holds_where.conditions(is_right)
+    return task.captured.holds_where.conditions(are_right)
 
 
 def _leaves(task: CompileTask) -> ModelLeaves | None:

@@ -75,18 +75,21 @@ def test_a_trial_that_fails_makes_a_condition_and_one_that_holds_takes_a_doubt_a
     trials = Trial(sample, {place: 3}, equal=True), Trial(sample, {place: 1}, True, (place, "x.shape[1]", 1))
     where = HoldsWhere((), (odd,), trials)
     assert where.conditions() == ()
-    assert where.conditions(lambda sample: False)[0] is odd
+    assert where.conditions(lambda samples: False)[0] is odd
     fails = replace(where, trials=(trials[0], replace(trials[1], equal=False)))
     assert fails.conditions() == (odd,)  # the size of 1 breaks it, so nothing more has to be said
     (small,) = replace(fails, doubtful=()).conditions()
     assert small.text.startswith("x.shape[1] must not be 1: ")
-    assert small.holds([1]) is False and small.holds([2]) and small.holds([0])
+    assert small.holds([1]) is False
+    assert small.holds([2])
+    assert small.holds([0])
 
 
 def test_a_condition_names_its_line() -> None:
     captured = pb.capture(Calls(lambda x: x.neg() if x.shape[1] > 16 else x), [torch.randn(shape) for shape in SHAPES])
     (condition,) = captured.conditions
-    assert condition.source is not None and "x.shape[1] > 16" in condition.source.code
+    assert condition.source is not None
+    assert "x.shape[1] > 16" in condition.source.code
     assert condition.places == ((0, 1),)
     assert "holds where the length of x (x.shape[1]) must be more than 16" in repr(captured)
 
@@ -107,7 +110,8 @@ def test_strict_captures_have_conditions() -> None:
     captured = pb.capture(model, [torch.randn(shape) for shape in SHAPES], strict=True)
     (condition,) = captured.conditions
     assert condition.text.endswith("must be a multiple of 9")
-    assert condition.source is not None and "% 9" in condition.source.code
+    assert condition.source is not None
+    assert "% 9" in condition.source.code
 
 
 def test_no_sample_breaks_a_condition() -> None:

@@ -71,18 +71,18 @@ class HoldsWhere:
     doubtful: tuple[SizeCondition, ...] = ()
     trials: tuple[Trial, ...] = ()
 
-    def conditions(self, is_right: Callable[[Sample], bool] | None = None) -> tuple[SizeCondition, ...]:
+    def conditions(self, are_right: Callable[[Sequence[Sample]], bool] | None = None) -> tuple[SizeCondition, ...]:
         """The conditions that a call must meet.
 
         Args:
-            is_right: tells of a call whether what was made of the graph does what the graph does; it always does when
-                not given.
+            are_right: tells whether what was made of the graph does what the graph does in all of some calls; it
+                always does when not given.
         """
-        right = [trial.equal and (is_right is None or is_right(trial.sample)) for trial in self.trials]
+        equal = [trial.sample for trial in self.trials if trial.equal]
+        all_right = are_right is None or not equal or are_right(equal)
         open_ones = [
-            (trial, is_equal)
-            for trial, is_equal in zip(self.trials, right, strict=True)
-            if not any(_breaks(trial.sizes, condition) for condition in self.firm)
+            (trial, trial.equal and (all_right or are_right is None or are_right([trial.sample])))
+            for trial in self.trials
         ]
         kept = list(self.firm)
         for condition in self.doubtful:

@@ -6,7 +6,6 @@ import ast
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 from prepbench.capture.sizes.size_grammar import parsed_size
@@ -42,14 +41,13 @@ _PYTHON: Mapping[str, str] = {
     "sqrt": "sqrt({0})",
     "Integer": "{0}",
     "Float": "{0}",
-    "Rational": "Fraction({0}, {1})",
+    "Rational": "({0} / {1})",
 }
 _OF_MANY = {"Add": " + ", "Mul": " * ", "And": " and ", "Or": " or "}
 _OPAQUE = "OpaqueUnaryFn_"
 _NAMES = {name: getattr(math, name) for name in ("floor", "ceil", "trunc", "sqrt")}
 _GLOBALS = {
     "__builtins__": {"float": float, "round": round, "abs": abs, "max": max, "min": min},
-    "Fraction": Fraction,
     "math": math,
     **_NAMES,
 }
@@ -141,6 +139,9 @@ def _written(node: ast.expr, names: Sequence[str]) -> str:
         return _name(node, names)
     if function == "Float" and isinstance(node.args[0], ast.Constant):
         return repr(float(node.args[0].value))  # type: ignore[arg-type] # the grammar lets in numbers and their texts
+    if function == "Mul" and len(node.args) > 1 and (share := _share(node.args[0])) is not None:
+        # multiplied first, so that what divides evenly is exact
+        return f"({' * '.join(_written(other, names) for other in node.args[1:])} * {share[0]} / {share[1]})"
     arguments = [_written(argument, names) for argument in node.args]
     if function in _OF_MANY and arguments:
         return f"({_OF_MANY[function].join(arguments)})"
@@ -152,6 +153,14 @@ def _written(node: ast.expr, names: Sequence[str]) -> str:
     if not template or len(arguments) != template.count("{"):
         raise _unknown(function)
     return template.format(*arguments)
+
+
+def _share(node: ast.expr) -> list[str] | None:
+    """Numerator and denominator of a fraction, which is the first factor of a product; None for anything else."""
+    is_fraction = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Rational"
+    if not is_fraction or not isinstance(node, ast.Call) or len(node.args) != 2:
+        return None
+    return [_written(part, []) for part in node.args]
 
 
 def _truth(name: str) -> str:
