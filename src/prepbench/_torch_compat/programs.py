@@ -53,6 +53,18 @@ def without_guards(program: torch.export.ExportedProgram) -> torch.export.Export
     return _changed(program, _guards_code=[])
 
 
+def with_guards(program: torch.export.ExportedProgram, guards: Sequence[str]) -> torch.export.ExportedProgram:
+    """The same program, whose module also refuses calls for which one of ``guards`` is false.
+
+    Args:
+        program: takes the call as it was captured.
+        guards: Python over its arguments as torch writes them, e.g. ``"L['x'].size()[0] > 1"``.
+    """
+    with needed_for("changing exported programs"):
+        known = program._guards_code
+    return _changed(program, _guards_code=[*known, *guards])
+
+
 def with_graph(program: torch.export.ExportedProgram, graph: torch.fx.GraphModule) -> torch.export.ExportedProgram:
     """The same program computing its results in another way, from the same inputs, parameters and constants."""
     (output,) = graph.graph.find_nodes(op="output")

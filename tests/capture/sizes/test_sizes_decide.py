@@ -186,14 +186,17 @@ def test_a_question_about_a_size_of_one_is_found_at_its_line(sizes: tuple[int, i
 
 
 def test_verifying_names_the_size_that_differs_and_the_line_that_asks() -> None:
-    report = capture(Inside(DoublesOne()), [torch.randn(2, 4), torch.randn(3, 4)]).verify()
+    captured = capture(Inside(DoublesOne()), [torch.randn(2, 4), torch.randn(3, 4)])
+    with pytest.raises(AssertionError, match=r"Guard failed: x.size\(\)\[0\] != 1"):
+        captured.program.module()(torch.randn(1, 4))
+    report = captured.verify()
     (axis,) = report.axes
-    assert (axis.status, axis.wrong) == ("wrong", (1,))
+    assert (axis.status, axis.refused) == ("bounded", (1,))
     (condition,) = axis.conditions
     assert condition.text == "x.shape[0] is not 1"
     assert condition.source is not None
     assert condition.source.code == "if x.shape[0] == 1:"
-    assert "differs from the model at 1" in repr(report)
+    assert "not 1, which the model takes" in repr(report)
     assert "if x.shape[0] == 1:" in repr(report)
 
 

@@ -12,7 +12,7 @@ from prepbench.capture.aten.attempts import Attempts
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
 from prepbench.capture.aten.function_transforms import transforming_modules
-from prepbench.capture.aten.holds_where import HoldsWhere, holds_where
+from prepbench.capture.aten.holds_where import HoldsWhere, holds_where, with_small_sizes_refused
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.failures.wrong_programs import WrongProgram
@@ -136,7 +136,7 @@ def _captured(
         program, leaves = attempts.with_leaves()
     where = holds_where(program, twin.model, samples, axes, noted)
     attempts.give_back(twin, program)
-    return program, leaves, where
+    return with_small_sizes_refused(program, where), leaves, where
 
 
 def _message(model: torch.nn.Module, failures: Sequence[Failure], samples: Sequence[Sample]) -> str:

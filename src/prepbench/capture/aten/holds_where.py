@@ -18,7 +18,7 @@ from typing import Any
 import sympy
 import torch
 
-from prepbench._torch_compat.programs import size_limits
+from prepbench._torch_compat.programs import size_limits, with_guards
 from prepbench._torch_compat.sizes import noted_guards
 from prepbench.capture.aten.export_program import Program
 from prepbench.capture.sizes.axis import Axis
@@ -26,6 +26,7 @@ from prepbench.capture.sizes.conditions import CONDITIONS, Asked, SizeCondition,
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import Groups, linked_axes, resized_to_fit, sizes_in
 from prepbench.capture.sizes.sample_sizes import size_key
+from prepbench.capture.sizes.size_formulas import python_text
 from prepbench.document.model import SourceLine
 from prepbench.inputs import Sample, named_leaves
 from prepbench.running.equality import EXACT, ROUNDED, difference
@@ -96,6 +97,16 @@ class HoldsWhere:
 
 
 NOTHING = HoldsWhere()
+
+
+def with_small_sizes_refused(program: Program, where: HoldsWhere) -> Program:
+    """The program whose module refuses the sizes of 0 and 1 for which it differs from the model.
+
+    torch itself makes it refuse other sizes, and takes these two for impossible.
+    """
+    small = [one for one in where.conditions() if len(one.places) == 1 and all(map(one.holds, ([2], [3], [5], [64])))]
+    texts = [python_text(one.formula, [re.sub(r"^(\w+)(.*)\.shape", r"L['\1']\2.size()", *one.sizes)]) for one in small]
+    return with_guards(program, texts) if texts else program
 
 
 def _breaks(sizes: Sizes, condition: SizeCondition) -> bool:

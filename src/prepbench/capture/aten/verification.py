@@ -133,7 +133,8 @@ def _verified(
             offset = axis.sizes[0] - group[0].sizes[0]
             bounds = _bounds(program, sizes.get((axis.path, axis.dim)))
             result = _result(axis.path, axis.dim, axis.symbol, tried, offset, bounds)
-            conditions = _conditions(program, axis) or asked.about(axis, result.wrong)
+            missed = (*result.wrong, *result.refused)
+            conditions = _conditions(program, axis, missed) or asked.about(axis, result.wrong)
             results.append(replace(result, conditions=conditions))
     return AxesReport(tuple(results), len(samples), largest, tuple(problems))
 
@@ -179,11 +180,13 @@ class _Pair:
         return difference(expected, actual, ROUNDED)
 
 
-def _conditions(program: Program, axis: Axis) -> tuple[SizeCondition, ...]:
-    conditions: SizeConditions | None = program.graph_module.meta.get(CONDITIONS)
-    noted = conditions.in_words() if conditions is not None else []
-    name = size_key(f"{axis.path}.shape[{axis.dim}]")
-    return tuple(condition for condition in noted if name in map(size_key, condition.sizes))
+def _conditions(program: Program, axis: Axis, missed: Sequence[int]) -> tuple[SizeCondition, ...]:
+    """What tracing took for granted about an axis; else what it took for granted and a missed size breaks."""
+    conditions: SizeConditions = program.graph_module.meta.get(CONDITIONS) or SizeConditions()
+    place = f"{axis.path}.shape[{axis.dim}]"
+    found = [one for one in conditions.in_words() if size_key(place) in map(size_key, one.sizes)]
+    found = found or [one for size in missed for one in conditions.broken_by(place, size)]
+    return tuple(dict.fromkeys(found))
 
 
 class _Questions:

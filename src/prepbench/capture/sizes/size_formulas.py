@@ -94,7 +94,7 @@ def size_function(formula: str, count: int) -> Callable[..., Any]:
         False
     """
     names = [f"n{index}" for index in range(count)]
-    return _compiled([f"def compute({', '.join(names)}):", f" return {_python(formula, names)}"], "compute")
+    return _compiled([f"def compute({', '.join(names)}):", f" return {python_text(formula, names)}"], "compute")
 
 
 def check_function(formulas: Iterable[tuple[str, Places]]) -> Callable[[Sequence[Any]], bool]:
@@ -108,7 +108,7 @@ def check_function(formulas: Iterable[tuple[str, Places]]) -> Callable[[Sequence
     tensors = sorted({tensor for tensor, _ in sizes})
     lines = [f" t{tensor} = tensors[{tensor}].shape" for tensor in tensors]
     lines += [f" {name} = t{tensor}[{dim}]" for (tensor, dim), name in sizes.items()]
-    tests = [_python(formula, [sizes[place] for place in places]) for formula, places in listed]
+    tests = [python_text(formula, [sizes[place] for place in places]) for formula, places in listed]
     lines.append(f" return {' and '.join(tests) or 'True'}")
     return _compiled(["def check(tensors):", *lines], "check")
 
@@ -120,7 +120,16 @@ def _compiled(lines: Sequence[str], name: str) -> Callable[..., Any]:
     return made
 
 
-def _python(formula: str, names: Sequence[str]) -> str:
+def python_text(formula: str, names: Sequence[str]) -> str:
+    """A formula as Python over other names for its sizes.
+
+    Raises:
+        ArtifactError: the text is no formula over as many sizes.
+
+    Example:
+        >>> python_text("StrictGreaterThan(Symbol('s0'), Integer(1))", ["len(x)"])
+        '(len(x) > 1)'
+    """
     return _written(parsed_size(formula, "A condition"), names)
 
 
