@@ -56,6 +56,31 @@ def test_experts_compile_with_any_number_of_rows_for_each(target: str, dtype: to
         torch.testing.assert_close(found, expected(model, x, ends), rtol=2e-2 if is_own else 1e-4, atol=1e-2)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino"])
+def test_experts_are_quantized_one_by_one(target: str, bits: int) -> None:
+    """Each row of each expert has a scale of its own, so that a small expert beside large ones keeps its numbers."""
+    torch.manual_seed(0)
+    model = Experts(torch.ops.transformers.grouped_mm_fallback, torch.float32).eval()
+    model.weight.data[2] /= 1000
+    samples = [sample(torch.float32, 1, 0, 2, 3), sample(torch.float32, 2, 2, 1, 3)]
+    compiled = pb.compile_model(
+        model,
+        calibration_inputs=samples,
+        deployment_settings=TARGETS[target](),
+        quantization_settings=pb.QuantizationSettings(prefer_weights_only_quantization=True, weights_num_bits=bits),
+        compile_options=pb.CompileOptions(layer_sqnr_floor=0.0, model_sqnr_floor=0.0),
+    )
+    (row,) = compiled.report.layers
+    assert (row.weights_bits, row.stored_bits) == (bits, bits)
+    assert [one.outcome for one in compiled.report.tensors] == ["quantized"]
+    x, ends = sample(torch.float32, 2, 2, 5, 1)
+    right, found = expected(model, x, ends), compiled(x, ends)
+    for rows in (slice(0, 4), slice(4, 9), slice(9, 10)):
+        noise = (right[rows] - found[rows]).square().mean() / right[rows].square().mean()
+        assert -10 * noise.log10() > (15 if bits == 4 else 35)
+
+
 def test_empty_groups_and_rows_after_the_last() -> None:
     rows, weight = torch.randn(5, 3), torch.randn(3, 3, 2)
     weight[1] = float("nan")  # nobody's

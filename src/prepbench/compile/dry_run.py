@@ -15,7 +15,7 @@ from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
 from prepbench.errors import SettingsError
-from prepbench.quantize import LayerReport, TensorReport, insert_observers
+from prepbench.quantize import LayerReport, insert_observers
 from prepbench.running.module_state import state_bytes
 from prepbench.running.tracing import tracing
 
@@ -30,7 +30,7 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     task = task.in_types_of_target()
     layers: tuple[LayerReport, ...] = ()
     problem = ""
-    tensors: tuple[TensorReport, ...] = ()
+    tensors = accounted(task, None)
     if task.layer_settings is not None:
         with timer("plan"), tracing(timer.progress):
             try:
@@ -42,8 +42,6 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
                 layers = tuple(replace(row, fqn=short_name(row.fqn)) for row in layers)
             except SettingsError as error:
                 problem = str(error)
-    else:
-        tensors = accounted(task, None)
     unsupported = [f"{leaf.part}: {leaf.kind}" for leaf in captured.leaves]
     with timer("check operators"), tracing(timer.progress):
         unsupported += operator_places(task.target.unsupported_nodes(task.program))

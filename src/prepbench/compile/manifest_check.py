@@ -230,6 +230,7 @@ _LAYER: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("input_range", "scale_range"), _or_none(_is_range)),
     "sqnr": _or_none(_is_number),
     "bits_to_measure": _are_counts,
+    "stored_bits": _or_none(_is_number),
 }
 _PRUNED: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("fqn", "type", "mask_type", "rule", "reason"), _is_text),
@@ -246,6 +247,8 @@ _REPORT: Mapping[str, Callable[[Any], bool]] = {
     "float_bytes": _is_count,
     "model_sqnr": _or_none(_is_number),
     "model_divergence": _or_none(_is_number),
+    "bits_per_weight": _or_none(_is_number),
+    "output_sqnrs": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
     "dry_run": lambda value: type(value) is bool,
 }
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -30,8 +30,10 @@ from prepbench.quantize import (
 )
 from prepbench.quantize.biases import fit_biases
 from prepbench.quantize.calibration import read_weights
+from prepbench.quantize.conversion import Stored, name_weights
 from prepbench.quantize.decide import Decisions
 from prepbench.quantize.layer_reports import decided_report
+from prepbench.quantize.report import QUANTIZED
 from prepbench.running.tracing import tracing
 from prepbench.targets.kept_programs import tensors_of
 from prepbench.targets.programs import is_repeatable
@@ -46,12 +48,14 @@ class Quantized:
         layers: what was done to each layer.
         score: how far the outputs are from float on calibration samples; None when not measured.
         tensors: what became of each parameter, buffer and constant.
+        stored: the constants of the program that hold the integers of weights, by name.
     """
 
     program: torch.export.ExportedProgram
     layers: tuple[LayerReport, ...]
     score: Score | None
     tensors: tuple[TensorReport, ...]
+    stored: Mapping[str, Stored] = field(default_factory=dict)
 
 
 def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> Quantized:
@@ -73,21 +77,32 @@ def quantize(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = No
     give_back(task.float_bytes)
     tensors = accounted(task, observed)
     with timer("convert"), tracing(timer.progress):
-        program = _converted(task, observed, timer, kept)
+        program, stored = _converted(task, observed, timer, kept)
     give_back(task.float_bytes)
-    quantized = Quantized(program, observed.layers, observed.score, tensors)
+    tensors = tuple(_with_copy(row, program) for row in tensors)
+    quantized = Quantized(program, observed.layers, observed.score, tensors, stored)
     if kept is not None and is_repeatable(program):
         kept.keep_quantized(task, quantized)
     return quantized
 
 
 def accounted(task: CompileTask, observed: Observed | None) -> tuple[TensorReport, ...]:
-    """What becomes of each parameter, buffer and constant; ``observed`` is None for a compile in float."""
+    """What becomes of each parameter, buffer and constant; ``observed`` is None where nothing is quantized."""
     captured = task.captured
-    account = Account(task.program, captured.model, captured.leaves)
+    account = Account(task.program, captured.model, captured.leaves, task.layer_settings)
     if observed is not None:
-        account = replace(account, explained=task.layer_settings, layers=observed.layers, plan=observed.plan)
+        account = replace(account, layers=observed.layers, plan=observed.plan)
     return account.rows()
+
+
+def _with_copy(row: TensorReport, program: torch.export.ExportedProgram) -> TensorReport:
+    """The row of a tensor, which says whether it is stored in float beside its integers."""
+    given = {**program.state_dict, **program.constants}
+    names = [name for one in (row.fqn, *row.names) for name in (one, f"{one}_in_float32".replace(".", "_"))]
+    if row.outcome != QUANTIZED or not any(name in given for name in names):
+        return row
+    reasons = (row.reason, "stored in float, too, because something else reads it so")
+    return replace(row, reason="; ".join(filter(None, reasons)))
 
 
 def _measured(task: CompileTask, samples: Sequence[Sample], timer: StageTimer, kept: KeptCapture | None) -> Observed:
@@ -131,8 +146,9 @@ def taught(observed: Observed, trained: TrainableModel) -> Observed:
 
 def _converted(
     task: CompileTask, observed: Observed, timer: StageTimer, kept: KeptCapture | None
-) -> torch.export.ExportedProgram:
+) -> tuple[torch.export.ExportedProgram, Mapping[str, Stored]]:
     program, module = task.program, convert(observed)
+    stored = name_weights(module, observed.plan)
     assert program.example_inputs is not None
     inputs, dynamic = program.example_inputs[0], dynamic_sizes(program)
 
@@ -140,10 +156,10 @@ def _converted(
         return export_again(module, inputs, dynamic, _not_dynamic)
 
     if kept is None:
-        return exported()
+        return exported(), stored
     derived, is_known = kept.programs.derive("exported again", module, tensors_of(module), exported)
     timer.reuse(*(["convert: graph"] if is_known else []))
-    return derived
+    return derived, stored
 
 
 def _not_dynamic(name: str) -> CaptureError:

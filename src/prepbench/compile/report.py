@@ -36,8 +36,8 @@ class CompileReport:
         leaves: what was not captured: FQNs of leaf modules, and lines of modules in words.
         fallbacks: the operators that PyTorch runs, because the target does not support them; with their modules.
         name: the name of the graph.
-        model_sqnr: SQNR of the model's outputs on calibration samples in dB, quantized against float, before lowering;
-            None when nothing was quantized or measured.
+        model_sqnr: SQNR of the worst of the model's outputs on calibration samples in dB, quantized against float,
+            before lowering; None when nothing was quantized or measured.
         model_divergence: Kullback-Leibler divergence of the distributions that a language model predicts from those in
             float, in nats for each token of the calibration samples; None where there are none.
         dry_run: whether this is only a plan.
@@ -50,6 +50,10 @@ class CompileReport:
         tensors: what became of each parameter, buffer and constant: quantized, in float and why, or not reached by the
             graph. Their bytes without constants add up to those of the model that was captured.
         conditions: on sizes, under which the graph equals the model, in words with the lines that ask.
+        bits_per_weight: bits that are stored for each number of the model's parameters and buffers, with scales; read
+            from the constants of what was lowered, or from the size of its files where these are opaque.
+        output_sqnrs: the SQNR of each floating-point output by its name, measured like ``model_sqnr``. The main result
+            comes first: what predicts tokens, and else the first output.
     """
 
     target: str
@@ -71,6 +75,8 @@ class CompileReport:
     pruned: tuple[PrunedLayer, ...] = ()
     tensors: tuple[TensorReport, ...] = ()
     conditions: tuple[str, ...] = ()
+    bits_per_weight: float | None = None
+    output_sqnrs: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def sparsity(self) -> dict[str, float]:
@@ -130,7 +136,8 @@ class CompileReport:
         """What is in no layer and stays in float although it is as large as a weight, or is not used."""
         if not self.layers:
             return []
-        rows = [row for row in self.tensors if not row.layer and row.elements >= _LARGE and row.outcome != QUANTIZED]
+        large = [row for row in self.tensors if row.elements >= _LARGE and row.reason]
+        rows = [row for row in large if not row.layer or row.outcome == QUANTIZED]
         return grouped_lines([(row.fqn, f"{row.outcome}: {row.reason}") for row in rows], "tensors")
 
     @property
@@ -143,6 +150,19 @@ class CompileReport:
         lines += [f"  holds where {text}" for text in self.conditions]
         return "\n".join(lines)
 
+    def _main_output(self) -> str:
+        """The main result and its SQNR; where there is one output, it has no name."""
+        if len(self.output_sqnrs) < 2:
+            return f"outputs at {self.model_sqnr or 0:.1f} dB"
+        name, sqnr = next(iter(self.output_sqnrs.items()))
+        return f"{name} at {sqnr:.1f} dB"
+
+    def _worst_output(self) -> str:
+        if len(self.output_sqnrs) < 2:
+            return ""
+        name, sqnr = min(self.output_sqnrs.items(), key=lambda item: item[1])
+        return f"; the worst of {len(self.output_sqnrs)} outputs is {name} at {sqnr:.1f} dB"
+
     def _accounted(self) -> list[str]:
         """Of the model's bytes, what became of how many."""
         counted = {outcome: size for outcome, size in totals(self.tensors).items() if size}
@@ -150,7 +170,8 @@ class CompileReport:
             return []
         whole = sum(counted.values())
         shares = ", ".join(f"{size / whole:.1%} {outcome}" for outcome, size in counted.items())
-        return [f"  of {whole / 1e6:.2f} MB of parameters and buffers: {shares}"]
+        stored = "" if self.bits_per_weight is None else f"; {self.bits_per_weight:.2f} bits stored for each number"
+        return [f"  of {whole / 1e6:.2f} MB of parameters and buffers: {shares}{stored}"]
 
     def _pruned(self) -> list[str]:
         if not self.pruned:
@@ -177,7 +198,7 @@ class CompileReport:
         if self.model_sqnr is not None:
             diverged = self.model_divergence
             further = "" if diverged is None else f", predictions at a divergence of {diverged:.3g} nats"
-            lines.append(f"  outputs at {self.model_sqnr:.1f} dB from float{further} on calibration samples")
+            lines.append(f"  {self._main_output()} from float{further} on calibration samples{self._worst_output()}")
         lines.append("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.seconds.items()))
         lines += [f"  reused from an earlier compile: {', '.join(self.reused)}"] if self.reused else []
         return "\n".join(lines)

@@ -30,6 +30,7 @@ from prepbench.compile.quantize_program import Quantized, accounted, quantize
 from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.samples import flat_samples, read_samples
 from prepbench.compile.stage_timer import StageTimer
+from prepbench.compile.stored_weights import bits_per_weight, with_stored_bits
 from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
 from prepbench.document.model import Failure
@@ -133,16 +134,22 @@ def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None 
         exact = None if quantized is None else task.program
         check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec), exact)
         call_spec = replace(call_spec, conditions=_conditions(task, runtime, program, exact))
+    size, bits = measured_size(runtime, leaves), runtime.stored_bits()
+    tensors = quantized.tensors if quantized else accounted(task, None)
     report = CompileReport(
         target.name,
         dict(timer.seconds),
-        quantized.layers if quantized else (),
+        with_stored_bits(quantized.layers, quantized.stored, bits) if quantized else (),
         task.float_bytes,
-        measured_size(runtime, leaves),
+        size,
         names_of(captured.leaves),
         name=task.name,
         model_sqnr=quantized.score.sqnr if quantized and quantized.score else None,
         model_divergence=quantized.score.divergence if quantized and quantized.score else None,
+        output_sqnrs={
+            call_spec.output_names[index]: sqnr
+            for index, sqnr in (quantized.score.outputs if quantized and quantized.score else ())
+        },
         fallbacks=fallbacks,
         remarks=(
             *task.remarks,
@@ -151,7 +158,8 @@ def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None 
             *(leaves.remarks if leaves is not None else ()),
         ),
         pruned=task.pruned,
-        tensors=quantized.tensors if quantized else accounted(task, None),
+        tensors=tensors,
+        bits_per_weight=bits_per_weight(tensors, bits, size),
         reused=tuple(timer.reused),
         conditions=tuple(condition_lines(call_spec.conditions)),
     )

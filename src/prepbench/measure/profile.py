@@ -80,7 +80,7 @@ def _compiled(model: CompiledModel, inputs: Any, rounds: int) -> Profile:
     layers, program = model.report.layers, program_of(model)
     types, weights = stored_by_layer(program.graph) if program is not None else ({}, {})
     types |= {row.fqn: row.type for row in layers}
-    weights |= {row.fqn: row.parameters * row.weights_bits // 8 for row in layers}
+    weights |= {row.fqn: int(row.parameters * (row.stored_bits or row.weights_bits)) // 8 for row in layers}
     target = target_named(model.target).display_name
     try:
         times = runtime.kernel_times(flat, rounds)

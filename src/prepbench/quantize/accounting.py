@@ -55,14 +55,14 @@ class Account:
         return tuple(map(self._row, self._tensors()))
 
     @functools.cached_property
-    def _quantized(self) -> dict[str, LayerReport]:
+    def _quantized(self) -> dict[str, dict[str, LayerReport]]:
         """The layers that are quantized, by the names of the tensors that their weights are computed from."""
-        return {
-            name: self._rows[fqn]
-            for fqn, sources in _weights(self.plan)
-            for name in sources
-            if self._rows[fqn].quantized
-        }
+        found: dict[str, dict[str, LayerReport]] = {}
+        for fqn, sources in _weights(self.plan):
+            for name in sources:
+                if self._rows[fqn].quantized:
+                    found.setdefault(name, {})[fqn] = self._rows[fqn]
+        return found
 
     @functools.cached_property
     def _joined(self) -> frozenset[str]:
@@ -122,15 +122,23 @@ class Account:
     def _row(self, tensor: _Tensor) -> TensorReport:
         value, names = tensor.value, tensor.names
         size = value.numel() * value.element_size()
-        layer = next((self._quantized[name] for name in names if name in self._quantized), None)
-        if layer is not None:
+        layers = next((self._quantized[name] for name in names if name in self._quantized), None)
+        if layers is not None:
+            layer = next(iter(layers.values()))
             outcome, fqn, bits = QUANTIZED, layer.fqn, layer.weights_bits
-            reason = "computed with others to a weight" if names[0] in self._joined else ""
+            reason = self._how_stored(names[0], list(layers.values()))
         else:
             outcome, reason = self._why_float(tensor)
             fqn, bits = self._layer_of(names) or "", 8 * value.element_size()
         further = tuple(names[1:])
         return TensorReport(names[0], tensor.kind, fqn, value.numel(), size, bits, outcome, reason, further)
+
+    def _how_stored(self, name: str, layers: Sequence[LayerReport]) -> str:
+        if name in self._joined:
+            return "computed with others to a weight"
+        if len({(row.weights_bits, row.block_size) for row in layers}) > 1:
+            return f"stored apart for {' and '.join(f'{row.fqn} ({row.weights_bits} bits)' for row in layers)}"
+        return ""
 
     def _layer_of(self, names: Iterable[str]) -> str | None:
         """The layer whose row says what becomes of a tensor of these names."""

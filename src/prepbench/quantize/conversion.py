@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from prepbench._torchao_compat import pt2e, quick_conversion
+from prepbench.capture.sizes.recurrent import RECURRENT
 from prepbench.quantize.blocks import OPERATOR
 from prepbench.quantize.dynamic_lstm import use_integers
 from prepbench.quantize.half_weights import cast_what_is_left
-from prepbench.quantize.layer_nodes import parameter_of
+from prepbench.quantize.layer_nodes import LOOKUPS, WEIGHTED, parameter_of
 from prepbench.quantize.observed import Observed
 from prepbench.quantize.observed_graph import all_observers, observer_of
+from prepbench.quantize.plan import Plan
 from prepbench.quantize.rounding import NEEDS_MOMENTS
 from prepbench.quantize.written_state import put_back_buffers
 
@@ -36,6 +42,63 @@ def convert(observed: Observed) -> fx.GraphModule:
     _forget_unused(converted)
     _without_gradients(converted)
     return converted
+
+
+def name_weights(graph: fx.GraphModule, plan: Plan) -> dict[str, Stored]:
+    """Name the integers of weights after their layers, in place, so that files tell what they hold.
+
+    Args:
+        graph: converted.
+        plan: of the layers that are quantized.
+
+    Returns:
+        What was found, by the new names; a table that several layers read is stored once.
+    """
+    nodes = {node.name: node for node in graph.graph.nodes}
+    found: dict[str, Stored] = {}
+    first: dict[fx.Node | None, str] = {}
+    for fqn, calls in plan.nodes.items():
+        for call in calls:
+            node = nodes.get(call.node.name)
+            if node is None or node.target not in {*WEIGHTED, *LOOKUPS, *RECURRENT}:
+                continue  # it has become another operator, which holds integers itself
+            for operand, weight in zip(call.weight_operands(node.args), call.weights, strict=True):
+                integers = operand.args[0] if "dequantize" in str(operand.target) else None
+                if not isinstance(integers, fx.Node) or integers.op != "get_attr":
+                    continue
+                value = operator.attrgetter(str(integers.target))(graph)
+                same = first.get(source := parameter_of(weight))
+                if same is not None and torch.equal(operator.attrgetter(same)(graph), value):
+                    integers.target = same  # layers that share a tensor are rounded alike, and share its integers
+                elif integers.target not in found:
+                    wanted = re.sub(r"\W", "_", f"{fqn}_integers")
+                    first[source] = name = _renamed(graph, str(integers.target), wanted)
+                    found[name] = Stored(value.numel(), frozenset())
+                name = str(integers.target)
+                found[name] = Stored(found[name].elements, found[name].layers | {fqn})
+    _forget_unused(graph)
+    graph.recompile()
+    return found
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The integers of a weight: how many, and of which layers."""
+
+    elements: int
+    layers: frozenset[str]
+
+
+def _renamed(graph: fx.GraphModule, old: str, wanted: str) -> str:
+    """Give an attribute of the graph another name, which is made unique."""
+    new = next(name for i in itertools.count() if not hasattr(graph, name := f"{wanted}_{i}"))
+    graph.register_buffer(new, operator.attrgetter(old)(graph).detach())
+    for node in graph.graph.find_nodes(op="get_attr"):
+        if node.target == old:
+            node.target = new
+    path, _, last = old.rpartition(".")
+    delattr(graph.get_submodule(path), last)
+    return new
 
 
 def _is_float(node: fx.Node) -> bool:

@@ -8,7 +8,7 @@ same, above all where they say little, as with random weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prepbench.running.sqnr import decibels_text
 from prepbench.settings import CompileOptions, QuantizationSettings
@@ -29,10 +29,13 @@ class Score:
     Attributes:
         sqnr: of its worst output, in dB.
         divergence: of the distributions that it predicts from those in float, in nats; None if it predicts none.
+        outputs: the SQNR of each floating-point output, by its place, in dB. What predicts tokens comes first, and else
+            they are in order.
     """
 
     sqnr: float
     divergence: float | None = None
+    outputs: tuple[tuple[int, float], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         far = f"{decibels_text(self.sqnr)} dB"

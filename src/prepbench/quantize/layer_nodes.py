@@ -11,6 +11,7 @@ from torch import fx
 
 from prepbench._torch_compat.scans import scans_in
 from prepbench.capture.sizes.recurrent import RECURRENT, matrices
+from prepbench.settings import is_within
 
 aten = torch.ops.aten
 
@@ -219,6 +220,8 @@ def _owner(node: fx.Node, weight: fx.Node, layers: Mapping[str, object]) -> str 
     owner = next((name for name in owners if name in layers), owners[0])
     if path in layers and not (owner in layers and owner.startswith(f"{path}." if path else "")):
         return path
+    if node.target in LOOKUPS and not is_within(owner, path):
+        return None  # an embedding that shares its table with a layer, and is not quantized with it
     # a tensor may be a layer by itself, where its module has several
     own = next((name for name in sources_of(parameter) if name in layers), None)
     return own if own is not None else owner if owner in layers else None

@@ -37,5 +37,8 @@ class ScoreSum:
     @property
     def score(self) -> Score:
         """SQNR of the worst floating-point output, and the divergence of predictions."""
-        sqnr = min(map(bounded_decibels, self._powers.values()), default=bounded_decibels(Powers()))
-        return Score(sqnr, self._diverged / self._predictions if self._predictions else None)
+        found = {index: bounded_decibels(power) for index, power in self._powers.items()}
+        divergence = self._diverged / self._predictions if self._predictions else None
+        main_first = sorted(found, key=lambda index: (index not in self._logits, index))
+        outputs = tuple((index, found[index]) for index in main_first)
+        return Score(min(found.values(), default=bounded_decibels(Powers())), divergence, outputs)

@@ -25,6 +25,8 @@ class LayerReport:
         note: a remark on how it was quantized.
         bits_to_measure: bits of the weights among which measuring the layer decides; in a dry run only, where
             ``weights_bits`` is the smallest of them.
+        stored_bits: bits that each of its weights takes in what was lowered, read from there; None where that is
+            opaque. Kernels that read integers of activations read weights of 8 bits, so those of 4 are stored in 8.
     """
 
     fqn: str
@@ -41,6 +43,7 @@ class LayerReport:
     sqnr: float | None = None
     note: str = ""
     bits_to_measure: tuple[int, ...] = ()
+    stored_bits: float | None = None
 
     @property
     def quantized(self) -> bool:
@@ -56,8 +59,10 @@ class LayerReport:
             return f"{' or '.join(map(str, self.bits_to_measure))} bits, to be measured"
         kind = f"int{self.weights_bits}"
         if self.activations_bits == 32:
-            return f"{kind} weights"
-        return kind if self.activations_bits == self.weights_bits else f"{kind}, int{self.activations_bits} activations"
+            kind = f"{kind} weights"
+        elif self.activations_bits != self.weights_bits:
+            kind = f"{kind}, int{self.activations_bits} activations"
+        return kind if self.stored_bits in (None, self.weights_bits) else f"{kind}, stored in {self.stored_bits:g} bits"
 
 
 QUANTIZED, BY_RULE, FLOAT, NOT_REACHED = "quantized", "float by rule", "float", "not reached"

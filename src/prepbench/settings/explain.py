@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,8 +169,8 @@ def explain_layers(
         for row in explained
         if _is_meant(row, names, settings, applied)
     ]
-    multiplied = {id(value) for fqn in layers for value in _weights_that_multiply(names.modules[fqn])}
-    rows = Explanation(_with_wide_table(row, names, rules, multiplied) for row in meant)
+    multiplying = {id(value): row for row in meant for value in _weights_that_multiply(names.modules[row.fqn])}
+    rows = Explanation(_with_table(row, names, rules, multiplying) for row in meant)
     _check_rules_matter(rows, rules)
     _check_use(rows, settings)
     return rows
@@ -203,23 +203,38 @@ def _weights_that_multiply(module: nn.Module | torch.Tensor) -> Iterable[torch.T
     return () if is_table(module) else (value for value in module._parameters.values() if value is not None)
 
 
-def _with_wide_table(
-    row: ExplainedLayer, names: LayerNames, rules: LayerRules, multiplied: Collection[int]
+def _with_table(
+    row: ExplainedLayer, names: LayerNames, rules: LayerRules, multiplying: Mapping[int, ExplainedLayer]
 ) -> ExplainedLayer:
-    """A table of an embedding in 8 bits with a scale for each row, where no rule names its bits.
+    """The table of an embedding: in 8 bits with a scale for each row, where no rule names its bits.
 
     All that follows reads its errors, and only the rows that are looked up are read. A table that a layer multiplies
-    by is stored once, in the bits of that layer.
+    by is stored once, as that layer says, unless a rule for the embedding says otherwise.
     """
-    module, settings = names.modules[row.fqn], row.settings
-    if settings is None or not is_table(module) or id(module.weight) in multiplied:
+    module, settings, rule = names.modules[row.fqn], row.settings, rules.get(row.rule)
+    if not is_table(module):
         return row
-    bits, rule = settings.weights_num_bits, rules.get(row.rule)
-    if not isinstance(bits, int) or bits >= _TABLE_BITS or (rule is not None and rule.weights_num_bits is not None):
+    is_named = rule is not None and (rule.skip_quantization or rule.weights_num_bits is not None)
+    sharing = multiplying.get(id(module.weight))
+    if sharing is not None and sharing.settings == settings:
+        return row
+    if sharing is not None and (is_named or not _is_by_weights(sharing.settings)):
+        return replace(row, note=f"stored apart from the table of {sharing.fqn}, which it shares in the model")
+    if sharing is not None:
+        return replace(row, settings=sharing.settings, rule=sharing.rule, note=f"one table with {sharing.fqn}")
+    if settings is None or is_named:
+        return row
+    bits = settings.weights_num_bits
+    if not isinstance(bits, int) or bits >= _TABLE_BITS:
         return row
     wide = replace(settings, weights_num_bits=_TABLE_BITS, weights_only_quantization_block_size=0)
     note = f"{_TABLE_BITS} bits with a scale for each row, because all layers read its errors and few of its rows"
     return replace(row, settings=wide, note=f"{note} are read; a rule with its weights_num_bits gives {bits}")
+
+
+def _is_by_weights(settings: QuantizationSettings | None) -> bool:
+    """Whether a table can be looked up in what a layer with these settings stores: float, or integers of weights."""
+    return settings is None or settings.prefer_weights_only_quantization
 
 
 def _check_rules_matter(rows: Iterable[ExplainedLayer], rules: LayerRules) -> None:

@@ -81,6 +81,10 @@ class Runtime(ABC):
     def save(self, folder: Path) -> None:
         """Write what :meth:`Target.load` needs into an existing folder."""
 
+    def stored_bits(self) -> Mapping[str, int]:
+        """How many bits each constant takes in what was lowered, by name, read from there; empty where it is opaque."""
+        return {}
+
     def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
         """What each kernel takes in one call, measured by the runtime's own profiler.
 

@@ -56,6 +56,12 @@ class PartitionedRuntime(Runtime):
             for i, partition in enumerate(partitions)
         ]
 
+    def stored_bits(self) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for partition in self._partitions:
+            found.update(partition.runtime.stored_bits())
+        return found
+
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         return self._run(leaves, lambda partition, given: None)
 

@@ -44,6 +44,15 @@ class EagerRuntime(Runtime):
     def kernel_times(self, calls: Sequence[Sequence[Any]], rounds: int) -> KernelTimes:
         return kernel_times(self._module, calls, rounds, self._layers)
 
+    def stored_bits(self) -> Mapping[str, int]:
+        tensors = {id(value): name for name, value in self._tensors.items()}
+        return {name: 8 * self._tensors[name].nbytes for name in tensors.values()}
+
+    @property
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        given = {**self._program.constants, **self._program.state_dict}
+        return {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+
     def save(self, folder: Path) -> None:
         save_program(self._program, folder)
         write_file(folder / _LAYERS, layers_to_text(self._layers))

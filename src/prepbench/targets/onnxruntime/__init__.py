@@ -22,6 +22,7 @@ from prepbench.targets.onnx.export import FILE, export_onnx
 from prepbench.targets.onnx.layers import LAYERS
 from prepbench.targets.onnx.renamed import rename_ends
 from prepbench.targets.onnx.saved import check_saved
+from prepbench.targets.onnx.stored import stored_bits
 from prepbench.targets.onnx.tables import look_up_integers
 from prepbench.targets.onnx.target import OnnxTarget
 from prepbench.targets.onnxruntime.empty_batches import fill_empty_batches
@@ -104,6 +105,9 @@ class OnnxRuntime(Runtime):
     def output_names(self) -> list[str]:
         """The names of the results, in order."""
         return list(self._outputs)
+
+    def stored_bits(self) -> Mapping[str, int]:
+        return stored_bits(self._file)
 
     def save(self, folder: Path) -> None:
         for path in self._file.parent.glob(f"{FILE}*"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -96,6 +97,12 @@ class OpenVino(Runtime):
         layers = named_operations(model, layers_from_text(_text(model, ["framework", LAYERS])))
         compiled = _core().compile_model(model, "CPU", {**_configuration(self._settings, model), "PERF_COUNT": True})
         return kernel_times(compiled, [partial(self._set_inputs, leaves=leaves) for leaves in calls], rounds, layers)
+
+    def stored_bits(self) -> Mapping[str, int]:
+        constants = (
+            op for op in _core().read_model(self._folder / FILES[0]).get_ops() if op.get_type_name() == "Constant"
+        )
+        return {op.get_friendly_name(): math.prod(op.get_output_shape(0)) * _bits_of(op) for op in constants}
 
     def save(self, folder: Path) -> None:
         for name in FILES:
@@ -200,6 +207,11 @@ def _write_ir(lowering: Lowering, folder: Path) -> None:
             openvino.save_model(model, folder / FILES[0], compress_to_fp16=False)
         except RuntimeError as error:
             raise _refused(error) from error
+
+
+def _bits_of(constant: Any) -> int:
+    """Of one number of a constant."""
+    return int(constant.get_output_element_type(0).bitwidth)
 
 
 def _tensor_names(lowering: Lowering) -> list[str]:
