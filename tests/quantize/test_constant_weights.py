@@ -72,6 +72,22 @@ class Symmetric(nn.Module):
         return weight.triu() + weight.triu(1).T
 
 
+def eight_bit_floats(module: Any) -> None:
+    module.dense = nn.Linear(8, 8, bias=False)
+    module.dense.weight = nn.Parameter(torch.randn(8, 8).to(torch.float8_e4m3fn), requires_grad=False)
+    module.dense.scale = nn.Parameter(torch.rand(8, 1) + 0.5)
+
+
+def in_integers(module: Any) -> None:
+    module.packed = nn.Module()
+    module.packed.register_buffer("integers", torch.randint(-8, 8, (8, 6), dtype=torch.int32))
+    module.packed.register_buffer("scales", torch.rand(2, 6) + 0.5)
+
+
+def unpacked(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x @ (self.packed.integers.reshape(2, 4, 6) * self.packed.scales.unsqueeze(1)).reshape(8, 6)
+
+
 def low_rank(module: Any) -> None:
     module.down, module.up = matrix(8, 2), matrix(2, 8)
 
@@ -94,6 +110,12 @@ CASES: dict[str, tuple[Callable[[Any], None], Callable[[Any, torch.Tensor], torc
     "parametrization": (symmetric, lambda self, x: self.dense(x), {"dense"}),
     "product": (low_rank, lambda self, x: x @ (self.down @ self.up), {"down"}),
     "scaled": (one("w"), lambda self, x: nn.functional.linear(x, self.w * 0.5), {"w"}),
+    "float8 with scales": (
+        eight_bit_floats,
+        lambda self, x: nn.functional.linear(x, self.dense.weight.to(x.dtype) * self.dense.scale),
+        {"dense"},
+    ),
+    "integers with scales": (in_integers, unpacked, {"packed"}),
     "one of a stack": (stacked, lambda self, x: x @ self.experts[0] + x @ self.experts[2], {"experts"}),
     "stack": (stacked, by_expert, {"experts"}),
 }

@@ -51,6 +51,9 @@ def make_weights_plain(graph: fx.GraphModule) -> None:
         place = {**WEIGHTED, **LOOKUPS}.get(node.target) if node.op == "call_function" else None
         if place is not None:
             folded.replace_weight(node, place[1])
+    for check in graph.graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
+        if folded.is_constant(check.args[0]):
+            graph.graph.erase_node(check)  # it would keep what a weight is computed from
     graph.graph.eliminate_dead_code()
     graph.recompile()
 
