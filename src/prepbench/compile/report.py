@@ -137,7 +137,7 @@ class CompileReport:
         if not self.layers:
             return []
         large = [row for row in self.tensors if row.elements >= _LARGE and row.reason]
-        rows = [row for row in large if "stored" in row.reason or not row.layer and row.outcome != QUANTIZED]
+        rows = [row for row in large if "stored" in row.reason or (not row.layer and row.outcome != QUANTIZED)]
         return grouped_lines([(row.fqn, f"{row.outcome}: {row.reason}") for row in rows], "tensors")
 
     @property
