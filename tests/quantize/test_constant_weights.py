@@ -54,6 +54,10 @@ def stacked(module: Any) -> None:
     module.experts = matrix(3, 8, 4)
 
 
+def heads(module: Any) -> None:
+    module.split, module.join = matrix(8, 2, 3), matrix(2, 3, 5)
+
+
 def normed(module: Any) -> None:
     module.dense = nn.utils.parametrizations.weight_norm(nn.Linear(8, 5))
 
@@ -102,6 +106,12 @@ CASES: dict[str, tuple[Callable[[Any], None], Callable[[Any, torch.Tensor], torc
     "transposed": (one("proj"), lambda self, x: x @ self.proj.T, {"proj"}),
     "einsum": (one("m"), lambda self, x: torch.einsum("bi,oi->bo", x, self.m), {"m"}),
     "einsum the other way": (one("m"), lambda self, x: torch.einsum("bi,io->bo", x, self.m), {"m"}),
+    "einsum to heads and back": (
+        heads,
+        lambda self, x: torch.einsum("bhd,hdo->bo", torch.einsum("bi,ihd->bhd", x, self.split), self.join),
+        {"split", "join"},
+    ),
+    "einsum, the weight first": (one("m"), lambda self, x: torch.einsum("oi,bi->bo", self.m, x), {"m"}),
     "list": (listed, lambda self, x: x @ self.kernels[0] @ self.kernels[1], {"kernels.0", "kernels.1"}),
     "dict": (keyed, lambda self, x: x @ self.table["proj"], {"table.proj"}),
     "buffer": (buffered, lambda self, x: nn.functional.linear(x, self.filters), {"filters"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,12 +36,12 @@ def make_weights_plain(graph: fx.GraphModule) -> None:
     Args:
         graph: of a program; its parameters may be shared with the user's model and stay as they are.
     """
-    for node in list(graph.graph.nodes):
-        if node.op == "call_function" and node.target is aten.einsum.default:
-            _as_product(node)
     folded = _Folded(graph)
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
+            continue
+        if node.target is aten.einsum.default:
+            _as_product(graph.graph, node, folded)
             continue
         if node.target in _STACKED:
             _unstack(graph, node, folded)
@@ -150,23 +151,58 @@ def _as_linear(node: fx.Node) -> None:
     node.target, node.args = aten.linear.default, (left, matrix)
 
 
-def _as_product(node: fx.Node) -> None:
-    """An ``einsum`` that contracts the last axis of what comes with a matrix as the product that it is."""
-    equation, operands = node.args[:2]
+def _as_product(graph: fx.Graph, node: fx.Node, folded: _Folded) -> None:
+    """An ``einsum`` that contracts the last axes of what comes with those of a constant, as a linear layer."""
+    args: tuple[Any, ...] = node.args
+    equation, operands = args[:2]
     if not isinstance(equation, str) or not isinstance(operands, list | tuple) or len(operands) != 2:
         return
-    left, right = operands
     inputs, _, output = equation.replace(" ", "").partition("->")
     one, _, two = inputs.partition(",")
-    if not isinstance(right, fx.Node) or parameter_of(right) is None or len(two) != 2 or not one or not output:
+    left, right = operands
+    if folded.is_constant(left):
+        left, right, one, two = right, left, two, one
+    if not isinstance(left, fx.Node) or not folded.is_constant(right) or folded.is_constant(left):
         return
-    contracted, kept = one[-1], output[-1]
-    is_product = output[:-1] == one[:-1] and kept not in one and one.count(contracted) == 1
-    if not is_product or "." in two or set(two) != {contracted, kept} or contracted in output:
+    contracted = "".join(letter for letter in one if letter in two)
+    kept = "".join(letter for letter in output if letter not in one)
+    is_linear = one.endswith(contracted) and output == one[: len(one) - len(contracted)] + kept and contracted and kept
+    if not is_linear or sorted(contracted + kept) != sorted(two) or len(set(one)) < len(one):
         return
-    node.target, node.args = (
-        (aten.linear.default, (left, right)) if two[1] == contracted else (aten.matmul.default, (left, right))
+    steps = _Steps(graph, node)
+    order, sizes = (
+        [two.index(letter) for letter in kept + contracted],
+        dict(zip(two, right.meta["val"].shape, strict=True)),
     )
+    if order != sorted(order) or len(two) > 2:
+        right = steps.add(aten.permute.default, right, order)
+        right = steps.add(aten.reshape.default, right, [math.prod(sizes[letter] for letter in kept), -1])
+    if len(contracted) > 1:
+        left = steps.add(aten.flatten.using_ints, left, -len(contracted), -1)
+    result = steps.add(aten.linear.default, left, right)
+    if len(kept) > 1:
+        result = steps.add(aten.unflatten.int, result, -1, [sizes[letter] for letter in kept])
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+
+
+class _Steps:
+    """Adds operators in front of a node, as parts of the module that it is in."""
+
+    def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
+        self._graph, self._node = graph, node
+        self._origin: dict[str, Any] = {key: node.meta[key] for key in _ORIGIN if key in node.meta}
+
+    def add(self, target: Callable[..., Any], *args: Any) -> fx.Node:
+        """The node that calls an operator."""
+        given = fx.node.map_arg(args, lambda source: source.meta["val"])
+        with self._graph.inserting_before(self._node), self._node.meta["val"].fake_mode:
+            made = self._graph.call_function(target, args)
+            made.meta = {**self._origin, "val": target(*given)}
+        return made
+
+
+_ORIGIN = ("nn_module_stack", "stack_trace")
 
 
 def _unstack(graph: fx.GraphModule, node: fx.Node, folded: _Folded) -> None:
@@ -182,19 +218,12 @@ def _unstack(graph: fx.GraphModule, node: fx.Node, folded: _Folded) -> None:
     if one.shape[0] != two.shape[0]:
         return
 
-    def add(target: Callable[..., Any], *args: Any) -> fx.Node:
-        made = graph.graph.call_function(target, args)
-        given = fx.node.map_arg(args, lambda source: source.meta["val"])
-        made.meta = {**origin, "val": target(*given)}
-        return made
-
-    origin: dict[str, Any] = {key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta}
-    with graph.graph.inserting_before(node), one.fake_mode:
-        turned = add(aten.transpose.int, right, 1, 2)
-        parts = []
-        for place in range(two.shape[0]):
-            row, matrix = add(aten.select.int, left, 0, place), add(aten.select.int, turned, 0, place)
-            parts.append(add(aten.linear.default, row, matrix))
-        stacked = add(aten.stack.default, parts)
+    steps = _Steps(graph.graph, node)
+    turned = steps.add(aten.transpose.int, right, 1, 2)
+    parts = []
+    for place in range(two.shape[0]):
+        row, matrix = steps.add(aten.select.int, left, 0, place), steps.add(aten.select.int, turned, 0, place)
+        parts.append(steps.add(aten.linear.default, row, matrix))
+    stacked = steps.add(aten.stack.default, parts)
     node.replace_all_uses_with(stacked)
     graph.graph.erase_node(node)
