@@ -24,6 +24,21 @@ def test_all_fixes_are_applied_at_once(page: Page) -> None:
     expect(page.get_by_role("button", name="Apply all")).to_have_count(0)
 
 
+def test_what_takes_something_for_granted_has_a_button_of_its_own(page: Page) -> None:
+    assumption = "the loop on line 7 needs at most 2 iterations"
+    draft = failure(
+        "b", diff=DIFF, has_draft=True, assumption=assumption, proof=f"it takes for granted that {assumption}"
+    )
+    open_bench(page, {**traits(), "failures": [failure("a", diff=DIFF, can_fix=True, proof="✓ equal"), draft]})
+    turn_to(page, "capture")
+    expect(page.get_by_role("button", name="Apply all")).to_have_count(0)  # one alone is not all
+    expect(page.get_by_role("article", name="b: ")).to_contain_text(f"takes for granted that {assumption}")
+    page.get_by_role("button", name="Apply the fix of b anyway").click()
+    assert [(each["action"], each["fqn"]) for each in sent(page)] == [("apply_fix_anyway", "b")]
+    give(page, {"failures": [{**draft, "fixed": True}]})
+    expect(page.get_by_role("button", name="Apply the fix of b anyway")).to_have_count(0)
+
+
 def test_a_draft_is_edited_in_a_cell_of_the_view_that_asked(page: Page) -> None:
     draft = failure("a", diff=DIFF, has_draft=True, proof="no sample takes the side")
     open_bench(page, {**traits(), "failures": [draft]})

@@ -55,6 +55,16 @@ class LeavesBySteps(nn.Module):
         return x
 
 
+class Relaxes(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        done, rounds = False, 0
+        while not done:
+            x = x * 0.75
+            rounds = rounds + 1
+            done = bool(x.abs().max() < 0.5) or rounds > 3
+        return x
+
+
 class AtMost(nn.Module):
     def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         for i in range(min(int(n), 6)):
@@ -79,6 +89,7 @@ COUNTS = [(small()[0], torch.tensor(1)), (small()[1], torch.tensor(2))]
         (ShrinksFewTimes(), small(), [(torch.full((2, 4), value),) for value in (3.0, 9.0, 400.0)]),
         (CountsDown(), small(), [(torch.full((2, 4), value),) for value in (0.6, 9.0)]),
         (LeavesBySteps(), small(), [(torch.full((2, 4), value),) for value in (0.1, 9.0)]),
+        (Relaxes(), small(), [(torch.full((2, 4), value),) for value in (0.1, 9.0)]),
         (AtMost(), COUNTS, [(torch.ones(2, 4), torch.tensor(n)) for n in (0, 5, 6, 50)]),
         (Clamped(), COUNTS, [(torch.ones(2, 4), torch.tensor(n)) for n in (-3, 5, 6, 50)]),
     ],
@@ -165,6 +176,27 @@ def test_a_draft_is_applied_where_it_is_named() -> None:
         anyway(torch.full((2, 4), 9e9))
     with pytest.raises(UnknownNameError, match=r"Choose from \['first', 'second'\]"):
         fixed.model_with("third")
+
+
+class BranchesThenShrinks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = x + 1
+        while x.norm() > 1.0:
+            x = x / 2
+        return x
+
+
+def test_a_module_with_a_proven_fix_and_a_draft_has_the_draft_alone() -> None:
+    bench = pb.Bench(BranchesThenShrinks(), tracing_inputs=small())
+    bench.find_fixes()
+    (card,) = bench.summary().failures
+    assert (card.can_fix, card.has_draft, card.fixed) == (False, True, False)
+    with pytest.raises(SettingsError, match="no proven fix"):
+        bench.apply_fixes()
+    bench.apply_fix("", anyway=True)
+    assert bench.summary().failures[0].fixed
+    assert not pb.capture(bench._captures.model(("",)), small()).leaves
 
 
 def test_a_bound_that_the_user_gives_makes_a_fix() -> None:

@@ -131,11 +131,7 @@ function actions(model: BenchModel, failure: FailureSummary, name: string, editD
     const click = (): void => act(model, "apply_fix_anyway", { fqn });
     const title = `It takes for granted that ${assumption}`;
     row.append(
-      make(
-        "button",
-        { type: "button", title, "aria-label": `Apply the fix of ${name} anyway`, click },
-        "Apply anyway",
-      ),
+      make("button", { type: "button", title, "aria-label": `Apply the fix of ${name} anyway`, click }, "Apply anyway"),
     );
   }
   if (fixed) {

@@ -19,7 +19,10 @@ def attach_fixes(failures: Iterable[Failure], fixed: Fixed) -> None:
 
 
 def fix_of(failure: Failure, fixed: Fixed) -> Fix | Draft | None:
-    """The fix of a failure's line, or else of its module, or else the draft of it; None where nothing is known."""
+    """The fix of a failure's line, or else of its module, or else the draft of it; None where nothing is known.
+
+    A module of which one fix takes something for granted has that draft alone: its other fixes are no use without.
+    """
     source = failure.source
     at_line = [
         fix
@@ -32,5 +35,6 @@ def fix_of(failure: Failure, fixed: Fixed) -> Fix | Draft | None:
         for draft in fixed.remaining
         if draft.failure.source == source and (draft.failure.fqn == failure.fqn or (source and draft.fix is not None))
     ]
-    found: list[Fix | Draft] = [*at_line, *drafts, *in_module]
+    assuming = [draft for draft in fixed.remaining if draft.fix is not None and draft.fqn == failure.fqn]
+    found: list[Fix | Draft] = [*assuming, *at_line, *drafts, *in_module]
     return found[0] if found else None

@@ -140,7 +140,8 @@ class Fixed:
         """A copy of the model with the fixes of these modules only; it shares the tensors.
 
         Args:
-            fqns: the modules. Drafts whose ``fix`` takes something for granted are applied, too, where they are named.
+            fqns: the modules. A draft whose ``fix`` takes something for granted is applied, too, where its module is
+                named.
 
         Raises:
             UnknownNameError: a module has no fix.
@@ -148,7 +149,7 @@ class Fixed:
         from prepbench.running.swapped import swapped_model
 
         known = {fix.fqn for fix in self.applied}
-        assumed = {draft.fqn for draft in self.remaining if draft.fix is not None} - known
+        assumed = {draft.fqn for draft in self.remaining if draft.fix is not None}
         if self._assuming is not None and not assumed.isdisjoint(fqns) and known.union(assumed).issuperset(fqns):
             return self._assuming.model_with(*fqns)
         for fqn in fqns:

@@ -8,7 +8,7 @@ from typing import Any
 
 import libcst as cst
 
-from prepbench.fixes.kinds.conditions import condition_parts, depends_on_data
+from prepbench.fixes.kinds.conditions import depends_on_data
 from prepbench.fixes.kinds.numbers import Numbers
 from prepbench.fixes.site import Site
 from prepbench.fixes.syntax import Expression, Statement, body_of, has_exit, small_of, stored_names, text_of, walk_here
@@ -20,6 +20,12 @@ _SWAPPED = {
     cst.LessThanEqual: cst.GreaterThanEqual,
     cst.GreaterThan: cst.LessThan,
     cst.GreaterThanEqual: cst.LessThanEqual,
+}
+_TURNED: dict[type[cst.CSTNode], type[Any]] = {
+    cst.GreaterThanEqual: cst.LessThan,
+    cst.GreaterThan: cst.LessThanEqual,
+    cst.LessThanEqual: cst.GreaterThan,
+    cst.LessThan: cst.GreaterThanEqual,
 }
 _ENDS = {cst.LessThan: 0, cst.LessThanEqual: 1, cst.GreaterThan: 0, cst.GreaterThanEqual: -1}
 """How far the end of a range is behind the limit, by the comparison that holds while the loop goes on."""
@@ -46,6 +52,7 @@ def bound_of_while(site: Site, node: cst.While) -> Bound | None:
     found = [_counted(site, node, part, more=0) for part in _all_of(node.test)]
     if isinstance(node.test, cst.Name) and node.test.value == "True":
         found += [_counted(site, node, part, more=1) for part in _ways_out(node)]
+    found += [_counted(site, node, part, more=1) for part in _flag(node)]
     bounds = [bound for bound in found if bound is not None]
     return min(bounds, key=lambda bound: bound.most, default=None)
 
@@ -69,29 +76,50 @@ def count_of(site: Site, node: cst.For) -> Expression | None:
 
 
 def _all_of(test: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """What must be true for a condition to be."""
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+    """What must be true for a condition to be, which may have been written for tensors before."""
+    if isinstance(test, cst.IfExp):
+        if text_of(test.orelse).endswith("tensor(False)"):
+            yield from (*_all_of(test.test), *_all_of(test.body))
+    elif isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
         yield from (*_all_of(test.left), *_all_of(test.right))
     elif not isinstance(test, cst.BooleanOperation):
         yield test
 
 
+def _flag(node: cst.While) -> Iterator[cst.CSTNode]:
+    """What is true as long as the loop goes on by ``done = ... or count >= limit``, in ``while not done``."""
+    test, is_turned = node.test, False
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        test, is_turned = test.expression, True
+    if not isinstance(test, cst.Name):
+        return
+    stores = [each for each in walk_here(node.body) if test.value in _stored_by(each)]
+    own = [small_of(each) for each in body_of(node.body) if small_of(each) in stores]
+    if len(stores) != 1 or len(own) != 1 or not isinstance(own[0], cst.Assign) or len(own[0].targets) != 1:
+        return
+    if isinstance(own[0].targets[0].target, cst.Name):
+        yield from _none_of(own[0].value) if is_turned else _all_of(own[0].value)
+
+
+def _none_of(test: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """What must be true for a condition not to be."""
+    if isinstance(test, cst.IfExp):
+        if text_of(test.body).endswith("tensor(True)"):
+            yield from (*_none_of(test.test), *_none_of(test.orelse))
+    elif isinstance(test, cst.BooleanOperation):
+        if isinstance(test.operator, cst.Or):
+            yield from (*_none_of(test.left), *_none_of(test.right))
+    elif isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        sign = _TURNED.get(type(test.comparisons[0].operator))
+        if sign is not None:
+            yield test.with_changes(comparisons=[test.comparisons[0].with_changes(operator=sign())])
+
+
 def _ways_out(node: cst.While) -> Iterator[cst.CSTNode]:
     """What is true as long as ``if ...: break`` in the body does not end the loop."""
-    turned = {
-        cst.GreaterThanEqual: cst.LessThan(),
-        cst.GreaterThan: cst.LessThanEqual(),
-        cst.LessThanEqual: cst.GreaterThan(),
-        cst.LessThan: cst.GreaterThanEqual(),
-    }
     for each in body_of(node.body):
-        if not (isinstance(each, cst.If) and isinstance(small_of(body_of(each.body)[-1]), cst.Break)):
-            continue
-        for part in condition_parts(each.test) if not isinstance(each.test, cst.BooleanOperation) else ():
-            if isinstance(part, cst.Comparison) and len(part.comparisons) == 1:
-                sign = turned.get(type(part.comparisons[0].operator))
-                if sign is not None:
-                    yield part.with_changes(comparisons=[part.comparisons[0].with_changes(operator=sign)])
+        if isinstance(each, cst.If) and isinstance(small_of(body_of(each.body)[-1]), cst.Break):
+            yield from _none_of(each.test)
 
 
 def _counted(site: Site, node: cst.While, test: cst.CSTNode, more: int) -> Bound | None:
@@ -127,9 +155,21 @@ def _start(site: Site, node: cst.While, name: str) -> int | None:
                 continue
             small = small_of(each)
             is_plain = isinstance(small, cst.Assign) and len(small.targets) == 1
-            is_plain = is_plain and isinstance(small.targets[0].target, cst.Name)
-            return _integer(small.value) if is_plain else None
+            value = _assigned_to(name, small.targets[0].target, small.value) if is_plain else None
+            return None if value is None else _integer(value)
     return None
+
+
+def _assigned_to(name: str, target: Any, value: Any) -> cst.CSTNode | None:
+    """What a name gets in ``name = value`` and ``other, name = something, value``."""
+    if isinstance(target, cst.Name):
+        return value if target.value == name else None
+    if not (isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple)):
+        return None
+    if len(target.elements) != len(value.elements):
+        return None
+    pairs = zip(target.elements, value.elements, strict=True)
+    return next((v.value for t, v in pairs if isinstance(t.value, cst.Name) and t.value.value == name), None)
 
 
 def _blocks(site: Site) -> Iterator[Sequence[Statement]]:
