@@ -236,9 +236,10 @@ def program_to_json(program: torch.export.ExportedProgram) -> dict[str, Any]:
 
         parameters = inspect.signature(writer.serialize).parameters
         _ = writer.serialize_torch_artifact
-    options = ("serialize_state_dict", "serialize_constants", "serialize_example_inputs")
-    if all(option in parameters for option in options):
-        artifact = writer.serialize(program, **dict.fromkeys(options, False))
+    names = ("serialize_state_dict", "serialize_constants", "serialize_example_inputs")
+    without: Any = dict.fromkeys(names, False)
+    if all(name in parameters for name in names):
+        artifact = writer.serialize(program, **without)
     else:  # torch 2.11 always writes the tensors, too: into memory, and as pickle
         with patched_here(writer, "serialize_torch_artifact", lambda *args, **kwargs: b""):
             artifact = writer.serialize(program)
