@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from prepbench._torch_compat import pytree
+from prepbench.capture.aten.captured import Captured
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.resizing import linked_axes, resized, sizes_in, with_sums
 from prepbench.compile.call_spec import CallSpec
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
@@ -52,6 +55,30 @@ def with_static_sizes_of_first(
 
     first = static_sizes(samples[0])
     return [sample for sample in samples if static_sizes(sample) == first]
+
+
+def of_different_sizes(samples: Sequence[Sample]) -> list[Sample]:
+    """The first samples of different sizes, at most four and at least two."""
+    found: dict[Any, Sample] = {}
+    for sample in samples:
+        leaves = pytree.tree_flatten((sample.args, sample.kwargs))[0]
+        found.setdefault(tuple(tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in leaves), sample)
+    return [*found.values()][:4] if len(found) > 1 else list(samples[:2])
+
+
+def with_other_sizes(captured: Captured) -> list[Sample]:
+    """The first sample with sizes that no sample has, in all dims that may change; it may not run."""
+    groups = linked_axes(captured.axes)
+    if not groups:
+        return []
+    first = min(captured.samples, key=lambda sample: sum(sizes_in(captured.model, sample).values()))
+    sizes = sizes_in(captured.model, first)
+    changes = {}
+    for place, (symbol, axes) in enumerate(groups.items()):
+        seen = {size - axes[0].sizes[0] for size in axes[0].sizes}
+        now = sizes.get((axes[0].path, axes[0].dim), axes[0].sizes[0]) - axes[0].sizes[0]
+        changes[symbol] = next(step for step in range(1 + place, 99) if now + step not in seen)
+    return [resized(captured.model, first, with_sums(changes, groups, sizes), groups)]
 
 
 def flat_samples(samples: Sequence[Sample], call_spec: CallSpec) -> list[Sample]:

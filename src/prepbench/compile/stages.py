@@ -28,11 +28,12 @@ from prepbench.compile.memory import check_memory
 from prepbench.compile.prune_stage import size_remarks
 from prepbench.compile.quantize_program import Quantized, accounted, quantize
 from prepbench.compile.report import CompileReport, names_of
-from prepbench.compile.samples import flat_samples, read_samples
+from prepbench.compile.samples import flat_samples, of_different_sizes, read_samples, with_other_sizes
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.stored_weights import bits_per_weight, with_stored_bits
 from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
+from prepbench.compile.wrong_operator import Blame
 from prepbench.document.model import Failure
 from prepbench.freed_memory import give_back
 from prepbench.inputs import Sample
@@ -132,7 +133,16 @@ def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None 
         give_back(task.float_bytes)
         timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
         exact = None if quantized is None else task.program
-        check_lowered(runtime, program, target.display_name, flat_samples(captured.samples[:2], call_spec), exact)
+        check_lowered(
+            runtime,
+            program,
+            target.display_name,
+            flat_samples(of_different_sizes(captured.samples), call_spec),
+            exact,
+            others=flat_samples(with_other_sizes(captured), call_spec),
+            precision=getattr(task.settings, "inference_precision", None),
+            blame=None if fallbacks else Blame(target, task.settings, lowering),
+        )
         call_spec = replace(call_spec, conditions=_conditions(task, runtime, program, exact))
     size, bits = measured_size(runtime, leaves), runtime.stored_bits()
     tensors = quantized.tensors if quantized else accounted(task, None)

@@ -84,7 +84,7 @@ def _replace(node: fx.Node, steps: fx.Graph) -> None:
 
 def _gives_what_is_read(node: fx.Node, steps: fx.Graph) -> bool:
     """Whether a decomposition, which may leave out some of several results, gives those that are read."""
-    result = steps.output_node().args[0]
+    result: Any = steps.output_node().args[0]
     return isinstance(result, fx.Node) or all(
         isinstance(result[user.args[1]], fx.Node)
         for user in node.users

@@ -53,7 +53,7 @@ def _rolled(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int]) -> Any:
 
 def chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
     """``aten.chunk`` of a size that changes; how many there are, the graph knows."""
-    size = x.shape[dim]
+    size: Any = x.shape[dim]
     if isinstance(size, int):
         return NotImplemented
     each, count = (size + chunks - 1) // chunks, len(torch.chunk(x, chunks, dim))
@@ -62,14 +62,15 @@ def chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
 
 def split(x: torch.Tensor, split_size: Any, dim: int = 0) -> Any:
     """``aten.split`` into parts of one size that changes, or of a size that changes."""
-    if isinstance(split_size, int) and isinstance(x.shape[dim], int):
+    size: Any = x.shape[dim]
+    if isinstance(split_size, int) and isinstance(size, int):
         return NotImplemented
     return _cut(x, dim, [split_size * place for place in range(len(torch.split(x, split_size, dim)))])
 
 
 def tensor_split(x: torch.Tensor, sections: Any, dim: int = 0) -> Any:
     """``aten.tensor_split`` into a number of parts, the first of which have one entry more if they are not equal."""
-    size = x.shape[dim]
+    size: Any = x.shape[dim]
     if isinstance(size, int) or not isinstance(sections, int):
         return NotImplemented
     each, more = size // sections, size % sections

@@ -22,8 +22,8 @@ def antialiased(weight: Callable[[torch.Tensor], torch.Tensor]) -> Callable[...,
         scale_factors: Sequence[float] | None,
     ) -> Any:
         for place in (-2, -1):
-            size = x.shape[place]
-            factor = scale_factors[place] if scale_factors is not None else None
+            size: Any = x.shape[place]
+            factor: Any = scale_factors[place] if scale_factors is not None else None
             count = output_size[place] if output_size is not None else torch.sym_int(size * factor)
             if align_corners:
                 step = (size - 1) / (count - 1) if not isinstance(count, int) or count > 1 else 0.0

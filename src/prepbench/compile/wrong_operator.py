@@ -1,0 +1,167 @@
+"""Which operator of a lowered program computes something else than in PyTorch, and who is wrong about it."""
+
+from __future__ import annotations
+
+import operator
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from prepbench.inputs import Sample
+from prepbench.running.source_lines import place_in_stack_trace
+from prepbench.settings import DeploymentSettings
+from prepbench.targets import Lowering, Target
+from prepbench.targets.onnx.target import OnnxTarget, write_onnx
+from prepbench.targets.weights import lowered_program
+
+Program = torch.export.ExportedProgram
+# whether the second value may stand for the first one
+IsRight = Callable[[Any, Any], bool]
+
+# values of a graph that are returned at the same time
+_MOST = 400
+UNKNOWN = (
+    "Which part is wrong was not found. Choose another target, or keep layers in float with "
+    "layer_quantization_settings until the result is right."
+)
+
+
+class Blame:
+    """Finds the first operator whose value differs, by lowering the program with its values as further outputs.
+
+    Args:
+        target: what is judged.
+        settings: of the target.
+        lowering: what it was given.
+    """
+
+    def __init__(self, target: Target, settings: DeploymentSettings, lowering: Lowering) -> None:
+        self._target, self._settings, self._lowering = target, settings, lowering
+
+    def __call__(self, sample: Sample, is_right: IsRight) -> str:
+        """One or more sentences; they say what is not known, too."""
+        try:
+            return self._sentences(sample, is_right)
+        except Exception:  # what it looks for may be why the program cannot be lowered in another form
+            return UNKNOWN
+
+    def _sentences(self, sample: Sample, is_right: IsRight) -> str:
+        values = _Values(self._lowering.program.module(check_guards=False))
+        values.run(*_clones(sample.args))
+        nodes = [node for node in values.found if node.op == "call_function" and _is_compared(values.found[node])]
+        nodes = nodes[-_MOST:]
+        got = self._run(self._returning(nodes), sample.args, len(nodes))
+        wrong = next(
+            (node for node, value in zip(nodes, got, strict=True) if not is_right(values.found[node], value)), None
+        )
+        if wrong is None:
+            return f"No operator is wrong by itself, only what {self._target.display_name} makes of several. " + UNKNOWN
+        return f"The first value that differs is that of {_described(wrong)}. {self._who(wrong, values, is_right)}"
+
+    def _returning(self, nodes: Sequence[fx.Node]) -> Program:
+        """The program with the values of some nodes as its outputs."""
+        module = self._lowering.program.module(check_guards=False)
+        by_name = {node.name: node for node in module.graph.nodes}
+        output = module.graph.output_node()
+        module.graph.set_codegen(fx.graph.CodeGen())
+        output.args = (tuple(by_name[node.name] for node in nodes),)
+        module.recompile()
+        return lowered_program(module, self._lowering.program)
+
+    def _run(self, program: Program, inputs: Sequence[Any], outputs: int) -> list[Any]:
+        names = tuple(f"value_{index}" for index in range(outputs))
+        lowering = replace(self._lowering, program=program, output_names=names, programs=None)
+        if len(lowering.input_names) != len(inputs):
+            lowering = replace(lowering, input_names=tuple(f"input_{index}" for index in range(len(inputs))))
+        self._lowered = lowering
+        return list(self._target.lower(lowering, self._settings).run(_clones(inputs)))
+
+    def _who(self, node: fx.Node, values: _Values, is_right: IsRight) -> str:
+        """Whether the operator is wrong alone, and whether its ONNX file is."""
+        alone, inputs = _alone(node, values.found)
+        right = values.found[node]
+        (got,) = self._run(torch.export.export(alone, inputs), inputs, 1)
+        if is_right(right, got):
+            return "By itself it is right on these values, so the target is wrong about it beside others. " + _REMEDY
+        if not isinstance(self._target, OnnxTarget):
+            return "It is wrong by itself: the target, or how it was lowered to it. " + _REMEDY
+        folder = Path(tempfile.mkdtemp(prefix="prepbench-wrong-"))
+        path = write_onnx(self._target, self._lowered, folder)
+        expected = _by_reference(path, inputs)
+        if expected is None or not is_right(right, expected):
+            return (
+                f"Its translation to ONNX is wrong, or not known to be right: {path} has only this operator. {_REMEDY}"
+            )
+        torch.save(list(inputs), folder / "inputs.pt")
+        return (
+            f"This is a bug of the target: {path} has only this operator, the ONNX reference computes it as PyTorch "
+            f"does on the values in {folder / 'inputs.pt'}, and {self._target.display_name} does not. {_REMEDY}"
+        )
+
+
+_REMEDY = "Choose another target, or rewrite this line with other operators."
+
+
+class _Values(fx.Interpreter):
+    """Runs a graph and keeps all of its values."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.found: dict[fx.Node, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        self.found[n] = value.clone() if isinstance(value, torch.Tensor) else value
+        return value
+
+
+def _is_compared(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _alone(node: fx.Node, values: dict[fx.Node, Any]) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
+    """A graph of one operator, and the tensors that it takes; numbers are constants in it."""
+    parts = [node]
+    if node.target is operator.getitem:
+        parts.insert(0, node.args[0])  # type: ignore[arg-type]
+    graph, copies = fx.Graph(), {}
+    inputs: list[torch.Tensor] = []
+    for source in parts[0].all_input_nodes:
+        if isinstance(values[source], torch.Tensor):
+            copies[source] = graph.placeholder(f"input_{len(inputs)}")
+            inputs.append(values[source])
+    for part in parts:
+        args, kwargs = fx.node.map_arg((part.args, part.kwargs), lambda source: copies.get(source, values[source]))
+        copies[part] = graph.call_function(part.target, args, kwargs)  # type: ignore[arg-type]
+    graph.output((copies[node],))
+    return fx.GraphModule(torch.nn.Module(), graph), tuple(inputs)
+
+
+def _by_reference(path: Path, inputs: Sequence[torch.Tensor]) -> Any:
+    """What the reference implementation of ONNX gives; None where it cannot run the file."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        evaluator = ReferenceEvaluator(str(path))
+        given = {name: value.numpy() for name, value in zip(evaluator.input_names, inputs, strict=True)}
+        return torch.from_numpy(list(evaluator.run(None, given))[0])
+    except Exception:  # it has no errors of its own
+        return None
+
+
+def _described(node: fx.Node) -> str:
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    source = node.args[0] if node.target is operator.getitem else node
+    name = str(getattr(source, "target", source)).removesuffix(".default")
+    place = place_in_stack_trace(node.meta.get("stack_trace"))
+    where = f" in {stack[-1][0]}" if stack and stack[-1][0] else ""
+    return f"{name}{where}" + (f" ({place[0]}:{place[1]})" if place else "")
+
+
+def _clones(leaves: Sequence[Any]) -> list[Any]:
+    return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
