@@ -32,21 +32,32 @@ NUMBERS: dict[str, list[Callable[[int, int], float]]] = {
     ],
     "real numbers": [
         lambda rows, n: round((9 - n) / 2),
-        lambda rows, n: round(n * 0.3),
+        lambda rows, n: round(n * 0.375),
         lambda rows, n: int((4 - n) / 3),
-        lambda rows, n: int(n * 0.7),
+        lambda rows, n: int(n * 0.625),
         lambda rows, n: math.floor((2 - n) / 6),
         lambda rows, n: math.ceil((8 - n) / 6),
-        lambda rows, n: math.ceil(n * 1.1),
+        lambda rows, n: math.ceil(n * 1.25),
         lambda rows, n: round(n / 7, 1),
         lambda rows, n: n // 2.5,
         lambda rows, n: n / rows,
+    ],
+    "decimals": [
+        lambda rows, n: round(n * 0.3),
+        lambda rows, n: int(n * 0.57),
+        lambda rows, n: math.ceil(n * 1.1),
     ],
     "roots": [
         lambda rows, n: int(math.sqrt(n)),
         lambda rows, n: 10 * math.sqrt(n),
         lambda rows, n: n**-0.5,
     ],
+}
+
+
+REFUSED = {
+    ("roots", pb.ExecuTorchDeployment): r"cannot compute (sqrt|pow) of a size, .*test_size_arithmetic.py:\d+",
+    ("decimals", pb.OpenVinoDeployment): r"computes real numbers in float32, .*test_size_arithmetic.py:\d+",
 }
 
 
@@ -63,8 +74,8 @@ class Computes(nn.Module):
 @pytest.mark.parametrize("kind", NUMBERS)
 def test_numbers_of_sizes_are_those_of_python(kind: str, target: pb.DeploymentSettings) -> None:
     model = Computes(NUMBERS[kind])
-    if kind == "roots" and isinstance(target, pb.ExecuTorchDeployment):
-        with pytest.raises(TargetError, match=r"cannot compute (sqrt|pow) of a size, .*test_size_arithmetic.py:\d+"):
+    if refusal := REFUSED.get((kind, type(target))):
+        with pytest.raises(TargetError, match=refusal):
             pb.compile_model(model, tracing_inputs=[torch.ones(2, 24), torch.ones(3, 36)], deployment_settings=target)
         return
     compiled = pb.compile_model(
@@ -88,3 +99,23 @@ def test_integers_may_be_scaled_by_real_numbers_of_sizes(target: pb.DeploymentSe
     compiled = pb.compile_model(Numbered(), tracing_inputs=samples, deployment_settings=target)
     for n in (5, 19):
         torch.testing.assert_close(compiled(torch.ones(2, n)), Numbered()(torch.ones(2, n)), rtol=1e-6, atol=0)
+
+
+class Cut(nn.Module):
+    """In float32 57 hundredths of 100 are 57, in Python 56."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, : int(x.shape[1] * 0.57)]
+
+
+class CutByWholeNumbers(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, : x.shape[1] * 57 // 100]
+
+
+def test_numbers_that_float32_rounds_otherwise_are_refused_by_openvino() -> None:
+    samples = [torch.ones(2, 24), torch.ones(3, 36)]
+    with pytest.raises(TargetError, match=r"for a size of 100 first \(.*test_size_arithmetic.py:\d+\)"):
+        pb.compile_model(Cut(), tracing_inputs=samples, deployment_settings=pb.OpenVinoDeployment())
+    remedy = pb.compile_model(CutByWholeNumbers(), tracing_inputs=samples, deployment_settings=pb.OpenVinoDeployment())
+    assert remedy(torch.ones(2, 100)).shape == (2, 57)

@@ -22,8 +22,8 @@ from prepbench.running.sqnr import sqnr
 from prepbench.targets import Runtime
 from prepbench.targets.programs import is_repeatable, outputs_computed_from_floats
 
-# of quantized programs: rounding alone never comes near 20 dB, and turns only near ties of argmax, sorting, comparisons
-LOWERED = Closeness(sqnr=20.0, integers=0.05)
+# of quantized programs: 8 bits that are rounded in another order leave 40 dB (measured), and turn only near ties
+LOWERED = Closeness(sqnr=30.0, integers=0.05)
 
 # dB that a runtime may be further from float than the quantized graph
 _MORE_NOISE = 3.0
@@ -56,8 +56,9 @@ def check_lowered(
     as much when nothing but rounding changes: when it computes in double precision, or when the inputs move by a few
     units in the last place. So it is with zeros, negative, large, tiny and equal values in the place of the samples'.
 
-    Where quantization itself leaves less than 20 dB, one value that is rounded the other way may change as much. There
-    the lowered program must be as near to float as the program is, with 3 dB to spare.
+    Quantized programs must be within 30 dB of the quantized graph. Where quantization itself leaves less, one value
+    that is rounded the other way may change as much. There the lowered program must be as near to float as the program
+    is, with 3 dB to spare.
 
     Programs that keep state or draw random numbers are not checked: two runs of them differ anyway, and a run would
     change the model's buffers.
