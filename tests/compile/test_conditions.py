@@ -247,3 +247,17 @@ def test_random_programs_answer_as_the_model_or_refuse(seed: int) -> None:
             except InputError:
                 continue
             torch.testing.assert_close(found, model(x), msg=lambda text, x=x: f"{tuple(x.shape)}: {text}")  # type: ignore[misc]
+
+
+def test_ir_has_the_conditions(model: nn.Module, tmp_path: Path) -> None:
+    import openvino
+
+    from prepbench.compile.condition_files import conditions_text, write_conditions
+
+    compiled = compiled_for(model, pb.OpenVinoDeployment())
+    compiled.save(tmp_path)
+    for _ in range(2):  # a file that has them already stays as it is
+        write_conditions(tmp_path / "model.xml", compiled.conditions, ["signal"])
+    read = openvino.Core().read_model(tmp_path / "model.xml")
+    assert read.get_rt_info("prepbench_conditions").astype(str) == conditions_text(compiled.conditions, ["signal"])
+    assert (tmp_path / "model.xml").read_text().count("prepbench_conditions") == 1

@@ -232,3 +232,26 @@ def test_what_cannot_be_traced_is_said() -> None:
     (kept,) = prepared.preparation_report.kept
     assert kept.fqn == "gate"
     assert "data-dependent branch" in kept.why
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (1, r"x.shape\[0\] is 1, .* because of .*if x.shape\[0\] > limit"),
+        (0, r"x.shape\[0\] is 0, and the graph of this Spread computes something else"),
+        (-1, ""),
+    ],
+)
+def test_sizes_that_tracing_takes_for_impossible_are_tried(limit: int, words: str) -> None:
+    class Spread(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.shape[0] > limit else x.sum(1)
+
+    model = Spread()
+    prepared = prepare_model(model, inputs=[torch.randn(2, 4), torch.randn(3, 4)])
+    x = torch.randn(max(limit, 0), 4)
+    if not words:
+        assert torch.equal(prepared(x), model(x))
+        return
+    with pytest.raises(InputError, match=words):
+        prepared(x)

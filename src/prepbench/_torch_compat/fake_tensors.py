@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from prepbench._torch_compat.checks import needed_for
+from prepbench._torch_compat.sizes import answered, asking_python
 
 with needed_for("tracing with tensors that have sizes but no data"):
     from torch._dispatch.python import enable_python_dispatcher
@@ -35,11 +36,12 @@ GuardCallback = Callable[[Any], None]
 class _WatchedShapeEnv(ShapeEnv):
     """A shape environment that reports each new assumption about sizes at the moment the model makes it."""
 
-    def __init__(self, on_guard: GuardCallback, on_question: GuardCallback) -> None:
+    def __init__(self, on_guard: GuardCallback, on_question: GuardCallback, on_answer: GuardCallback) -> None:
         # a value read from a tensor becomes an unknown number instead of an error; only branching on it fails
         super().__init__(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
         self._on_guard = on_guard
         self._on_question = on_question
+        self._on_answer = on_answer
 
     def evaluate_expr(self, *args: Any, **kwargs: Any) -> Any:
         self._on_question(args[0])
@@ -47,16 +49,20 @@ class _WatchedShapeEnv(ShapeEnv):
         result = super().evaluate_expr(*args, **kwargs)
         for guard in self.guards[before:]:
             self._on_guard(guard.expr)
+        is_truth = result in (True, False) and getattr(args[0], "free_symbols", None)
+        if is_truth and len(self.guards) == before and asking_python() is not None:
+            self._on_answer(answered(args[0], bool(result)))
         return result
 
 
-def symbolic_fake_mode(on_guard: GuardCallback, on_question: GuardCallback) -> FakeTensorMode:
+def symbolic_fake_mode(on_guard: GuardCallback, on_question: GuardCallback, on_answer: GuardCallback) -> FakeTensorMode:
     """A fake mode with symbolic sizes; real parameters may be used in it as they are.
 
     ``on_guard`` receives each assumption on sizes (a sympy expression) when it is first made; ``on_question`` every
     question about sizes before it is answered. What they raise appears at the line of the model that asks.
+    ``on_answer`` receives what Python asked and tracing knew, because it takes sizes of 0 and 1 for impossible.
     """
-    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=_WatchedShapeEnv(on_guard, on_question))
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=_WatchedShapeEnv(on_guard, on_question, on_answer))
 
 
 def is_open_question(mode: FakeTensorMode, expression: Any) -> bool:

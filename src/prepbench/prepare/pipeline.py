@@ -24,7 +24,7 @@ from prepbench.prepare.passes.complete_signature import FixedNumbers, complete_s
 from prepbench.prepare.passes.operations_to_modules import operations_to_modules_
 from prepbench.prepare.passes.unroll_reused import unroll_reused_
 from prepbench.prepare.report import Change, Compared, Kept, PreparationReport
-from prepbench.prepare.sizes import fixed_sizes, with_other_batch
+from prepbench.prepare.sizes import fixed_sizes, unequal_sizes, with_other_batch
 from prepbench.prepare.trace import Traced, trace
 from prepbench.prepare.training_flag import UNKNOWN_LINE, place_text
 from prepbench.prepare.verify import compare_in_other_mode, compare_on, verify
@@ -129,6 +129,10 @@ def _compared(
     if sizes is not None:
         prepared.add_check(sizes)
         compared += [Compared(name, note=f"for {size} only") for _, _, size, name in sizes.places]
+    unequal = unequal_sizes(model, twin, shown, traced.result)
+    if unequal is not None:
+        prepared.add_check(unequal)
+        compared += [Compared(name, note=f"refuses {size}, where it differs") for _, _, size, name, _ in unequal.places]
     return compared
 
 

@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from prepbench.capture.sizes.resizing import with_sizes
+from prepbench.capture.aten.holds_where import LONGEST
+from prepbench.capture.modules.trace_result import TraceResult
+from prepbench.capture.sizes.axis import Axis
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.resizing import linked_axes, resized, sizes_in, with_sizes
+from prepbench.capture.sizes.sample_sizes import value_at
+from prepbench.document.model import SourceLine
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves
 from prepbench.internal_errors import raise_if_internal
@@ -17,9 +23,10 @@ from prepbench.prepare.model import PreparedModel
 from prepbench.running.equality import repeated_outcome
 from prepbench.running.nested_values import collect
 from prepbench.running.outcomes import outcome, without_output
+from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.unchanged import own_copy, unchanged
 
-Axis = tuple[str, int]
+Place = tuple[str, int]
 
 
 def with_other_batch(model: torch.nn.Module, samples: Sequence[Sample]) -> list[Sample]:
@@ -73,7 +80,7 @@ def fixed_sizes(
     """The check for the axes along which the prepared model is wrong for other sizes, found by trying one."""
     shapes = _shapes(model, sample)
     seen = [_shapes(model, other) for other in varying]
-    groups: dict[int, list[Axis]] = {}
+    groups: dict[int, list[Place]] = {}
     for path, shape in shapes.items():
         for dim, size in enumerate(shape):
             if all(other[path][dim] == size for other in seen):
@@ -92,6 +99,75 @@ def fixed_sizes(
     paths = dict(named_leaves(model, sample))
     places = [(numbers[id(paths[path])], dim, size, f"{path}.shape[{dim}]") for path, dim, size in wrong]
     return FixedSizes(names, tuple(places))
+
+
+@dataclass(frozen=True)
+class UnequalSizes:
+    """Refuses inputs of sizes of 0 and 1 for which the graph computes something else than the original.
+
+    Attributes:
+        names: the arguments in the order of the graph.
+        places: ``(number of the tensor, dim, size, what people call it, the line that asks)``.
+    """
+
+    names: tuple[str, ...]
+    places: tuple[tuple[int, int, int, str, SourceLine | None], ...]
+
+    def __call__(self, model: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Look at one call.
+
+        Raises:
+            InputError: a size is one for which the graph is wrong.
+        """
+        tensors = _tensors(self.names, args, kwargs)
+        for index, dim, size, name, source in self.places:
+            if index < len(tensors) and dim < tensors[index].dim() and tensors[index].shape[dim] == size:
+                line = f", because of {source.file}:{source.line} ({source.code})" if source else ""
+                raise InputError(
+                    f"{name} is {size}, and the graph of this {model.original_type.__name__} computes something else "
+                    f"for this size than the original{line}. Prepare it with samples that all have this size, or "
+                    "change the model so that it does not ask."
+                )
+
+
+def unequal_sizes(
+    model: torch.nn.Module, prepared: PreparedModel, samples: Sequence[Sample], trace: TraceResult
+) -> UnequalSizes | None:
+    """The check for sizes of 0 and 1, which tracing takes for impossible, found by trying them.
+
+    Args:
+        model: the original.
+        prepared: its graph.
+        samples: those that were traced.
+        trace: what was asked about sizes.
+    """
+    groups = linked_axes(DynamicAxes.infer(list(samples), model))
+    now = sizes_in(model, samples[0])
+    names = tuple(str(node.target) for node in prepared.graph.nodes if node.op == "placeholder")
+    numbers = {id(tensor): index for index, tensor in enumerate(_tensors(names, samples[0].args, samples[0].kwargs))}
+    paths = dict(named_leaves(model, samples[0]))
+    places = []
+    for symbol, group in groups.items():
+        axis = min(group, key=lambda axis: axis.sizes[0])
+        before, number = now.get((axis.path, axis.dim)), numbers.get(id(paths.get(axis.path)))
+        if not before or number is None:  # what is empty cannot be repeated
+            continue
+        for size in (1, 0):
+            made = resized(model, samples[0], {symbol: size - before}, groups)
+            if size not in axis.sizes and _ends(model, made) and not _equal(model, prepared, made):
+                places.append((number, axis.dim, size, f"{axis.path}.shape[{axis.dim}]", _asking(trace, axis, size)))
+    return UnequalSizes(names, tuple(places)) if places else None
+
+
+def _asking(trace: TraceResult, axis: Axis, size: int) -> SourceLine | None:
+    """The line that asks what is false of a size."""
+    symbols = {
+        symbol: size for symbol, known in trace.sizes.items() if (known.path, known.dim) == (axis.path, axis.dim)
+    }
+    for asked in trace.known:
+        if asked.expression.free_symbols <= set(symbols) and value_at(asked.expression, symbols) == False:  # noqa: E712
+            return asked.source
+    return None
 
 
 def _tensors(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
@@ -115,6 +191,15 @@ def _runs(model: torch.nn.Module, sample: Sample) -> bool:
         raise_if_internal(error)
         return False
     return True
+
+
+def _ends(model: torch.nn.Module, sample: Sample) -> bool:
+    """Whether the model takes a size and comes to an end."""
+    try:
+        with TimeLimit(LONGEST):
+            return _runs(model, sample)
+    except TimeLimitReached:
+        return False
 
 
 def _equal(model: torch.nn.Module, prepared: PreparedModel, sample: Sample) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.capture.aten import holds_where
 from prepbench.capture.aten.holds_where import HoldsWhere, Trial
 from prepbench.capture.sizes.conditions import SizeCondition
 
@@ -123,3 +124,14 @@ def test_no_sample_breaks_a_condition() -> None:
     assert len(captured.conditions) == 1
     for sample in samples:
         assert all(c.holds([sample.shape[dim] for _, dim in c.places]) for c in captured.conditions)
+
+
+def test_a_model_that_ends_for_no_empty_tensor_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holds_where, "LONGEST", 0.5)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        while not torch.compiler.is_exporting() and x.numel() == 0:
+            x = x * 2
+        return x.sin()
+
+    assert conditions(forward, *SHAPES) == []

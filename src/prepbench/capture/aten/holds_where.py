@@ -31,12 +31,15 @@ from prepbench.document.model import SourceLine
 from prepbench.inputs import Sample, named_leaves
 from prepbench.running.equality import EXACT, ROUNDED, difference
 from prepbench.running.outcomes import outcome, without_output
+from prepbench.running.time_limit import TimeLimit, TimeLimitReached
 from prepbench.running.unchanged import NotedState
 
 Place = tuple[int, int]
 """The number of a leaf of a call, and a dim of it."""
 Sizes = Mapping[Place, int]
 
+LONGEST = 5.0
+"""Seconds for a made call of the model: a loop until a sum is large enough never ends for an empty tensor."""
 _TRIALS = 12
 """How many calls are made to find out whether it matters what torch asks."""
 
@@ -105,7 +108,8 @@ def with_small_sizes_refused(program: Program, where: HoldsWhere) -> Program:
     torch itself makes it refuse other sizes, and takes these two for impossible.
     """
     small = [one for one in where.conditions() if len(one.places) == 1 and all(map(one.holds, ([2], [3], [5], [64])))]
-    texts = [python_text(one.formula, [re.sub(r"^(\w+)(.*)\.shape", r"L['\1']\2.size()", *one.sizes)]) for one in small]
+    names = [re.sub(r"^(\w+)(.*)\.shape", r"L['\1']\2.size()", one.sizes[0]) for one in small]
+    texts = [python_text(one.formula, [name]) for one, name in zip(small, names, strict=True)]
     return with_guards(program, texts) if texts else program
 
 
@@ -301,7 +305,11 @@ def _made_calls(
     done: set[tuple[tuple[Place, int], ...]] = set()
 
     def made(change: Mapping[str, int]) -> tuple[Sample, dict[Place, int]] | None:
-        sample = resized_to_fit(model, base, change, groups)
+        try:
+            with TimeLimit(LONGEST):
+                sample = resized_to_fit(model, base, change, groups)
+        except TimeLimitReached:
+            return None
         sizes = of(sample)
         key = tuple(sorted(sizes.items()))
         if key in done or sizes == now or any(_breaks(sizes, condition) for condition in told.firm):
@@ -377,8 +385,9 @@ class _Judge:
         """Whether it is right; None where the model takes no such call, or does not repeat itself on it."""
         with without_output():
             try:
-                expected = outcome(self._model, sample, self._model, self._noted)
-            except Exception:
+                with TimeLimit(LONGEST):
+                    expected = outcome(self._model, sample, self._model, self._noted)
+            except (Exception, TimeLimitReached):
                 return None
             try:
                 if difference(expected, outcome(self._module, sample, self._model, self._noted), ROUNDED).equal:

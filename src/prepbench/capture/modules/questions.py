@@ -35,6 +35,7 @@ class Questions:
         sizes: what is known of the symbols that come with the inputs.
         strict: refuse what sizes decide differently for different samples; for numbers that is always so.
         assumptions: the answers that the graph depends on.
+        known: what the model's lines asked and tracing knew, because it takes sizes of 0 and 1 for impossible.
     """
 
     def __init__(self, run: Run) -> None:
@@ -42,7 +43,8 @@ class Questions:
         self.sizes: dict[Any, InputSize] = {}
         self.strict = False
         self.assumptions: list[Assumption] = []
-        self.mode: FakeTensorMode = symbolic_fake_mode(self._assume, self._ask)
+        self.known: list[Assumption] = []
+        self.mode: FakeTensorMode = symbolic_fake_mode(self._assume, self._ask, self._know)
 
     def is_number(self, value: Any) -> bool:
         """Whether a symbolic value follows from an integer that an input holds, and not from sizes alone."""
@@ -58,6 +60,9 @@ class Questions:
             self.assumptions.append(
                 Assumption(expression, source_of_frame(sys._getframe(2)), not run.active, run.inside)
             )
+
+    def _know(self, expression: Any) -> None:
+        self.known.append(Assumption(expression, source_of_frame(sys._getframe(2)), False, self._run.inside))
 
     def _ask(self, expression: Any) -> None:
         symbols = getattr(expression, "free_symbols", ())

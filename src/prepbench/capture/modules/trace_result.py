@@ -71,6 +71,7 @@ class TraceResult:
     constants: dict[str, Any] = field(default_factory=dict)
     sizes: dict[Any, InputSize] = field(default_factory=dict)
     assumptions: list[Assumption] = field(default_factory=list)
+    known: list[Assumption] = field(default_factory=list)
     returned: list[Granted] = field(default_factory=list)
 
     @property

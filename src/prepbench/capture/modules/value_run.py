@@ -139,6 +139,7 @@ class ValueRun:
                     # torch.cond compiled its branches under our modes; eager calls must not meet that code again
                     forget_compiled()
         result.returned = self.returned
+        result.known = self.questions.known
         result.assumptions = [a for a in self.questions.assumptions if a.expression.free_symbols <= set(result.sizes)]
         return result
 
