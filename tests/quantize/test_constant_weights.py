@@ -192,6 +192,18 @@ def test_rules_name_tensors_like_layers() -> None:
     assert (rows["kernels.1"].outcome, rows["kernels.1"].reason) == (BY_RULE, "skipped by rule 'kernels.1'")
 
 
+def test_a_table_without_a_module_is_quantized_where_weights_alone_are() -> None:
+    def looked_up(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return x + nn.functional.embedding(x.argmax(-1), self.codes)
+
+    model, x = Holder(one("codes"), looked_up), torch.randn(7, 8)
+    observed, _ = observe(model, x)
+    assert {row.fqn: row.summary for row in observed.layers} == {"body": "int8 weights", "codes": "int8 weights"}
+    observed, rows = observe(model, x, QuantizationSettings())
+    assert {row.fqn: row.quantized for row in observed.layers} == {"body": True, "codes": False}
+    assert rows["codes"].reason == "a table that is looked up in is quantized only where weights alone are"
+
+
 class Rest(nn.Module):
     """What is no layer: added, written to, not used, of integers, tied."""
 

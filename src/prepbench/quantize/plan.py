@@ -230,6 +230,8 @@ def _refusal(
     dtype = layer.weight.meta["val"].dtype
     if dtype != torch.float32:
         return f"its weight is {str(dtype).removeprefix('torch.')}; only float32 is quantized (model.float())"
+    if layer.is_lookup and not settings[layer.fqn].prefer_weights_only_quantization:
+        return "a table that is looked up in is quantized only where weights alone are"
     if layer.is_lookup and not placement.tables:
         return "this target looks embeddings up in float"
     if layer.is_transposed and not placement.transposed_convs:
