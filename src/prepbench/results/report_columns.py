@@ -95,6 +95,6 @@ _CHECKS: Mapping[str, Callable[[list[Any]], bool]] = {
     **dict.fromkeys(("fqn", "type", "rule", "reason", "observer", "note"), _are_texts),
     **dict.fromkeys(("parameters", "weights_bits", "activations_bits", "block_size"), _are_counts),
     **dict.fromkeys(("input_range", "scale_range"), _are_pairs),
-    "sqnr": _are_numbers,
+    **dict.fromkeys(("sqnr", "stored_bits"), _are_numbers),
     "bits_to_measure": _are_lists,
 }
