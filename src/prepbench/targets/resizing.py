@@ -25,13 +25,15 @@ def antialiased(weight: Callable[[torch.Tensor], torch.Tensor]) -> Callable[...,
             size: Any = x.shape[place]
             factor: Any = scale_factors[place] if scale_factors is not None else None
             count = output_size[place] if output_size is not None else torch.sym_int(size * factor)
-            if align_corners:
-                step = (size - 1) / (count - 1) if not isinstance(count, int) or count > 1 else 0.0
-            else:
-                step = size / count if factor is None else 1 / factor
+            if factor is not None and not align_corners:
+                step = 1 / factor
+                width = max(step, 1.0)
+            else:  # sizes are compared, because ExecuTorch compares no real ones
+                steps = [size - 1, torch.sym_max(count - 1, 1)] if align_corners else [size, count]
+                step, width = steps[0] / steps[1], torch.sym_max(*steps) / steps[1]
             at = (torch.arange(count, device=x.device, dtype=torch.float32) + 0.5) * step
             j = torch.arange(size, device=x.device, dtype=torch.float32) + 0.5
-            weights = weight((j - at.unsqueeze(1)) / torch.sym_max(step, 1.0))
+            weights = weight((j - at.unsqueeze(1)) / width)
             weights = (weights / weights.sum(1, keepdim=True)).to(x.dtype)
             x = torch.matmul(x.transpose(place, -1), weights.t()).transpose(place, -1)
         return x
