@@ -6,6 +6,7 @@
 #   make test   everything: make check, the front end, unit tests, the zoo, notebooks, the browser
 #   make versions  the zoo on each torch from the oldest to the newest, and without pins (several gigabytes)
 #   make stress the long forms of the stress tests: threads, interrupts, hostile files, disks
+#   make fuzz   random programs on each target, compared with eager PyTorch
 #   make bench  ratios against the peers, in an environment of its own
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3 2>/dev/null))
@@ -18,7 +19,7 @@ AIMET_NEEDS := bokeh holoviews hvplot cvxpy osqp tensorboard matplotlib scipy ne
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_EXTENSION = cd extension && PATH="$$(sh ../.ci/node ../$(BIN)):$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: demo lab docs gallery check format test test-unit stress test-frontend test-notebooks test-browser test-unpinned versions bench figures notebooks pictures screenshots frontend clean system bench-revision
+.PHONY: demo lab docs gallery check format test test-unit stress test-frontend test-notebooks test-browser test-unpinned versions fuzz bench figures notebooks pictures screenshots frontend clean system bench-revision
 
 # the front end is copied into the environment: a new build has to be copied again
 $(INSTALLED): pyproject.toml constraints.txt src/prepbench/labextension/package.json
@@ -85,6 +86,11 @@ test-unpinned: $(INSTALLED)
 
 versions: system $(INSTALLED)
 	$(BIN)/python -m tests.benchmarks versions
+
+# results add up: make fuzz FUZZ='--first 1000 --programs 500 --results fuzz.jsonl'
+FUZZ ?= --programs 100
+fuzz: $(INSTALLED)
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 notebooks: $(INSTALLED)
 	# the state of widgets that are gone would stay in the notebook

@@ -1,0 +1,226 @@
+"""``python -m tests.fuzz``: draws programs, runs them, shrinks what fails to a few lines, and adds results up.
+
+``--first`` and ``--programs`` say which seeds; ``--results FILE`` keeps a line for each program and target, so that
+runs add up and a seed is not run twice. It fails where an answer is wrong, or an error is not prepbench's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+import torch
+from torch.utils import _pytree as pytree
+
+import prepbench as pb
+from prepbench.errors import InputError
+from tests.fuzz.programs import Program, calls, drawn, made
+
+TARGETS = {
+    "eager": pb.EagerDeployment,
+    "onnxruntime": pb.OnnxRuntimeDeployment,
+    "openvino": lambda: pb.OpenVinoDeployment(inference_precision="f32"),
+    "executorch": pb.ExecuTorchDeployment,
+}
+RIGHT, REFUSED, WRONG, RAW, NOTHING = "right", "refused", "WRONG", "RAW", "no judge"
+CALLS = 8
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a program on a target.
+
+    Attributes:
+        kind: ``RIGHT``, ``REFUSED`` (when compiling, or all calls but those of samples), ``WRONG``, ``RAW`` (an error
+            that is not prepbench's) or ``NOTHING`` (eager itself fails, or does not agree with itself).
+        text: the reason.
+        calls: how many calls were right, and how many were refused.
+    """
+
+    kind: str
+    text: str = ""
+    calls: tuple[int, int] = (0, 0)
+
+
+def judged(program: Program, target: str, folder: Path) -> Verdict:
+    """Compile a program for a target, and compare it with eager."""
+    model = made(program, folder)
+    torch.manual_seed(program.seed)
+    samples = [torch.randn(shape) for shape in program.shapes]
+    if any(reliable(model, sample) is None for sample in samples):
+        return Verdict(NOTHING)
+    try:
+        compiled = pb.compile_model(
+            model, tracing_inputs=samples, deployment_settings=TARGETS[target](), discard_input_model=False
+        )
+    except pb.PrepbenchError as error:
+        return refused(error)
+    except Exception as error:
+        return Verdict(RAW, f"{type(error).__name__}: {first_line(error)}")
+    right = refusals = 0
+    for x in [*samples, *calls(program, CALLS)]:
+        expected = reliable(model, x)
+        if expected is None:
+            continue
+        try:
+            got = compiled(x)
+        except InputError as error:
+            if any(x is sample for sample in samples):
+                return Verdict(WRONG, f"refuses its own sample: {first_line(error)}")
+            refusals += 1
+            continue
+        except pb.PrepbenchError as error:
+            return refused(error)
+        except Exception as error:
+            return Verdict(RAW, f"{tuple(x.shape)}: {type(error).__name__}: {first_line(error)}")
+        if text := difference(expected, got):
+            return Verdict(WRONG, f"{tuple(x.shape)}: {text}")
+        right += 1
+    return Verdict(RIGHT, "", (right, refusals))
+
+
+def refused(error: pb.PrepbenchError) -> Verdict:
+    """A refusal; a mistake of prepbench's own is none."""
+    is_own = type(error).__name__ == "InternalError" or isinstance(error.__cause__, AttributeError | KeyError)
+    return Verdict(RAW if is_own else REFUSED, f"{type(error).__name__}: {first_line(error)}")
+
+
+def reliable(model: torch.nn.Module, x: torch.Tensor) -> Any:
+    """What eager gives, where it gives the same with twice the precision; else None.
+
+    A result that rounding decides (equal values in a sort, a number near the edge of a floor) judges nothing.
+    """
+    try:
+        with torch.no_grad():
+            expected = model(x.clone())
+            precise = model.double()(x.double())
+    except Exception:
+        return None
+    finally:
+        model.float()
+    exact = [leaf.to(one.dtype) if isinstance(leaf, torch.Tensor) else leaf
+             for leaf, one in zip(pytree.tree_leaves(precise), pytree.tree_leaves(expected), strict=True)]  # fmt: skip
+    return None if difference(expected, pytree.tree_unflatten(exact, pytree.tree_structure(expected))) else expected
+
+
+def difference(expected: Any, got: Any) -> str:
+    """How two results differ, or "" where they do not."""
+    ones, others = pytree.tree_leaves(expected), pytree.tree_leaves(got)
+    if len(ones) != len(others):
+        return f"{len(others)} results for {len(ones)}"
+    for one, other in zip(ones, others, strict=True):
+        if not isinstance(one, torch.Tensor):
+            if one != other:
+                return f"{other} for {one}"
+            continue
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return f"{tuple(other.shape)} {other.dtype} for {tuple(one.shape)} {one.dtype}"
+        finite = one.nan_to_num(0, 0, 0).abs()
+        scale = max(1.0, float(finite.max())) if one.numel() else 1.0
+        if not torch.allclose(one, other, rtol=1e-3, atol=5e-4 * scale, equal_nan=True):
+            return f"values differ by {float((one.double() - other.double()).abs().max()):.3g} of {scale:.3g}"
+    return ""
+
+
+def first_line(error: BaseException) -> str:
+    """What it says first."""
+    return (str(error).splitlines() or [""])[0][:300]
+
+
+def shrunk(program: Program, is_bad: Callable[[Program], bool]) -> Program:
+    """The program with as few steps and as plain a result as still fail."""
+    for candidate in smaller(program):
+        if is_bad(candidate):
+            return shrunk(candidate, is_bad)
+    return program
+
+
+def smaller(program: Program) -> Iterator[Program]:
+    """Programs with a step or a side of a branch less."""
+    from dataclasses import replace
+
+    for number, step in enumerate(program.steps):
+        yield program.without(number)
+        if step.startswith("if "):
+            lines = step.split("\n")
+            for side in (lines[1], lines[3]):
+                yield replace(program, steps=(*program.steps[:number], side.strip(), *program.steps[number + 1 :]))
+    if program.result != "x":
+        yield replace(program, result="x")
+
+
+def main() -> int:
+    """Run the seeds that have no result yet; returns 1 where something is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--programs", type=int, default=50)
+    parser.add_argument("--targets", default=",".join(TARGETS))
+    parser.add_argument("--results", type=Path)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    rows = read(options.results)
+    done = {(row["seed"], row["target"]) for row in rows}
+    for seed in range(options.first, options.first + options.programs):
+        for target in options.targets.split(","):
+            if (seed, target) in done:
+                continue
+            row = one(seed, target)
+            rows.append(row)
+            if options.results is not None:
+                with options.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+    return summed(rows)
+
+
+def one(seed: int, target: str) -> dict[str, Any]:
+    """The row of one program on one target; what failed is told as the smallest program that still does."""
+    with tempfile.TemporaryDirectory() as name:
+        program = drawn(seed)
+        verdict = judged(program, target, Path(name))
+        source = ""
+        if verdict.kind in (WRONG, RAW):
+            program = shrunk(program, lambda one: judged(one, target, Path(name)).kind == verdict.kind)
+            verdict, source = judged(program, target, Path(name)), program.source
+            print(f"seed {seed} {target}: {verdict.kind} {verdict.text}\n{source}", flush=True)
+    return {"seed": seed, "target": target, "kind": verdict.kind, "text": verdict.text, "calls": verdict.calls,
+            "source": source}  # fmt: skip
+
+
+def read(path: Path | None) -> list[dict[str, Any]]:
+    """The rows that are kept."""
+    if path is None or not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def summed(rows: list[dict[str, Any]]) -> int:
+    """Print how many programs ended how on each target, and why they were refused; 1 where one is wrong."""
+    print(f"{'target':12} {'programs':>9} {'right':>7} {'refused':>8} {'wrong':>6} {'raw':>4}  calls right, refused")
+    for target in TARGETS:
+        mine = [row for row in rows if row["target"] == target and row["kind"] != NOTHING]
+        kinds = Counter(row["kind"] for row in mine)
+        right, refusals = (sum(row["calls"][i] for row in mine) for i in (0, 1))
+        print(
+            f"{target:12} {len(mine):9} {kinds[RIGHT]:7} {kinds[REFUSED]:8} {kinds[WRONG]:6} {kinds[RAW]:4}  "
+            f"{right}, {refusals}"
+        )
+    reasons = Counter(f"{row['target']}: {row['text'][:150]}" for row in rows if row["kind"] == REFUSED)
+    for reason, count in reasons.most_common(30):
+        print(f"{count:4} {reason}")
+    return int(any(row["kind"] in (WRONG, RAW) for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Random programs answer as eager does, or are refused; the drawing, judging and shrinking do what they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.fuzz.__main__ import RAW, TARGETS, WRONG, difference, judged, one, reliable, shrunk
+from tests.fuzz.programs import QUESTIONS, RESULTS, SIZES, STEPS, Program, drawn, made
+
+# as many as a run of the tests has time for; make fuzz takes others
+SEEDS = range(5000, 5010)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_program_is_right_or_refused(seed: int) -> None:
+    for target in ("eager", list(TARGETS)[1 + seed % (len(TARGETS) - 1)]):
+        row = one(seed, target)
+        assert row["kind"] not in (WRONG, RAW), f"{row['text']}\n{row['source']}"
+
+
+def test_most_programs_can_be_judged(tmp_path: Path) -> None:
+    """A generator whose programs fail in PyTorch, or whose results hang on rounding, would find nothing."""
+    judges = 0
+    for seed in range(40):
+        program = drawn(seed)
+        model = made(program, tmp_path)
+        judges += all(reliable(model, torch.randn(shape)) is not None for shape in program.shapes)
+    assert judges > 30
+
+
+@pytest.mark.parametrize("text", [*(f"x = x + ({size})" for size in SIZES), *STEPS])
+def test_every_statement_runs(text: str, tmp_path: Path) -> None:
+    filled = text.format(
+        k=2, size="(n // 2)", real=0.5, real_above=0.75, tiny="1e-9", large=100, axis=1, stride=1, flag=True,
+        other_flag=False, scale=2.0, mode="linear", approximate="tanh",
+    )  # fmt: skip
+    for result in RESULTS:
+        model = made(Program(0, (filled,), result, ()), tmp_path)
+        model(torch.randn(2, 8))
+
+
+def test_every_question_is_asked(tmp_path: Path) -> None:
+    for question in QUESTIONS:
+        step = f"if {question.format(k=2, big=6, size='(n - b)')}:\n    x = x + 1\nelse:\n    x = x - 1"
+        made(Program(0, (step,), "x", ()), tmp_path)(torch.randn(2, 8))
+
+
+def test_a_wrong_answer_is_seen_and_shrunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong:
+        def __init__(self, model: torch.nn.Module) -> None:
+            self.model = model
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x) + (x.shape[1] > 12)
+
+    monkeypatch.setattr("prepbench.compile_model", lambda model, **_: Wrong(model), raising=False)
+    program = Program(
+        3, ("x = x * 2", "if n > 2:\n    x = x + 1\nelse:\n    x = x - 1"), "x, x.sum()", ((2, 4), (3, 8))
+    )
+    plain = Program(3, program.steps, "x", program.shapes)
+    assert judged(plain, "eager", tmp_path).kind == WRONG
+    small = shrunk(plain, lambda each: judged(each, "eager", tmp_path).kind == WRONG)
+    assert small.steps == ()
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "text"),
+    [
+        (torch.ones(2), torch.ones(2), ""),
+        (torch.ones(2), torch.ones(3), "(3,)"),
+        (torch.ones(2), torch.ones(2).double(), "float64"),
+        (torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]), ""),
+        (torch.tensor([1.0, float("nan")]), torch.tensor([1.0, 0.0]), "differ"),
+        (torch.tensor([1000.0]), torch.tensor([1000.4]), ""),
+        (torch.tensor([1.0]), torch.tensor([1.01]), "differ"),
+        ((torch.ones(1), 2), (torch.ones(1), 3), "3 for 2"),
+    ],
+)
+def test_results_are_compared(expected: object, got: object, text: str) -> None:
+    found = difference(expected, got)
+    assert (text in found) if text else found == ""
+
+
+def test_a_seed_gives_the_same_program() -> None:
+    assert drawn(7) == drawn(7)
+    assert drawn(7) != drawn(8)
