@@ -43,7 +43,8 @@ def optimized_call() -> OptimizedCall | None:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals if frame.f_code.co_filename == eval_frame.__file__ else {}
-        if {"fn", "args", "kwargs", "callback"} <= set(found):  # a disabled function has no callback
+        # a disabled function has no callback, or from torch 2.14 on one that is None
+        if {"fn", "args", "kwargs", "callback"} <= set(found) and callable(found["callback"]):
             return OptimizedCall(_compiled_callable(found["fn"]), found["args"], found["kwargs"], _traced_place())
         frame = frame.f_back
     return None

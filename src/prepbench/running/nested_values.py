@@ -73,7 +73,8 @@ class Mapper:
     def visit(self, value: Any) -> Any:
         if isinstance(value, _VALUES):
             return self.function(value)
-        leaves, spec = pytree.tree_flatten(value)
+        # one level, so that each part that is a tuple of a class of its own is looked at by itself
+        leaves, spec = pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
         if len(leaves) == 1 and leaves[0] is value:
             return self._object(value)
         changed = [self.visit(leaf) for leaf in leaves]

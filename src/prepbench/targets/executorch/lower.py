@@ -6,8 +6,13 @@ import builtins
 import functools
 import math
 import operator
+import os
+import shutil
+import sysconfig
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +22,7 @@ from prepbench._torch_compat.checks import needed_for
 from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.errors import TargetError, sentence
 from prepbench.internal_errors import raise_if_internal
+from prepbench.patching import patched_item
 from prepbench.running.source_lines import place_in_stack_trace
 from prepbench.targets.decompose import attention, decompose
 from prepbench.targets.dynamic_sizes import computed_from_sizes
@@ -38,6 +44,23 @@ _BYTES = 256 * 2**20
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 
 
+@contextmanager
+def _flatc_found() -> Iterator[None]:
+    """Inside the block ExecuTorch finds its own ``flatc``.
+
+    Before version 1.5 it looks for it on the path, and the programs of an environment that nobody activated, as that of
+    a Jupyter kernel, are not there.
+    """
+    beside = Path(sysconfig.get_path("scripts"), "flatc")
+    if shutil.which("flatc") or "FLATC_EXECUTABLE" in os.environ or not beside.exists():
+        yield
+        return
+    environment: Any = os.environ
+    with patched_item(environment, "FLATC_EXECUTABLE", str(beside)):
+        yield
+
+
+@_flatc_found()
 def to_pte(program: Program, max_size_factor: int | None) -> tuple[bytes, InstructionLayers]:
     """Delegate what XNNPACK has kernels for, plan memory for the largest sizes, and serialize.
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from prepbench.errors import ArtifactError
+from prepbench.packages import installed
 
 SECONDS = 60.0
 _PROGRAM = """
@@ -40,6 +41,7 @@ def check_loads(file: Path) -> None:
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1][:300]
         raise ArtifactError(
-            f"{file} is damaged: a process that loads it ends with status {done.returncode}, and says: {said}. Copy "
-            "the folder again, or compile and save the model again."
+            f"{file} is damaged, or of a newer ExecuTorch than {installed('executorch')}, which is here: a process "
+            f"that loads it ends with status {done.returncode}, and says: {said}. Copy the folder again, install the "
+            "executorch that wrote it, or compile and save the model again."
         )
