@@ -15,7 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from prepbench.command_line.info import installed, machine
+from prepbench.command_line.info import machine
+from prepbench.packages import installed
 from prepbench.storage import write_file
 
 FOLDER = Path(__file__).parent / "results"
@@ -54,7 +55,7 @@ def kept(
         load: what :func:`busy` said before it began.
     """
     facts = machine()
-    versions = [f"{package} {found}" for package in PACKAGES if (found := installed(package)) != "not installed"]
+    versions = [f"{package} {found}" for package in PACKAGES if (found := installed(package))]
     load = busy() if load is None else load
     threads = os.environ.get("OMP_NUM_THREADS")
     header = [
