@@ -12,7 +12,7 @@ import pytest
 from tests.benchmarks.results import PLACE
 
 ROOT = Path(__file__).parents[1]
-FILE_LIMIT, MEDIAN_LIMIT = 400, 120
+FILE_LIMIT, MEDIAN_LIMIT = 450, 120
 FUNCTION_LIMIT, FUNCTION_SHARE = 30, 0.9
 WIDTH = 120
 

@@ -13,7 +13,10 @@ import prepbench as pb
 from prepbench.errors import ArtifactError, SettingsError, StorageError, TargetError
 from tests.compile.generating import PROMPTS, TARGETS, compile_for, make_model, make_samples
 
-FILES = {"ONNX Runtime": ["model.onnx"], "OpenVINO": ["openvino_model.bin", "openvino_model.xml"]}
+FILES = {
+    "ONNX Runtime": ["model.onnx", "model.onnx.conditions.json"],
+    "OpenVINO": ["openvino_model.bin", "openvino_model.xml", "openvino_model.xml.conditions.json"],
+}
 INPUTS = {
     "input_ids": ["batch", "sequence"],
     "attention_mask": ["batch", "total"],

@@ -22,7 +22,7 @@ from prepbench.bench.state import PRECISIONS, BenchState, check_steps, display_n
 from prepbench.bench.summarize import summarize
 from prepbench.bench.summary import BenchSummary
 from prepbench.capture.modules.collection import GraphCollection
-from prepbench.checks import check_function, check_progress, check_table, described
+from prepbench.checks import check_function, check_progress, check_switch, check_table, described
 from prepbench.errors import InputError, SettingsError
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback, report_nothing
@@ -142,6 +142,7 @@ class Bench(Searching):
         Raises:
             SettingsError: there is none; the message says why.
         """
+        check_switch("anyway", anyway)
         self._captures.check_fix(fqn, anyway=anyway)
         if fqn not in self.state.fixes:
             self._choose(fixes=(*self.state.fixes, fqn))

@@ -59,9 +59,11 @@ class Account:
         """The layers that are quantized, by the names of the tensors that their weights are computed from."""
         found: dict[str, dict[str, LayerReport]] = {}
         for fqn, sources in _weights(self.plan):
+            # a layer with adapters holds the original's as its base, and is told by the original's name
+            row = self._rows.get(fqn) or self._rows.get(fqn.removesuffix(".base_layer"))
             for name in sources:
-                if self._rows[fqn].quantized:
-                    found.setdefault(name, {})[fqn] = self._rows[fqn]
+                if row is not None and row.quantized:
+                    found.setdefault(name, {})[fqn] = row
         return found
 
     @functools.cached_property

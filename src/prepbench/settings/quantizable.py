@@ -76,7 +76,14 @@ def other_weights(model: nn.Module) -> dict[str, nn.Module | torch.Tensor]:
         known = is_quantizable(module) or isinstance(module, _TABLES)
         if known or isinstance(module, parametrize.ParametrizationList):
             seen.update(id(value) for value in module.parameters())
+    # in a prepared model the functions that take these tensors are modules, and these are the layers
+    functions = [
+        fqn for fqn, module in model.named_modules() if isinstance(module, Operator) and is_quantizable(module)
+    ]
+    around = {fqn.rpartition(".")[0] for fqn in functions}
     for fqn, module in model.named_modules():
+        if fqn in around:
+            continue
         tensors = {name: value for name, value in _matrices(module) if id(value) not in seen}
         seen.update(map(id, tensors.values()))
         is_container = isinstance(module, nn.ParameterList | nn.ParameterDict)

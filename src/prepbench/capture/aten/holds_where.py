@@ -26,7 +26,7 @@ from prepbench.capture.sizes.conditions import CONDITIONS, Asked, SizeCondition,
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import Groups, linked_axes, resized_to_fit, sizes_in
 from prepbench.capture.sizes.sample_sizes import size_key
-from prepbench.capture.sizes.size_formulas import python_text
+from prepbench.capture.sizes.size_formulas import formula_text, python_text
 from prepbench.document.model import SourceLine
 from prepbench.inputs import Sample, named_leaves
 from prepbench.running.equality import EXACT, ROUNDED, difference
@@ -69,11 +69,13 @@ class HoldsWhere:
         firm: what the model's own Python asked of sizes above 1, and the limits that were declared.
         doubtful: what torch asked, and what the model asks of sizes of 0 and 1.
         trials: calls that tell whether the doubtful ones matter.
+        edges: firm ones in which a size is more than others; that it may equal them is firm, and a call there decides.
     """
 
     firm: tuple[SizeCondition, ...] = ()
     doubtful: tuple[SizeCondition, ...] = ()
     trials: tuple[Trial, ...] = ()
+    edges: tuple[SizeCondition, ...] = ()
 
     def conditions(self, are_right: Callable[[Sequence[Sample]], bool] | None = None) -> tuple[SizeCondition, ...]:
         """The conditions that a call must meet.
@@ -93,6 +95,11 @@ class HoldsWhere:
             found = [is_equal for trial, is_equal in open_ones if _breaks(trial.sizes, condition)]
             if not found or not all(found):
                 kept.append(condition)
+        for condition in self.edges:
+            if not all(is_equal for trial, is_equal in open_ones if _breaks(trial.sizes, condition)):
+                # it says what the one that holds at the edge as well says
+                same = (condition.places, condition.source)
+                kept = [one for one in kept if (one.places, one.source) != same] + [condition]
         for trial, is_equal in open_ones:
             if not is_equal and trial.made and not any(_breaks(trial.sizes, condition) for condition in kept):
                 kept.append(_unequal_size(*trial.made))
@@ -155,12 +162,10 @@ def holds_where(
     asked = [one for one in _asked(program, paths) if all(size_key(name) in places for name in one.names.values())]
     found = [*_declared(axes, places), *((one, one.condition(places)) for one in asked)]
     found += _ranges(program, places, paths)
-    firm, doubtful = _sorted([pair for pair in found if not any(_breaks(sizes, pair[1]) for sizes in seen)])
+    parts = _sorted([pair for pair in found if not any(_breaks(sizes, pair[1]) for sizes in seen)])
     roles = {f"{axis.path}.shape[{axis.dim}]": _role(axis) for axis in axes.dynamic}
-    told = HoldsWhere(
-        tuple(_told(*pair, roles) for pair in firm),
-        tuple(_told(*pair, roles) for pair in doubtful),
-    )
+    firm, doubtful, edges = (tuple(_told(*pair, roles) for pair in part) for part in parts)
+    told = HoldsWhere(firm, doubtful, edges=edges)
     judge = _Judge(program, model, noted)
     base = min(samples, key=lambda sample: sum(of(sample).values()))
     made = _made_calls(model, base, axes, told, of, places)
@@ -218,15 +223,19 @@ def _ranges(program: Program, places: Mapping[tuple[str, ...], Place], paths: Se
             yield asked, asked.condition(places)
 
 
-def _sorted(found: Sequence[Found]) -> tuple[list[Found], list[Found]]:
+def _sorted(found: Sequence[Found]) -> tuple[list[Found], list[Found], list[Found]]:
     """The firm conditions, and the doubtful ones that do not follow from others."""
     firm: list[Found] = []
     doubtful: list[Found] = []
+    edges: list[Found] = []
     for asked, condition in found:
         if not condition.formula:
             continue
         if condition.is_own and _broken_at(condition, 2):
-            firm.append((asked, condition))
+            # padding by what is missing asks whether something is, and does nothing where not: the edge is tried
+            wider = _with_edge(asked, condition)
+            firm.append(wider or (asked, condition))
+            edges += [(asked, condition)] if wider else []
         elif _broken_at(condition, 0 if condition.is_own else 2):
             doubtful.append((asked, condition))
     # what is said shortly comes first, because most of the rest follows from it
@@ -236,7 +245,23 @@ def _sorted(found: Sequence[Found]) -> tuple[list[Found], list[Found]]:
         known = [other for _, other in (*firm, *kept) if set(other.places) <= set(condition.places)]
         if condition.is_own or _broken_at(condition, 2, known):
             kept.append((asked, condition))
-    return firm, kept
+    return firm, kept, edges
+
+
+_EDGES = {sympy.StrictGreaterThan: sympy.GreaterThan, sympy.StrictLessThan: sympy.LessThan}
+
+
+def _with_edge(asked: Asked, condition: SizeCondition) -> Found | None:
+    """The condition with "at least" in the place of "more than", where sizes alone are compared; None for others."""
+    kind = next((wider for strict, wider in _EDGES.items() if isinstance(asked.expression, strict)), None)
+    if kind is None:
+        return None
+    left, right = asked.expression.args
+    if not all(part.is_Symbol for part in sympy.expand(left - right).as_coefficients_dict()):
+        return None
+    wider = replace(asked, expression=kind(*asked.expression.args, evaluate=False))
+    formula = formula_text(wider.expression, list(asked.names))
+    return (wider, replace(condition, formula=formula)) if formula else None
 
 
 def _broken_at(condition: SizeCondition, smallest: int, known: Sequence[SizeCondition] = ()) -> tuple[int, ...] | None:
@@ -330,7 +355,7 @@ def _made_calls(
                 small = (place, f"{axis.path}.shape[{axis.dim}]", size) if size < 2 else None
                 yield Trial(*call, equal=False, made=small)
     left = _TRIALS
-    for condition in told.doubtful:
+    for condition in (*told.edges, *told.doubtful):
         for change in itertools.islice(_breaking(condition, groups, now, places), 2):
             if left and (call := made(change)) is not None and _breaks(call[1], condition):
                 left -= 1

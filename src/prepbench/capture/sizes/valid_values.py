@@ -79,7 +79,7 @@ class _Leaf:
                 is_sorted = any(_is_sorted(known, dim) for dim in range(values.dim()))
                 above = values.clamp(max=limit) if is_sorted or limit < 1 else values.remainder(limit + 1)
                 values = torch.where(values > limit, above, values)
-        if torch.equal(values, new):
+        if values.shape == new.shape and torch.equal(_comparable(values), _comparable(new)):
             return new
         made = new.clone()  # which has the order of dims in memory
         return made.copy_(values)
@@ -260,3 +260,8 @@ def _between(rows: torch.Tensor, size: int) -> torch.Tensor:
     below = places.floor().long().clamp(max=max(rows.shape[-1] - 2, 0))
     above = (below + 1).clamp(max=rows.shape[-1] - 1)
     return torch.lerp(rows[..., below].double(), rows[..., above].double(), places - below).to(rows.dtype)
+
+
+def _comparable(value: torch.Tensor) -> torch.Tensor:
+    """Torch does not compare floats of 8 bits."""
+    return value.float() if value.is_floating_point() and value.element_size() == 1 else value
