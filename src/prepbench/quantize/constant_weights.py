@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from prepbench._torch_compat.fake_tensors import symbolic_kernels
 from prepbench._torch_compat.operators import OpOverload, schema_of
 from prepbench.quantize.layer_nodes import LOOKUPS, SOURCES, WEIGHTED, parameter_of, sources_of
 from prepbench.quantize.written_state import written_names
@@ -196,7 +197,8 @@ class _Steps:
     def add(self, target: Callable[..., Any], *args: Any) -> fx.Node:
         """The node that calls an operator."""
         given = fx.node.map_arg(args, lambda source: source.meta["val"])
-        with self._graph.inserting_before(self._node), self._node.meta["val"].fake_mode:
+        # torch 2.11 takes a linear layer of symbolic sizes apart in Python only
+        with self._graph.inserting_before(self._node), self._node.meta["val"].fake_mode, symbolic_kernels():
             made = self._graph.call_function(target, args)
             made.meta = {**self._origin, "val": target(*given)}
         return made
