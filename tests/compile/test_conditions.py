@@ -95,6 +95,19 @@ def test_unproven_calls_are_made_where_they_are_asked_for(model: nn.Module) -> N
     assert torch.equal(compiled(torch.ones(1, 4)), torch.full((1, 4), 2.0))
 
 
+def test_a_size_of_0_that_goes_another_way_is_refused() -> None:
+    class Total(nn.Module):
+        """Tracing takes a size of 0 for impossible, so that nothing is asked of it."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.new_ones(1, 4) if x.shape[0] == 0 else x.sum(0, keepdim=True)
+
+    compiled = compiled_for(Total(), samples=[torch.ones(2, 4), torch.ones(3, 4)])
+    assert torch.equal(compiled(torch.ones(1, 4)), torch.ones(1, 4))
+    with pytest.raises(ConditionError, match=r"x.shape\[0\] must not be 0"):
+        compiled(torch.ones(0, 4))
+
+
 def test_a_later_quantization_keeps_the_conditions(model: nn.Module) -> None:
     compiled = compiled_for(model)
     compiled.initialize_algorithms([torch.randn(2, 12, 5) for _ in range(4)])

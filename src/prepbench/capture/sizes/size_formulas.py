@@ -67,11 +67,11 @@ def formula_text(expression: Any, symbols: Sequence[Any]) -> str | None:
         >>> import sympy
         >>> n = sympy.Symbol("n")
         >>> formula_text(n > 30, [n])
-        "StrictGreaterThan(Symbol('s0', integer=True, positive=True), Integer(30))"
+        "StrictGreaterThan(Symbol('s0', integer=True, nonnegative=True), Integer(30))"
     """
     import sympy
 
-    plain = [sympy.Symbol(f"s{index}", integer=True, positive=True) for index in range(len(symbols))]
+    plain = [sympy.Symbol(f"s{index}", integer=True, nonnegative=True) for index in range(len(symbols))]
     text: str = sympy.srepr(expression.xreplace(dict(zip(symbols, plain, strict=True))))
     try:
         size_function(text, len(symbols))
