@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,12 +14,13 @@ from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
 from prepbench.capture.aten.function_transforms import transforming_modules
 from prepbench.capture.aten.holds_where import HoldsWhere, holds_where, with_small_sizes_refused
+from prepbench.capture.aten.variants import captured_variants, sizes_may_decide
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.reproduce import with_reproduction
 from prepbench.capture.failures.wrong_programs import WrongProgram
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.capture.sizes.sample_sizes import SizesDecide
-from prepbench.checks import check_switches
+from prepbench.checks import check_count, check_switches
 from prepbench.document.failures import alike_failures
 from prepbench.document.model import Failure
 from prepbench.errors import CaptureError, InputError, page_of
@@ -56,6 +58,7 @@ def capture(
     leaf_modules: Iterable[Any] = (),
     fullgraph: bool = True,
     strict: bool = False,
+    variants: int = 1,
 ) -> Captured:
     """Capture a model, function or bound method as one ATen graph that equals it on the inputs.
 
@@ -73,6 +76,8 @@ def capture(
             results a graph can hold; else the module. A condition on data is computed in the graph, and where a target
             rounds it otherwise than PyTorch, values at its threshold may take the other side.
         strict: use dynamo first.
+        variants: how many graphs there may be where the sizes of the inputs take both sides of a branch, so that one
+            graph would be wrong for some of them: :attr:`Captured.variants`.
 
     Returns:
         The graph with its axes, its assumptions and its leaves.
@@ -90,6 +95,7 @@ def capture(
     check_traced("module_or_func", module_or_func)
     check_switches(fullgraph=fullgraph, strict=strict)
     check_axes(dynamic_axes)
+    check_count("variants", variants, 1)
     start = time.perf_counter()
     model = as_module(module_or_func)
     check_names(model)
@@ -100,10 +106,26 @@ def capture(
     axes = DynamicAxes.infer(samples, module_or_func) if dynamic_axes is None else dynamic_axes
     axes.check_paths(dict(named_leaves(module_or_func, samples[0])))
     chosen = chosen_leaves(model, leaf_modules)
-    with tracing():
-        program, leaves, where = _captured(model, samples, axes, chosen, fullgraph=fullgraph, strict=strict)
-    told = with_reproduction(leaves, model, samples)
-    return Captured(program, model, tuple(samples), axes, told, time.perf_counter() - start, where)
+
+    def captured(some: Sequence[Sample], of_some: DynamicAxes) -> Captured:
+        with tracing():
+            program, leaves, where = _captured(model, some, of_some, chosen, fullgraph=fullgraph, strict=strict)
+        told = with_reproduction(leaves, model, samples)
+        return Captured(program, model, tuple(some), of_some, told, time.perf_counter() - start, where)
+
+    try:
+        return captured(samples, axes)
+    except FullGraphError as error:
+        if variants == 1 or not sizes_may_decide(error.failures):
+            raise
+        try:
+            found = captured_variants(captured, model, samples, axes, variants)
+        except CaptureError as why:
+            raise FullGraphError(f"{error} {_NO_VARIANTS} {why}", error.failures) from why
+    return replace(found[0], samples=tuple(samples), axes=axes, seconds=time.perf_counter() - start, variants=found)
+
+
+_NO_VARIANTS = "Nor do several graphs make it up, which was tried because sizes decide:"
 
 
 def _captured(

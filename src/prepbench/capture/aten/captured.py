@@ -12,7 +12,7 @@ from prepbench._display import HasDiagram, view
 from prepbench.capture.aten.axes_text import condition_lines, dynamic_text
 from prepbench.capture.aten.documents import document_of_program
 from prepbench.capture.aten.holds_where import NOTHING, HoldsWhere
-from prepbench.capture.aten.verification import AxesReport, verify_axes
+from prepbench.capture.aten.verification import AxesReport, verify_axes, verify_variants
 from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.failures.findings import findings_of_program
 from prepbench.capture.modules.collection import GraphCollection, recursive_trace
@@ -36,6 +36,8 @@ class Captured(HasDiagram):
         leaves: the modules, and the lines of modules, that are one operator in the graph, and why.
         seconds: how long capturing took.
         holds_where: what the graph takes for granted about sizes, and what was tried.
+        variants: a capture each for the ways that the sizes of samples lead; the program is that of the first. Empty
+            where one graph is enough.
 
     Example:
         >>> captured = pb.capture(model, samples)
@@ -52,10 +54,14 @@ class Captured(HasDiagram):
     leaves: tuple[Failure, ...] = ()
     seconds: float = field(default=0.0, compare=False)
     holds_where: HoldsWhere = NOTHING
+    variants: tuple[Captured, ...] = ()
 
     @property
     def conditions(self) -> tuple[SizeCondition, ...]:
-        """The conditions on sizes under which the graph equals the model, in words, with the lines that ask."""
+        """The conditions on sizes under which the graph equals the model, in words, with the lines that ask.
+
+        Where there are variants, they are those of the first, whose program this is.
+        """
         return self.holds_where.conditions()
 
     def verify(self, axes: DynamicAxes | None = None) -> AxesReport:
@@ -68,6 +74,9 @@ class Captured(HasDiagram):
             For each axis the sizes that were tried, and what the graph requires of them.
         """
         check_axes(axes)
+        if self.variants:
+            graphs = [(variant.program, variant.conditions) for variant in self.variants]
+            return verify_variants(graphs, self.model, self.samples, self.axes if axes is None else axes)
         return verify_axes(self.program, self.model, self.samples, self.axes if axes is None else axes)
 
     @property
@@ -133,5 +142,9 @@ class Captured(HasDiagram):
             lines.append("  the whole model is one operator:")
         lines += [f"  leaf {failure_line(leaf)}" for leaf in alike_failures(self.leaves)]
         lines += [f"  note {finding.message}" for finding in self.findings]
-        lines += [f"  holds where {line}" for line in condition_lines(self.conditions)]
+        lines += [f"  holds where {line}" for line in condition_lines(self.conditions) if not self.variants]
+        for index, variant in enumerate(self.variants):
+            given = ", ".join(f"inputs[{sample.index}]" for sample in variant.samples)
+            where = " and ".join(condition_lines(variant.conditions)) or "nothing is asked"
+            lines.append(f"  variant {index}: for {given} and where {where}")
         return "\n".join(lines)

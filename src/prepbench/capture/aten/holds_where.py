@@ -92,16 +92,16 @@ class HoldsWhere:
         ]
         kept = list(self.firm)
         for condition in self.doubtful:
-            found = [is_equal for trial, is_equal in open_ones if _breaks(trial.sizes, condition)]
+            found = [is_equal for trial, is_equal in open_ones if breaks(trial.sizes, condition)]
             if not found or not all(found):
                 kept.append(condition)
         for condition in self.edges:
-            if not all(is_equal for trial, is_equal in open_ones if _breaks(trial.sizes, condition)):
+            if not all(is_equal for trial, is_equal in open_ones if breaks(trial.sizes, condition)):
                 # it says what the one that holds at the edge as well says
                 same = (condition.places, condition.source)
                 kept = [one for one in kept if (one.places, one.source) != same] + [condition]
         for trial, is_equal in open_ones:
-            if not is_equal and trial.made and not any(_breaks(trial.sizes, condition) for condition in kept):
+            if not is_equal and trial.made and not any(breaks(trial.sizes, condition) for condition in kept):
                 kept.append(_unequal_size(*trial.made))
         return tuple(kept)
 
@@ -120,7 +120,8 @@ def with_small_sizes_refused(program: Program, where: HoldsWhere) -> Program:
     return with_guards(program, texts) if texts else program
 
 
-def _breaks(sizes: Sizes, condition: SizeCondition) -> bool:
+def breaks(sizes: Sizes, condition: SizeCondition) -> bool:
+    """Whether a condition does not hold for these sizes."""
     return condition.holds([sizes[place] for place in condition.places]) is False
 
 
@@ -146,7 +147,7 @@ def holds_where(
     assert program.example_inputs is not None
     args, kwargs = program.example_inputs
     call = Sample(tuple(args), dict(kwargs))
-    paths = [path for path, _ in named_leaves(model, call)]
+    paths = paths_of(program, model)
     places = {
         size_key(f"{path}.shape[{dim}]"): (leaf, dim)
         for leaf, (path, value) in enumerate(named_leaves(model, call))
@@ -154,15 +155,12 @@ def holds_where(
         for dim in range(value.dim())
     }
 
-    def of(sample: Sample) -> dict[Place, int]:
-        found = sizes_in(model, sample)
-        return {(paths.index(path), dim): size for (path, dim), size in found.items() if path in paths}
-
+    of = functools.partial(sizes_by_place, model, paths)
     seen = [of(sample) for sample in samples]
     asked = [one for one in _asked(program, paths) if all(size_key(name) in places for name in one.names.values())]
     found = [*_declared(axes, places), *((one, one.condition(places)) for one in asked)]
     found += _ranges(program, places, paths)
-    parts = _sorted([pair for pair in found if not any(_breaks(sizes, pair[1]) for sizes in seen)])
+    parts = _sorted([pair for pair in found if not any(breaks(sizes, pair[1]) for sizes in seen)])
     roles = {f"{axis.path}.shape[{axis.dim}]": _role(axis) for axis in axes.dynamic}
     firm, doubtful, edges = (tuple(_told(*pair, roles) for pair in part) for part in parts)
     told = HoldsWhere(firm, doubtful, edges=edges)
@@ -171,6 +169,24 @@ def holds_where(
     made = _made_calls(model, base, axes, told, of, places)
     trials = [replace(trial, equal=equal) for trial in made if (equal := judge.is_right(trial.sample)) is not None]
     return replace(told, trials=tuple(trials))
+
+
+def paths_of(program: Program, model: torch.nn.Module) -> list[str]:
+    """The paths of the leaves of the call that was captured, in order."""
+    assert program.example_inputs is not None
+    args, kwargs = program.example_inputs
+    return [path for path, _ in named_leaves(model, Sample(tuple(args), dict(kwargs)))]
+
+
+def sizes_by_place(model: torch.nn.Module, paths: Sequence[str], sample: Sample) -> dict[Place, int]:
+    """The sizes of the tensors of a sample.
+
+    Args:
+        model: what is called with it.
+        paths: of the leaves of the call that was captured, in order.
+        sample: the call.
+    """
+    return {(paths.index(path), dim): n for (path, dim), n in sizes_in(model, sample).items() if path in paths}
 
 
 def _asked(program: Program, paths: Sequence[str]) -> Iterator[Asked]:
@@ -269,7 +285,7 @@ def _broken_at(condition: SizeCondition, smallest: int, known: Sequence[SizeCond
     for sizes in _grid(condition, smallest):
         if condition.holds(sizes) is False:
             at = dict(zip(condition.places, sizes, strict=True))
-            if not any(_breaks(at, other) for other in known):
+            if not any(breaks(at, other) for other in known):
                 return sizes
     return None
 
@@ -337,7 +353,7 @@ def _made_calls(
             return None
         sizes = of(sample)
         key = tuple(sorted(sizes.items()))
-        if key in done or sizes == now or any(_breaks(sizes, condition) for condition in told.firm):
+        if key in done or sizes == now or any(breaks(sizes, condition) for condition in told.firm):
             return None
         done.add(key)
         return sample, sizes
@@ -357,7 +373,7 @@ def _made_calls(
     left = _TRIALS
     for condition in (*told.edges, *told.doubtful):
         for change in itertools.islice(_breaking(condition, groups, now, places), 2):
-            if left and (call := made(change)) is not None and _breaks(call[1], condition):
+            if left and (call := made(change)) is not None and breaks(call[1], condition):
                 left -= 1
                 yield Trial(*call, equal=False)
 
@@ -385,7 +401,7 @@ def _breaking(
             sizes = dict(now)
             for symbol, step in change.items():
                 sizes |= {where: now[where] + step for where in behind[symbol] if where in now}
-            if min(sizes.values(), default=0) >= 0 and _breaks(sizes, condition):
+            if min(sizes.values(), default=0) >= 0 and breaks(sizes, condition):
                 yield change
 
 

@@ -13,12 +13,14 @@ import torch
 
 from prepbench.capture.aten.axes_text import axes_lines
 from prepbench.capture.aten.export_program import Program, axis_sizes, export_program
+from prepbench.capture.aten.holds_where import breaks, paths_of, sizes_by_place
 from prepbench.capture.aten.leaf_operators import KeepAlive
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.conditions import CONDITIONS, SizeCondition, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.resizing import base_sample, linked_axes, resized_to_fit
 from prepbench.capture.sizes.sample_sizes import size_key
+from prepbench.errors import ConditionError
 from prepbench.inputs import Sample
 from prepbench.internal_errors import raise_if_internal
 from prepbench.running.equal_tensors import Difference
@@ -102,6 +104,41 @@ def _range_text(bounds: tuple[int, int | None]) -> str:
     return f"{low} only" if low == high else f"{low} and more" if high is None else f"{low} to {high}"
 
 
+class ChosenGraph(torch.nn.Module):
+    """The graphs of several variants, of which the first runs whose conditions the sizes of a call meet.
+
+    Args:
+        model: what they were captured from.
+        graphs: each with its conditions.
+    """
+
+    def __init__(self, model: torch.nn.Module, graphs: Sequence[tuple[Program, Sequence[SizeCondition]]]) -> None:
+        super().__init__()
+        self.graphs = torch.nn.ModuleList(program.module(check_guards=False) for program, _ in graphs)
+        self._asked = [(paths_of(program, model), conditions) for program, conditions in graphs]
+        self._model = (model,)  # in a tuple, because its parameters are not those of this module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the call, or raise ``ConditionError``."""
+        sample = Sample(args, kwargs)
+        for graph, (paths, conditions) in zip(self.graphs, self._asked, strict=True):
+            sizes = sizes_by_place(self._model[0], paths, sample)
+            if not any(breaks(sizes, condition) for condition in conditions):
+                return graph(*args, **kwargs)
+        raise ConditionError("No variant takes a call of these sizes. Capture with samples of such sizes, too.")
+
+
+def verify_variants(
+    graphs: Sequence[tuple[Program, Sequence[SizeCondition]]],
+    model: torch.nn.Module,
+    samples: Sequence[Sample],
+    axes: DynamicAxes,
+) -> AxesReport:
+    """:func:`verify_axes` for several graphs, each with its conditions: what one refuses another one may take."""
+    twin, module = Twin((model, ChosenGraph(model, graphs))).model
+    return _verified([program for program, _ in graphs], module, twin, samples, axes)
+
+
 def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes) -> AxesReport:
     """Run ``program`` and ``model`` on the samples, and with each axis at sizes that no sample had."""
     twin, module = Twin((model, program.module())).model
@@ -109,11 +146,15 @@ def verify_axes(program: Program, model: torch.nn.Module, samples: Sequence[Samp
         fill_caches_(twin, samples)
     leaves: KeepAlive | None = program.graph_module.meta.get("prepbench_keep_alive")
     with nullcontext() if leaves is None else leaves.running_on(twin):
-        return _verified(program, module, twin, samples, axes)
+        return _verified([program], module, twin, samples, axes)
 
 
 def _verified(
-    program: Program, module: torch.nn.Module, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes
+    programs: Sequence[Program],
+    module: torch.nn.Module,
+    model: torch.nn.Module,
+    samples: Sequence[Sample],
+    axes: DynamicAxes,
 ) -> AxesReport:
     pair = _Pair(module, model, tuple(samples))
     problems, largest = [], 0.0
@@ -123,7 +164,8 @@ def _verified(
             problems.append(f"sample {sample.index}: {found.text}")
         largest = max(largest, found.largest)
     results: list[AxisResult] = []
-    sizes = axis_sizes(program, model, axes)
+    # the ranges of several graphs say nothing about all of them
+    sizes = axis_sizes(programs[0], model, axes) if len(programs) == 1 else {}
     asked = _Questions(model, samples, axes)
     for symbol, group in linked_axes(axes).items():
         wanted = [size for size in _fresh_sizes(group[0].sizes) if all(axis.allows(size) for axis in group)]
@@ -131,10 +173,12 @@ def _verified(
         largest = max([largest, *(found.largest for _, found in tried if found is not None and found.equal)])
         for axis in group:
             offset = axis.sizes[0] - group[0].sizes[0]
-            bounds = _bounds(program, sizes.get((axis.path, axis.dim)))
+            bounds = _bounds(programs[0], sizes.get((axis.path, axis.dim)))
             result = _result(axis.path, axis.dim, axis.symbol, tried, offset, bounds)
             missed = (*result.wrong, *result.refused)
-            conditions = _conditions(program, axis, missed) or asked.about(axis, result.wrong)
+            told = programs if missed or len(programs) == 1 else []
+            conditions = tuple(dict.fromkeys(one for each in told for one in _conditions(each, axis, missed)))
+            conditions = conditions or asked.about(axis, result.wrong)
             results.append(replace(result, conditions=conditions))
     return AxesReport(tuple(results), len(samples), largest, tuple(problems))
 

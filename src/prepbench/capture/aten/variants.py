@@ -1,0 +1,226 @@
+"""Several graphs of one model, where the sizes of samples take both sides of a branch: which samples share a graph."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+
+from prepbench.capture.aten.captured import Captured
+from prepbench.capture.aten.export_program import SpecialisedSize
+from prepbench.capture.aten.holds_where import Trial, breaks, paths_of, sizes_by_place
+from prepbench.capture.failures.wrong_programs import WrongProgram, unequal
+from prepbench.capture.sizes.axis import Axis, with_symbols
+from prepbench.capture.sizes.conditions import Asked, SizeCondition
+from prepbench.capture.sizes.dynamic_axes import DynamicAxes
+from prepbench.capture.sizes.resizing import sizes_in
+from prepbench.capture.sizes.sample_sizes import SizesDecide, size_key
+from prepbench.document.model import Failure, SourceLine
+from prepbench.errors import CaptureError
+from prepbench.inputs import Sample
+
+_OF_SIZES = frozenset(kind.__name__ for kind in (SizesDecide, SpecialisedSize, WrongProgram))
+
+CaptureSome = Callable[[Sequence[Sample], DynamicAxes], Captured]
+
+
+class NoVariantsError(CaptureError):
+    """Graphs for some samples each do not make up the model."""
+
+
+def sizes_may_decide(failures: Sequence[Failure]) -> bool:
+    """Whether all that prevents one graph may be that the sizes of samples lead different ways."""
+    return bool(failures) and {failure.exception_type for failure in failures} <= _OF_SIZES
+
+
+def captured_variants(
+    capture_some: CaptureSome, model: torch.nn.Module, samples: Sequence[Sample], axes: DynamicAxes, limit: int
+) -> tuple[Captured, ...]:
+    """A graph for each way that the samples take, in the order in which a call looks for one whose conditions it meets.
+
+    Args:
+        capture_some: captures the model for some samples as one graph.
+        model: what is captured.
+        samples: all samples.
+        axes: of all samples.
+        limit: how many graphs there may be.
+
+    Raises:
+        NoVariantsError: there would be more; no conditions on sizes tell the samples apart; or each graph would take
+            one size of an axis only.
+    """
+    found: list[Captured] = []
+    left = list(samples)
+    while left:
+        if len(found) == limit:
+            raise NoVariantsError(_too_many(found, left))
+        variant = _first_variant(capture_some, model, left, samples, axes)
+        taken = {id(sample) for sample in variant.samples}
+        left = [sample for sample in left if id(sample) not in taken]
+        found.append(_told_apart(variant, model, left))
+    for axis in axes.dynamic:
+        place = (axis.path, axis.dim)
+        if not any(place in {(other.path, other.dim) for other in one.axes.dynamic} for one in found):
+            raise NoVariantsError(
+                f"Each size of {axis.path}.shape[{axis.dim}] in the samples would need a graph of its own, and none "
+                "would take another size. Give samples of further sizes, or make this axis static with dynamic_axes=."
+            )
+    return tuple(found)
+
+
+def _first_variant(
+    capture_some: CaptureSome,
+    model: torch.nn.Module,
+    left: Sequence[Sample],
+    samples: Sequence[Sample],
+    axes: DynamicAxes,
+) -> Captured:
+    """The graph that is captured from the first of these samples, for all of them that go the same way."""
+    alone, fixed = _captured_alone(capture_some, model, left[0], _axes_of(left[:1], samples, axes))
+    found = _with_conditions(alone, fixed)
+    same = [left[0], *(sample for sample in left[1:] if _takes(found, model, sample))]
+    if len(same) == 1:
+        return found
+    try:
+        return _with_conditions(capture_some(same, _axes_of(same, samples, _as_in(axes, alone.axes))), fixed)
+    except CaptureError:  # a larger one of them, which is traced then, leads elsewhere
+        return found
+
+
+def _captured_alone(
+    capture_some: CaptureSome, model: torch.nn.Module, sample: Sample, axes: DynamicAxes
+) -> tuple[Captured, list[SizeCondition]]:
+    """The graph of one sample, with as few axes fixed at its sizes as it takes, and conditions that say so.
+
+    Tracing takes sizes of 0 and 1 for others, and makes a constant of a size that the model compares with ``==``.
+    """
+    sizes = sizes_in(model, sample)
+    small = {axis.symbol for axis in axes.dynamic if sizes[axis.path, axis.dim] < 2}
+    fixed: dict[str, SourceLine | None] = {}
+    while True:
+        try:
+            found = capture_some([sample], _fixed(axes, fixed))
+            break
+        except CaptureError as error:
+            failures: Sequence[Failure] = getattr(error, "failures", ())
+            further = _named(failures, axes, fixed) or {symbol: None for symbol in small if symbol not in fixed}
+            if not sizes_may_decide(failures) or not further:
+                raise
+            fixed |= further
+    for symbol in [symbol for symbol, source in fixed.items() if source is None and len(fixed) > 1]:
+        fewer = {other: source for other, source in fixed.items() if other != symbol}
+        with contextlib.suppress(CaptureError):
+            found, fixed = capture_some([sample], _fixed(axes, fewer)), fewer
+    paths = paths_of(found.program, found.model)
+    places = [(axis, fixed[axis.symbol]) for axis in axes.dynamic if axis.symbol in fixed]
+    return found, [_condition(paths, axis, sympy.Eq, sizes[axis.path, axis.dim], source) for axis, source in places]
+
+
+def _named(failures: Sequence[Failure], axes: DynamicAxes, fixed: Collection[str]) -> dict[str, SourceLine | None]:
+    """The axes that tracing turns into constants, and the lines at which it does."""
+    found: dict[str, SourceLine | None] = {}
+    for failure in failures:
+        if failure.exception_type == SpecialisedSize.__name__:
+            keys = [size_key(name) for name in re.findall(r"\S+\.shape\[\d+\]", failure.message)]
+            symbols = [axis.symbol for axis in axes.dynamic if size_key(f"{axis.path}.shape[{axis.dim}]") in keys]
+            found |= {symbol: failure.source for symbol in symbols if symbol not in fixed}
+    return found
+
+
+def _fixed(axes: DynamicAxes, symbols: Collection[str]) -> DynamicAxes:
+    """The axes, of which those with these symbols are static."""
+    made = [replace(axis, dynamic=False) if axis.symbol in symbols else axis for axis in axes.axes]
+    return DynamicAxes(with_symbols(made), axes.samples)
+
+
+def _as_in(axes: DynamicAxes, other: DynamicAxes) -> DynamicAxes:
+    """The axes, of which those are dynamic that are so in others."""
+    dynamic = {(axis.path, axis.dim) for axis in other.dynamic}
+    return _fixed(axes, {axis.symbol for axis in axes.dynamic if (axis.path, axis.dim) not in dynamic})
+
+
+def _axes_of(some: Sequence[Sample], samples: Sequence[Sample], axes: DynamicAxes) -> DynamicAxes:
+    """The axes with the sizes of some samples first; all of them tell which sizes belong together."""
+    order = [index for index, sample in enumerate(samples) if any(sample is one for one in some)]
+    order += [index for index in range(len(samples)) if index not in order]
+    made = [
+        replace(axis, sizes=tuple(axis.sizes[index] for index in order)) if len(axis.sizes) == len(samples) else axis
+        for axis in axes.axes
+    ]
+    return DynamicAxes(tuple(made), tuple(some))
+
+
+def _takes(captured: Captured, model: torch.nn.Module, sample: Sample) -> bool:
+    """Whether a sample fulfils what the model's own Python asked, and the graph does with it what the model does."""
+    sizes = sizes_by_place(model, paths_of(captured.program, captured.model), sample)
+    if any(breaks(sizes, condition) for condition in captured.holds_where.firm):
+        return False
+    return unequal(captured.program.module(check_guards=False), model, [sample]) is None
+
+
+def _with_conditions(captured: Captured, firm: Sequence[SizeCondition]) -> Captured:
+    """The variant with further conditions: the sizes that it alone has fixed."""
+    where = captured.holds_where
+    return replace(captured, holds_where=replace(where, firm=(*where.firm, *firm))) if firm else captured
+
+
+def _condition(paths: Sequence[str], axis: Axis, relation: Any, size: int, source: SourceLine | None) -> SizeCondition:
+    """That a size must be, or must not be, a number."""
+    name, symbol = f"{axis.path}.shape[{axis.dim}]", sympy.Symbol("s", integer=True, positive=True)
+    asked = Asked(relation(symbol, size, evaluate=False), {symbol: name}, source, is_own=True)
+    condition = asked.condition({size_key(name): (paths.index(axis.path), axis.dim)})
+    return replace(condition, text=f"{name} must {'be' if relation is sympy.Eq else 'not be'} {size}")
+
+
+def _told_apart(variant: Captured, model: torch.nn.Module, left: Sequence[Sample]) -> Captured:
+    """The variant with conditions that each of the samples for other variants breaks.
+
+    Raises:
+        NoVariantsError: a sample breaks none of them.
+    """
+    paths = paths_of(variant.program, variant.model)
+    others = [Trial(sample, sizes_by_place(model, paths, sample), equal=False) for sample in left]
+    where = variant.holds_where
+    told = replace(variant, holds_where=replace(where, trials=(*where.trials, *others)))
+    for trial in others:
+        if any(breaks(trial.sizes, condition) for condition in told.conditions):
+            continue
+        if (condition := _only_here(variant, model, trial.sample)) is not None:
+            told = _with_conditions(told, [condition])
+        else:
+            first = variant.samples[0].index
+            raise NoVariantsError(
+                f"inputs[{trial.sample.index}] takes another way than inputs[{first}], and no condition on sizes that "
+                "is known tells them apart."
+            )
+    return told
+
+
+def _only_here(variant: Captured, model: torch.nn.Module, sample: Sample) -> SizeCondition | None:
+    """That a size must not be 0 or 1, of which tracing asks nothing, where a sample has it and none of the variant."""
+    sizes = sizes_in(model, sample)
+    seen = [sizes_in(model, one) for one in variant.samples]
+    for axis in variant.axes.dynamic:
+        place = (axis.path, axis.dim)
+        if (size := sizes[place]) < 2 and all(one[place] != size for one in seen):
+            return _condition(paths_of(variant.program, variant.model), axis, sympy.Ne, size, None)
+    return None
+
+
+def _too_many(found: Sequence[Captured], left: Sequence[Sample]) -> str:
+    known = "; ".join(
+        f"{_indices(one.samples)} where {' and '.join(map(str, one.conditions)) or 'nothing is asked'}" for one in found
+    )
+    return (
+        f"The sizes of the samples lead more ways than the {len(found)} graphs that variants={len(found)} allows: "
+        f"{known}. {_indices(left)} need others. Raise variants=, or leave out samples."
+    )
+
+
+def _indices(samples: Sequence[Sample]) -> str:
+    return ", ".join(f"inputs[{sample.index}]" for sample in samples)
