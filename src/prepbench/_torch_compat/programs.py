@@ -98,20 +98,25 @@ def _specs_of(specs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     ]
 
 
-def with_own_weights(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The same program with copies of all parameters, buffers and constants."""
-    return with_tensors(program, torch.Tensor.clone)
+def with_own_weights(
+    program: torch.export.ExportedProgram, copies: dict[int, Any] | None = None
+) -> torch.export.ExportedProgram:
+    """The same program with copies of all parameters, buffers and constants; ``copies`` as ``changed`` below."""
+    return with_tensors(program, torch.Tensor.clone, changed=copies)
 
 
 def with_tensors(
     program: torch.export.ExportedProgram,
     change: Callable[[torch.Tensor], torch.Tensor],
     kept: Collection[str] = (),
+    changed: dict[int, Any] | None = None,
 ) -> torch.export.ExportedProgram:
     """The same program with other parameters, buffers and constants: ``change`` is called once for each tensor, except
     those that have one of the names ``kept``.
+
+    ``changed`` holds what other programs of the same tensors got, by the ``id`` of the tensor, and what this one gets.
     """
-    changed: dict[int, Any] = {}
+    changed = {} if changed is None else changed
 
     def new(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

@@ -17,7 +17,7 @@ from prepbench.storage import write_folder as write_whole_folder
 
 MANIFEST = "manifest.json"
 FORMAT = "prepbench compiled model"
-VERSION = "2.2"
+VERSION = "2.3"
 MANIFEST_LIMIT = 64 * 2**20
 """Bytes of the largest manifest that is read: that of a model of 100,000 layers is smaller."""
 

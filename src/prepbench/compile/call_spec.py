@@ -29,6 +29,7 @@ from prepbench.compile.output_tree import (
 )
 from prepbench.compile.size_checks import SizeChecks
 from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
+from prepbench.compile.variant_calls import VariantCall, VariantChoice
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
 from prepbench.running.call_forms import CallForm
@@ -64,6 +65,7 @@ class CallSpec:
         counted: numbers that objects hold and that follow from sizes, from which the graph computes them.
         identity: which weights and adapters the model had.
         conditions: on sizes, under which the graph equals the model.
+        variants: what each of several graphs takes, of which a call runs the first that takes it; empty for one graph.
     """
 
     parameters: tuple[str, ...]
@@ -81,6 +83,7 @@ class CallSpec:
     counted: tuple[CountedNumber, ...] = ()
     identity: ModelIdentity = NO_IDENTITY
     conditions: tuple[SizeCondition, ...] = ()
+    variants: tuple[VariantCall, ...] = ()
 
     @classmethod
     def of(
@@ -277,11 +280,17 @@ class CallSpec:
         found = self._checks.checked(leaves)
         if self.conditions and not allow_unproven:
             self._size_checks(found)
+        if self.variants and not allow_unproven:
+            self._choice.check(found)
         return found
 
     @functools.cached_property
     def _size_checks(self) -> SizeChecks:
         return SizeChecks(self.conditions)
+
+    @functools.cached_property
+    def _choice(self) -> VariantChoice:
+        return VariantChoice(self.variants, self.paths)
 
     @functools.cached_property
     def _checks(self) -> TensorChecks:
@@ -352,6 +361,7 @@ class CallSpec:
             "counted": [number.to_list() for number in self.counted],
             "identity": self.identity.to_dict(),
             "conditions": [condition.to_dict() for condition in self.conditions],
+            "variants": [variant.to_dict() for variant in self.variants],
         }
 
     @classmethod
@@ -373,6 +383,7 @@ class CallSpec:
             tuple(map(CountedNumber.from_list, data.get("counted", []))),
             ModelIdentity.from_dict(data.get("identity", {})),
             tuple(map(SizeCondition.from_dict, data.get("conditions", []))),  # none in folders before version 2.2
+            tuple(map(VariantCall.from_dict, data.get("variants", []))),  # none before 2.3
         )
 
 

@@ -6,11 +6,13 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from prepbench.capture.aten.attempts import NoGraphError
-from prepbench.capture.aten.capture import capture
+from prepbench.capture.aten.capture import FullGraphError, capture
 from prepbench.capture.aten.captured import Captured
+from prepbench.capture.aten.variants import sizes_may_decide
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.compile.kept_stages import CaptureKey, Captures, KeptCapture, capture_key
 from prepbench.compile.task import CompileTask
@@ -36,6 +38,7 @@ class Wanted:
         is_plan: whether the graph is only looked at, so that leaves are allowed, but not in its place.
         own_weights: whether the program gets copies of the weights.
         keeps_mode: whether the model is captured in the mode that it is in.
+        variants: how many graphs there may be.
     """
 
     called: tuple[Any, ...]
@@ -48,6 +51,7 @@ class Wanted:
     is_plan: bool
     own_weights: bool
     keeps_mode: bool
+    variants: int = 1
 
     @property
     def one_graph(self) -> bool:
@@ -92,7 +96,8 @@ def captured_or_reused(
         captured = _captured(wanted)
         if isinstance(captured, Failure):
             return CaptureStage(captured)
-        wanted.twin.give_back(captured.program)
+        for one in captured.variants or (captured,):
+            wanted.twin.give_back(one.program)
         task = first_task(wanted.twin.model, captured, own_weights=wanted.own_weights)
         if captures is not None and key is not None:
             kept = captures.keep(key, task)
@@ -102,20 +107,28 @@ def captured_or_reused(
 
 
 def _key(wanted: Wanted) -> CaptureKey | None:
-    choices = (wanted.axes.axes, wanted.leaves, wanted.one_graph, wanted.own_weights, wanted.keeps_mode)
+    choices = (
+        wanted.axes.axes,
+        wanted.leaves,
+        wanted.one_graph,
+        wanted.own_weights,
+        wanted.keeps_mode,
+        wanted.variants,
+    )
     return None if wanted.state is None else capture_key(wanted.state, wanted.samples, *choices)
 
 
 def _captured(wanted: Wanted) -> Captured | Failure:
     """The graph; or why the whole model would be one leaf module, where leaves are allowed."""
+    variants = wanted.variants if wanted.fullgraph and not wanted.leaves else 1
+    capture_it = partial(capture, wanted.twin.model, wanted.samples, dynamic_axes=wanted.axes)
     try:
-        captured = capture(
-            wanted.twin.model,
-            wanted.samples,
-            dynamic_axes=wanted.axes,
-            leaf_modules=wanted.leaves,
-            fullgraph=wanted.one_graph,
+        captured = capture_it(
+            leaf_modules=wanted.leaves, fullgraph=wanted.one_graph, variants=variants if wanted.one_graph else 1
         )
+        if variants > 1 and not wanted.one_graph and sizes_may_decide(captured.leaves):
+            with contextlib.suppress(FullGraphError):  # the plan of what several graphs would be
+                captured = capture_it(variants=variants)
     except NoGraphError as error:
         if wanted.fullgraph or wanted.is_plan:
             raise

@@ -30,6 +30,8 @@ from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensor_specs import failed_call
 from prepbench.compile.transformers_style import TRANSFORMERS, check_style, export_for_transformers
+from prepbench.compile.variants import SECTION as VARIANTS
+from prepbench.compile.variants import Variant
 from prepbench.compile.written_parts import measured_size as measured_size
 from prepbench.compile.written_parts import write_parts
 from prepbench.document.model import GraphCollectionDocument
@@ -63,7 +65,10 @@ class CompiledModel(nn.Module):
     Attributes:
         report: what was done to each layer, stage times, sizes.
         deployment_settings: the settings it was compiled for.
-        allow_unproven: whether calls that break one of :attr:`conditions` are computed; False at first.
+        allow_unproven: whether calls that break one of :attr:`conditions`, or those of each variant, are computed;
+            False at first.
+        variants: the graphs of a model whose samples took both sides of a branch on sizes, in the order in which a call
+            looks for one whose conditions it meets; empty where one graph is the model.
 
     Example:
         >>> compiled = pb.compile_model(torch.nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
@@ -82,6 +87,7 @@ class CompiledModel(nn.Module):
         origin: Origin | None = None,
         leaves: ModelLeaves | None = None,
         configuration: Configuration = NO_CONFIGURATION,
+        variants: tuple[Variant, ...] = (),
     ) -> None:
         super().__init__()
         self._runtime = runtime
@@ -94,6 +100,7 @@ class CompiledModel(nn.Module):
         self.deployment_settings = deployment_settings
         self.report = report
         self.allow_unproven = False
+        self.variants = variants
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -115,7 +122,7 @@ class CompiledModel(nn.Module):
 
         Raises:
             InputError: the call has another form than the tracing inputs, or fails.
-            ConditionError: its sizes break one of :attr:`conditions`.
+            ConditionError: its sizes break one of :attr:`conditions`, or those of each variant.
             UnknownOutputsError: a leaf returns another structure, and the model is not there.
             Exception: what the model itself raises, in a leaf.
         """
@@ -146,6 +153,8 @@ class CompiledModel(nn.Module):
     @property
     def conditions(self) -> tuple[SizeCondition, ...]:
         """The conditions on sizes under which the graph equals the model. A call that breaks one is refused.
+
+        Of a model with variants those that all of them have; each has its own besides.
 
         Example:
             >>> [condition.text for condition in compiled.conditions]
@@ -255,13 +264,15 @@ class CompiledModel(nn.Module):
         leaves = self._leaves
         if leaves is not None and leaves.problem:
             raise TargetError(leaves.problem)
-        manifest = {
+        manifest: dict[str, Any] = {
             "target": self.target,
             "deployment_settings": self.deployment_settings.to_dict(),
             "calls": self._call_spec.to_dict(),
             "report": self.report.to_dict(),
             CONFIGURATION: dict(self._configuration),
         }
+        if self.variants:
+            manifest[VARIANTS] = [{"samples": list(v.samples), "report": v.report.to_dict()} for v in self.variants]
         if leaves is not None:
             manifest[SECTION] = dict(leaves.content)
         write_folder(Path(folder), manifest, partial(write_parts, self._runtime, leaves))
@@ -313,7 +324,7 @@ class CompiledModel(nn.Module):
             calibration_inputs, deployment, settings, layer_quantization_settings, compile_options, progress
         )
         self._runtime, self._document, self._origin = new._runtime, new._document, new._origin
-        self._leaves = new._leaves
+        self._leaves, self._call_spec, self.variants = new._leaves, new._call_spec, new.variants
         self.deployment_settings, self.report = new.deployment_settings, new.report
         return self
 
@@ -394,6 +405,7 @@ class CompiledModel(nn.Module):
         size = "not saveable" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
         quantized = sum(row.quantized for row in self.report.layers)
         where = [f"holds where {line}" for line in condition_lines(self.conditions)]
+        where += [f"variant {index}: {variant}" for index, variant in enumerate(self.variants)]
         return "\n".join([f"target={self.target}, quantized layers={quantized}, {size}", *where])
 
 
@@ -402,6 +414,12 @@ def runtime_and_calls(compiled: CompiledModel) -> tuple[Runtime, CallSpec]:
     return compiled._runtime, compiled._call_spec
 
 
+def lowering_of_compiled(compiled: CompiledModel) -> Lowering | None:
+    """The program as the target got it, with its names; None for a model that was loaded."""
+    return None if compiled._origin is None else compiled._origin.lowering
+
+
 def program_of(compiled: CompiledModel) -> torch.export.ExportedProgram | None:
     """The program as the target got it; None for a model that was loaded, or of which nothing is compiled."""
-    return None if compiled._origin is None else compiled._origin.lowering.program
+    lowering = lowering_of_compiled(compiled)
+    return None if lowering is None else lowering.program

@@ -14,6 +14,7 @@ from prepbench.compile.quantize_program import accounted
 from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
+from prepbench.compile.variants import joined_report, variant_text
 from prepbench.errors import SettingsError
 from prepbench.quantize import LayerReport, insert_observers
 from prepbench.running.module_state import state_bytes
@@ -26,6 +27,14 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     Where a layer has several candidates, the plan says so and counts the smallest one, because only calibration can
     choose. A layer that falls below the floor when it is measured is still shown as quantized.
     """
+    if task.variants:
+        plans = [planned(one, timer) for one in task.of_variants()]
+        size, texts = (
+            sum(plan.estimated_bytes or 0 for plan in plans),
+            [variant_text([s.index for s in one.captured.samples], one.captured.conditions) for one in task.variants],
+        )
+        problems = [plan.problem for plan in plans]
+        return joined_report(plans, texts, estimated_bytes=size, problem=problems[0] if all(problems) else "")
     captured, as_captured, needed = task.captured, _bytes(task.program), memory_needed(task)
     task = task.in_types_of_target()
     layers: tuple[LayerReport, ...] = ()

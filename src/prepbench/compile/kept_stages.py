@@ -161,7 +161,7 @@ class Captures:
 
     def keep(self, key: CaptureKey, task: CompileTask) -> KeptCapture | None:
         """Keep a capture; None where the next compile must capture again."""
-        if task.captured.leaves or not is_repeatable(task.program):
+        if task.captured.leaves or task.variants or not is_repeatable(task.program):
             return None
         with self._lock:
             kept = self._captures[key] = KeptCapture(task)

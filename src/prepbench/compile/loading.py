@@ -15,8 +15,10 @@ from prepbench.compile.configuration import SECTION as CONFIGURATION
 from prepbench.compile.configuration import check_configuration
 from prepbench.compile.leaves.loaded import check_model_given, check_section, load_leaves
 from prepbench.compile.leaves.model_leaves import SECTION
-from prepbench.compile.manifest_check import check_calls, check_report
+from prepbench.compile.manifest_check import check_calls, check_report, check_variants
 from prepbench.compile.report import CompileReport
+from prepbench.compile.variants import SECTION as VARIANTS
+from prepbench.compile.variants import Variant, VariantsRuntime, variant_folder
 from prepbench.errors import ArtifactError, PrepbenchError, sentence
 from prepbench.internal_errors import raise_if_internal, tells_internal_errors
 from prepbench.running.tracing import tracing
@@ -82,7 +84,13 @@ def load_compiled(
         settings = target.settings_type.from_dict(manifest["deployment_settings"])
         check_calls(manifest["calls"])
         check_report(manifest["report"])
+        rows = manifest.get(VARIANTS, [])
+        check_variants(rows, len(manifest["calls"].get("variants", [])))
         call_spec, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
+        variants = tuple(
+            Variant(call.conditions, tuple(row["samples"]), CompileReport.from_dict(row["report"]))
+            for call, row in zip(call_spec.variants, rows, strict=True)
+        )
         configuration = manifest.get(CONFIGURATION, {})
         check_configuration(configuration)
         content = manifest.get(SECTION)
@@ -100,7 +108,8 @@ def load_compiled(
             texts = [value for value in call_spec.input_constants.values() if isinstance(value, str)]
             found = None if content is None else load_leaves(content, model, folder, texts, forward_fn)
             operators = NO_LEAVES if found is None else found.operators
-            runtime = load(folder, settings, allow_code=allow_code, leaves=operators)
+            places = [variant_folder(folder, index) for index in range(len(rows))] or [folder]
+            runtimes = [load(place, settings, allow_code=allow_code, leaves=operators) for place in places]
     except PrepbenchError:
         raise
     except Exception as error:  # of the runtime's own kinds
@@ -110,4 +119,7 @@ def load_compiled(
             "the folder again, or compile and save the model again."
         ) from error
     leaves = None if found is None else found.leaves
-    return CompiledModel(runtime, call_spec, settings, report, leaves=leaves, configuration=configuration)
+    runtime = VariantsRuntime(runtimes, call_spec.variants, call_spec.paths) if rows else runtimes[0]
+    return CompiledModel(
+        runtime, call_spec, settings, report, leaves=leaves, configuration=configuration, variants=variants
+    )

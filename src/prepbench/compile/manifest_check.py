@@ -42,6 +42,17 @@ def check_calls(data: Any) -> None:
         raise ValueError("calls.conditions must be a list")
     for place, row in enumerate(data.get("conditions", [])):
         _check_condition(row, f"conditions[{place}]", data["tensors"])
+    _check_variants(data, outputs - len(data["output_constants"]))
+
+
+def check_variants(data: Any, count: int) -> None:
+    """Raise ``ValueError`` unless ``data`` has the samples and the report of as many variants."""
+    if not isinstance(data, list) or len(data) != count:
+        raise ValueError("variants must be a list with a row for each variant of calls")
+    for index, row in enumerate(data):
+        _check_table(row, f"variants[{index}]", "samples", "report")
+        _check_list(row, "samples", int, f"variants[{index}]")
+        check_report(row["report"])
 
 
 def check_report(data: Any) -> None:
@@ -50,7 +61,7 @@ def check_report(data: Any) -> None:
     seconds = data["seconds"]
     if not isinstance(seconds, dict) or not all(_is_number(value) for value in seconds.values()):
         raise ValueError("report.seconds must hold a number for each stage")
-    for name in ("leaves", "fallbacks", "unsupported", "remarks", "reused", "conditions"):
+    for name in ("leaves", "fallbacks", "unsupported", "remarks", "reused", "conditions", "variants"):
         _check_list(data, name, str, "report")
     if not isinstance(data["layers"], list):
         raise ValueError("report.layers must be a list")
@@ -62,6 +73,28 @@ def check_report(data: Any) -> None:
         for place, row in enumerate(data.get(name, [])):
             _check_fields(row, f"report.{name}[{place}]", fields)
     _check_fields({name: data[name] for name in _REPORT if name in data}, "report", _REPORT)
+
+
+def _check_variants(data: Mapping[str, Any], outputs: int) -> None:
+    """Each has conditions, a row for each input, and plain values for some of the results."""
+    if not isinstance(data.get("variants", []), list):
+        raise ValueError("calls.variants must be a list")
+    for index, variant in enumerate(data.get("variants", [])):
+        where = f"variants[{index}]"
+        _check_table(variant, f"calls.{where}", "conditions", "tensors", "constants")
+        rows = variant["tensors"]
+        if not isinstance(rows, list) or [row is None for row in rows] != [row is None for row in data["tensors"]]:
+            raise ValueError(f"calls.{where}.tensors must describe each input")
+        for place, (row, whole) in enumerate(zip(rows, data["tensors"], strict=True)):
+            if row is not None:
+                _check_tensor(row, f"{where}.tensors[{place}]")
+                if len(row["shape"]) != len(whole["shape"]):
+                    raise ValueError(f"calls.{where}.tensors[{place}] has other dims than the model takes")
+        if not isinstance(variant["conditions"], list):
+            raise ValueError(f"calls.{where}.conditions must be a list")
+        for place, row in enumerate(variant["conditions"]):
+            _check_condition(row, f"{where}.conditions[{place}]", rows)
+        _check_constants(variant["constants"], f"{where}.constants", outputs)
 
 
 def _check_table(data: Any, where: str, *needed: str) -> None:

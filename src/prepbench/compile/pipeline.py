@@ -14,6 +14,7 @@ from prepbench.adapt.trainable_model import TrainableModel
 from prepbench.capture.aten.chosen_leaves import chosen_leaves
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes, check_axes
 from prepbench.checks import (
+    check_count,
     check_function,
     check_path,
     check_progress,
@@ -86,6 +87,7 @@ def compile_model(
     fullgraph: bool = True,
     leaf_modules: Iterable[Any] = (),
     dynamic: bool = True,
+    variants: int = 4,
     disable: bool = False,
     progress: ProgressCallback = report_nothing,
     reuse: KeptStages | None = None,
@@ -132,6 +134,10 @@ def compile_model(
         leaf_modules: modules to keep as leaf modules, which run in PyTorch as they are: names, module objects or
             classes. Targets that cannot call back into Python need ``fullgraph=False`` with them.
         dynamic: if False, every dim is static.
+        variants: how many graphs there may be where the sizes of the tracing inputs take both sides of a branch. Each
+            call then runs the first one whose conditions its sizes meet: :attr:`CompiledModel.variants`. 1 refuses such
+            samples; so do pruning, adapters, chosen leaf modules, and ``fullgraph=False``, which runs the branch in
+            Python.
         disable: return ``module_or_func`` as it is.
         progress: receives a :class:`prepbench.Progress` for each step; may raise :class:`prepbench.Cancelled` to stop.
         reuse: what earlier compiles found. Stages that nothing has changed for are taken from it, and what this compile
@@ -179,6 +185,7 @@ def compile_model(
     check_function("data_transform_fn", data_transform_fn, "data_transform_fn(element)", optional=True)
     check_function("forward_fn", forward_fn, "forward_fn(model, args, kwargs)", optional=True)
     check_path("logs_dir", logs_dir, optional=True)
+    check_count("variants", variants, 1)
     check_text("graph_name", graph_name, "encoder", optional=True)
     check_axes(dynamic_axes)
     check_progress(progress)
@@ -264,6 +271,7 @@ def compile_model(
                 is_plan=is_dry_run,
                 own_weights=not discard_input_model,
                 keeps_mode=skip_eval_set_mode,
+                variants=1 if pruned else variants,
             )
             first_task = functools.partial(CompileTask.of, target, settings, options, name)
             stage = captured_or_reused(wanted, None if reuse is None else reuse.table, first_task)

@@ -50,6 +50,7 @@ class CompileReport:
         tensors: what became of each parameter, buffer and constant: quantized, in float and why, or not reached by the
             graph. Their bytes without constants add up to those of the model that was captured.
         conditions: on sizes, under which the graph equals the model, in words with the lines that ask.
+        variants: of a model with several graphs, which inputs each of them is for and where it holds, in words.
         bits_per_weight: bits that are stored for each number of the model's parameters and buffers, with scales; read
             from the constants of what was lowered, or from the size of its files where these are opaque.
         output_sqnrs: the SQNR of each floating-point output by its name, measured like ``model_sqnr``. The main result
@@ -75,6 +76,7 @@ class CompileReport:
     pruned: tuple[PrunedLayer, ...] = ()
     tensors: tuple[TensorReport, ...] = ()
     conditions: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
     bits_per_weight: float | None = None
     output_sqnrs: Mapping[str, float] = field(default_factory=dict)
 
@@ -112,7 +114,7 @@ class CompileReport:
     def from_dict(cls, data: Mapping[str, Any]) -> CompileReport:
         """Read what :meth:`to_dict` wrote."""
         layers = tuple(_layer(row) for row in data["layers"])
-        names = ("leaves", "fallbacks", "unsupported", "remarks", "reused", "conditions")
+        names = ("leaves", "fallbacks", "unsupported", "remarks", "reused", "conditions", "variants")
         lists = {name: tuple(data.get(name, ())) for name in names}
         pruned = tuple(PrunedLayer(**row) for row in data.get("pruned", ()))
         tensors = tuple(
@@ -148,6 +150,7 @@ class CompileReport:
         lines += [f"  leaf: {name or 'the model itself'}" for name in self.leaves if not self.dry_run]
         lines += [f"  runs in PyTorch: {text}" for text in self.fallbacks]
         lines += [f"  holds where {text}" for text in self.conditions]
+        lines += [f"  variant {index}: {text}" for index, text in enumerate(self.variants)]
         return "\n".join(lines)
 
     def _main_output(self) -> str:

@@ -47,7 +47,8 @@ class StageTimer:
             self.progress(Progress(name, 0, 1))
         start = time.perf_counter()
         yield
-        self.seconds[name] = time.perf_counter() - start
-        self._log.write("stage", f"{name}: {self.seconds[name]:.2f} s", stage=name, seconds=self.seconds[name])
+        taken = time.perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + taken  # of all variants
+        self._log.write("stage", f"{name}: {taken:.2f} s", stage=name, seconds=taken)
         if not reports_progress:
             self.progress(Progress(name, 1, 1))

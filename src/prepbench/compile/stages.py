@@ -17,9 +17,10 @@ from prepbench.capture.failures.describe import failure_line
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.checks import check_progress
 from prepbench.compile.arguments import check_arguments
+from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.check_lowered import check_lowered
 from prepbench.compile.compile_log import CompileLog
-from prepbench.compile.compiled import CompiledModel, Origin, measured_size
+from prepbench.compile.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size, runtime_and_calls
 from prepbench.compile.dry_run import planned
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.leaves.model_leaves import ModelLeaves
@@ -33,12 +34,16 @@ from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.stored_weights import bits_per_weight, with_stored_bits
 from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
+from prepbench.compile.variant_calls import VariantChoice
+from prepbench.compile.variants import Variant, VariantsRuntime, joined_report, joined_spec
 from prepbench.compile.wrong_operator import Blame
 from prepbench.document.model import Failure
+from prepbench.errors import TargetError
 from prepbench.freed_memory import give_back
 from prepbench.inputs import Sample
 from prepbench.jobs import ProgressCallback
 from prepbench.quantize import check_calibration
+from prepbench.quantize.insert import NothingQuantizedError
 from prepbench.running.module_state import state_bytes
 from prepbench.running.random_numbers import numbers_kept
 from prepbench.running.tracing import tracing
@@ -117,7 +122,73 @@ def compile_trained(
 @nothing_left()
 @numbers_kept()
 def compile_task(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> CompiledModel:
-    """Quantize if there are settings for it, lower, check, report."""
+    """Quantize if there are settings for it, lower, check, report; each variant, where there are some."""
+    return _compiled_variants(task, timer) if task.variants else _compiled_graph(task, timer, kept)
+
+
+def _compiled_variants(task: CompileTask, timer: StageTimer) -> CompiledModel:
+    """One model of the graphs of all variants; those of which nothing would be quantized are in float."""
+    parts: list[CompiledModel] = []
+    problems: list[NothingQuantizedError] = []
+    for one in task.of_variants():
+        try:
+            parts.append(_compiled_graph(one, timer))
+        except NothingQuantizedError as error:
+            problems.append(error)
+            if len(problems) == len(task.variants):
+                raise
+            parts.append(_compiled_graph(replace(one, layer_settings=None), timer))
+    calls = [runtime_and_calls(part) for part in parts]
+    spec = joined_spec([spec for _, spec in calls])
+    runtime = VariantsRuntime([runtime for runtime, _ in calls], spec.variants, spec.paths)
+    _check_choice(task, spec)
+    variants = [
+        Variant(
+            of_part.conditions,
+            tuple(sample.index for sample in one.captured.samples),
+            part.report,
+            lowering_of_compiled(part),
+        )
+        for one, part, (_, of_part) in zip(task.variants, parts, calls, strict=True)
+    ]
+    report = joined_report(
+        [part.report for part in parts],
+        list(map(str, variants)),
+        seconds=dict(timer.seconds),
+        size_bytes=measured_size(runtime),
+        conditions=tuple(condition_lines(spec.conditions)),
+    )
+    quantize_later = functools.partial(_quantize_later, task) if task.layer_settings is None else None
+    lowering = lowering_of_compiled(parts[0])
+    assert lowering is not None
+    origin = Origin(lowering, quantize_later)
+    return CompiledModel(
+        runtime,
+        spec,
+        task.settings,
+        report,
+        task.captured.program.call_spec.out_spec,
+        parts[0].document(),
+        origin,
+        configuration=task.configuration,
+        variants=tuple(variants),
+    )
+
+
+def _check_choice(task: CompileTask, spec: CallSpec) -> None:
+    """Each tracing input must find its own variant, whatever conditions were given up because the target is right."""
+    choice = VariantChoice(spec.variants, spec.paths)
+    for index, variant in enumerate(task.variants):
+        for sample in flat_samples(variant.captured.samples, task.call_spec):
+            if (found := choice.find(sample.args)) != index:
+                raise TargetError(
+                    f"The conditions on sizes do not tell the variants apart: tracing_inputs[{sample.index}] is for "
+                    f"variant {index}, and finds {'none' if found is None else f'variant {found}'}. Compile the model "
+                    "once for each side of the branch."
+                )
+
+
+def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | None = None) -> CompiledModel:
     target, captured, call_spec = task.target, task.captured, task.call_spec
     if task.fullgraph:
         target.check_leaves(captured.leaves)

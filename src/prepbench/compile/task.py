@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES, computed_in_float32
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.configuration import Configuration
+from prepbench.compile.variant_calls import VariantCall, VariantChoice
+from prepbench.errors import ConditionError
 from prepbench.inputs import Sample
 from prepbench.quantize import weights_to_cast
 from prepbench.running.module_state import state_bytes
@@ -46,6 +48,7 @@ class CompileTask:
         dense_bytes: bytes of parameters and buffers before pruning; None where nothing was pruned.
         remarks: what was done to the model before, in words.
         trained: the model that learned what its quantizers are in training; None where observers are to learn it.
+        variants: a task for each variant of the capture; see :meth:`of_variants`.
     """
 
     target: Target
@@ -65,6 +68,7 @@ class CompileTask:
     dense_bytes: int | None = None
     remarks: tuple[str, ...] = ()
     trained: TrainableModel | None = None
+    variants: tuple[CompileTask, ...] = ()
 
     @classmethod
     def of(
@@ -77,15 +81,42 @@ class CompileTask:
         captured: Captured,
         *,
         own_weights: bool,
+        copies: dict[int, Any] | None = None,
     ) -> CompileTask:
-        """A task to compile in float, on the model's tensors or on copies of them."""
+        """A task to compile in float, on the model's tensors or on copies of them, which variants share."""
         assert captured.program.example_inputs is not None
         args, kwargs = captured.program.example_inputs
         sample = Sample(tuple(args), dict(kwargs), counted=captured.samples[0].counted)
         call_spec = CallSpec.of(function, sample, captured.program)
         program = flatten(captured, call_spec)
-        program = with_own_weights(program) if own_weights else program
-        return cls(target, settings, options, captured, call_spec, program, name)
+        copies = {} if copies is None else copies
+        program = with_own_weights(program, copies) if own_weights else program
+        variants = [
+            cls.of(target, settings, options, name, function, variant, own_weights=own_weights, copies=copies)
+            for variant in captured.variants
+        ]
+        return cls(target, settings, options, captured, call_spec, program, name, variants=tuple(variants))
+
+    def of_variants(self) -> Iterator[CompileTask]:
+        """This task for each variant, with the calibration inputs that meet its conditions."""
+        conditions = [variant.captured.conditions for variant in self.variants]
+        choice = VariantChoice([VariantCall(some, ()) for some in conditions], ())
+        routed: dict[int, list[Sample]] = {}
+        for sample in self.calibration:
+            leaves = self.call_spec.flatten(sample.args, sample.kwargs)
+            try:
+                choice.check(leaves)
+            except ConditionError as error:
+                raise ConditionError(f"calibration_inputs[{sample.index}]: {error}") from error
+            routed.setdefault(choice.find(leaves) or 0, []).append(sample)
+        for index, variant in enumerate(self.variants):
+            found, remarks = routed.get(index, []), self.remarks
+            if self.layer_settings is not None and not found:
+                found = list(variant.captured.samples)
+                told = ", ".join(f"tracing_inputs[{sample.index}]" for sample in found)
+                remarks = (*remarks, f"variant {index} was calibrated on {told}: no calibration input is for it")
+            own = {"captured": variant.captured, "call_spec": variant.call_spec, "program": variant.program}
+            yield replace(self, **own, variants=(), calibration=tuple(found), remarks=remarks)  # type: ignore[arg-type]
 
     @property
     def float_bytes(self) -> int:

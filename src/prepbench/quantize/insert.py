@@ -58,7 +58,7 @@ def insert_observers(
         plain_weights: see :func:`float_graph`.
 
     Raises:
-        SettingsError: nothing would be quantized under these settings.
+        NothingQuantizedError: nothing would be quantized under these settings.
     """
     options = options or CompileOptions()
     graph, before = float_graph(program, options, plain_weights=plain_weights)
@@ -72,6 +72,10 @@ def insert_observers(
     rows = tuple(reporter.report(layer) for layer in explained if not layer.is_assumed or reporter.is_layer(layer.fqn))
     _check_not_empty(rows)
     return replace(observed_with(graph, plan, placement, options, before), layers=rows, scaled=frozenset(notes))
+
+
+class NothingQuantizedError(SettingsError):
+    """No layer of a graph is quantized under these settings."""
 
 
 def observed_with(
@@ -99,7 +103,7 @@ def _check_not_empty(rows: Sequence[LayerReport]) -> None:
     if any(row.quantized for row in rows):
         return
     reasons = "; ".join(f"{row.fqn or 'the model'}: {row.reason}" for row in rows[:6])
-    raise SettingsError(
+    raise NothingQuantizedError(
         f"Nothing would be quantized: {reasons or 'the model has no layer with a weight matrix'}. "
         "Change layer_quantization_settings, or compile in float with quantization_settings=None."
     )

@@ -1,0 +1,116 @@
+"""The calls that each variant of a compiled model takes, and which of them runs one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prepbench.capture.sizes.conditions import SizeCondition
+from prepbench.capture.sizes.size_formulas import check_function
+from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs
+from prepbench.errors import ConditionError
+
+
+@dataclass(frozen=True)
+class VariantCall:
+    """What one variant takes and gives, as plain data.
+
+    Attributes:
+        conditions: on sizes, which a call must meet.
+        tensors: dtype and sizes of each input leaf that is a tensor.
+        constants: computed output leaves of the model that this variant gives as plain values, by index among those
+            that the model computes.
+    """
+
+    conditions: tuple[SizeCondition, ...]
+    tensors: TensorSpecs
+    constants: Mapping[int, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        return {
+            "conditions": [condition.to_dict() for condition in self.conditions],
+            "tensors": list(self.tensors),
+            "constants": {str(index): value for index, value in self.constants.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> VariantCall:
+        """Read what :meth:`to_dict` wrote."""
+        return cls(
+            tuple(map(SizeCondition.from_dict, data["conditions"])),
+            tuple(data["tensors"]),
+            {int(index): value for index, value in data["constants"].items()},
+        )
+
+
+class VariantChoice:
+    """Which variant runs a call: the first whose conditions the sizes meet.
+
+    Args:
+        variants: in the order in which they are asked.
+        paths: of the input leaves, for messages.
+    """
+
+    def __init__(self, variants: Sequence[VariantCall], paths: Sequence[str]) -> None:
+        self._variants = variants
+        self._hold = [_function(variant.conditions) for variant in variants]
+        self._checks = [TensorChecks(variant.tensors, paths) for variant in variants]
+
+    def find(self, leaves: Sequence[Any]) -> int | None:
+        """The index of the variant; None where a call meets the conditions of none."""
+        for index, holds in enumerate(self._hold):
+            if holds(leaves):
+                return index
+        return None
+
+    def check(self, leaves: Sequence[Any]) -> None:
+        """Raise ``ConditionError`` where no variant takes the call, with what each of them asks."""
+        if self.find(leaves) is not None:
+            return
+        asked = "; ".join(
+            f"variant {index} asks that {' and '.join(map(str, variant.conditions))}"
+            for index, variant in enumerate(self._variants)
+        )
+        places = {
+            pair for one in self._variants for c in one.conditions for pair in zip(c.sizes, c.places, strict=True)
+        }
+        given = ", ".join(f"{name} = {leaves[leaf].shape[dim]}" for name, (leaf, dim) in sorted(places))
+        raise ConditionError(
+            f"No variant of the compiled model takes a call of these sizes ({given}): {asked}. Call it with sizes that "
+            "one of them takes, compile with tracing inputs of these sizes, or set compiled.allow_unproven = True, "
+            "which may give wrong results."
+        )
+
+    def taken(self, leaves: Sequence[Any]) -> int:
+        """The index of the variant that runs a call; of an unproven one, that which it breaks the fewest conditions of.
+
+        Raises:
+            InputError: that variant cannot take a leaf.
+        """
+        index = self.find(leaves)
+        if index is None:
+            broken = [sum(_breaks(leaves, one) for one in variant.conditions) for variant in self._variants]
+            index = broken.index(min(broken))
+        self._checks[index].checked(leaves)
+        return index
+
+
+def _function(conditions: Sequence[SizeCondition]) -> Callable[[Sequence[Any]], bool]:
+    known = [condition for condition in conditions if condition.formula]
+    check = check_function((condition.formula, condition.places) for condition in known)
+
+    def holds(leaves: Sequence[Any]) -> bool:
+        try:
+            return check(leaves)
+        except ArithmeticError:  # a condition divides by a size of 0
+            return not any(_breaks(leaves, condition) for condition in known)
+
+    return holds
+
+
+def _breaks(leaves: Sequence[Any], condition: SizeCondition) -> bool:
+    if not condition.formula:
+        return False
+    return condition.holds([int(leaves[leaf].shape[dim]) for leaf, dim in condition.places]) is False

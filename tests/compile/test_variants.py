@@ -1,0 +1,273 @@
+"""A model whose tracing inputs take both sides of a branch on sizes has a graph for each, and the call chooses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import prepbench as pb
+from prepbench.errors import ArtifactError, CaptureError, ConditionError, InputError, SettingsError, TargetError
+
+DEPLOYMENTS = [
+    pb.EagerDeployment(),
+    pb.OnnxRuntimeDeployment(),
+    pb.OpenVinoDeployment(),
+    pb.ExecuTorchDeployment(),
+    pb.InductorDeployment(),
+]
+
+
+class Head(nn.Module):
+    """Long texts go through a layer of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.short, self.long = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if hidden.shape[1] > 6:
+            return self.long(hidden).relu()
+        return self.short(hidden)
+
+
+class Reader(nn.Module):
+    """A branch in a submodule, after a layer that both sides share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(8, 8), Head()
+
+    def forward(self, text: torch.Tensor, scale: torch.Tensor) -> dict[str, Any]:
+        return {"scores": self.head(self.embed(text)) * scale, "is_long": text.shape[1] > 6}
+
+
+def call(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(batch, length, 8), torch.rand(())
+
+
+def samples() -> list[Any]:
+    torch.manual_seed(0)
+    return [call(2, 4), call(3, 9), call(2, 5)]
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Reader().eval()
+
+
+@pytest.fixture(scope="module")
+def compiled(model: nn.Module) -> pb.CompiledModel:
+    return compiled_for(model)
+
+
+def compiled_for(model: nn.Module, deployment: Any = None, **options: Any) -> pb.CompiledModel:
+    deployment = deployment or pb.EagerDeployment()
+    options = {"tracing_inputs": samples(), "discard_input_model": False, **options}
+    return pb.compile_model(model, deployment_settings=deployment, **options)
+
+
+def agrees(compiled: pb.CompiledModel, model: nn.Module, *sizes: tuple[int, int]) -> None:
+    for size in sizes:
+        given = call(*size)
+        result, wanted = compiled(*given), model(*given)
+        torch.testing.assert_close(result["scores"], wanted["scores"], rtol=1e-4, atol=1e-5)
+        assert result["is_long"] is wanted["is_long"]
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: type(each).__name__)
+def test_every_target_has_a_graph_for_each_side(model: nn.Module, deployment: Any, tmp_path: Path) -> None:
+    head = Head().eval()
+    given = [torch.randn(2, 4, 8), torch.randn(3, 9, 8), torch.randn(2, 5, 8)]
+    made = pb.compile_model(head, tracing_inputs=given, deployment_settings=deployment, discard_input_model=False)
+    made.save(tmp_path / "saved")
+    loaded = pb.load_compiled(tmp_path / "saved", allow_code=True)
+    for each in (made, loaded):
+        assert [variant.samples for variant in each.variants] == [(0, 2), (1,)]
+        assert each.conditions == ()
+        for shape in ((1, 6, 8), (4, 7, 8), (2, 20, 8), (5, 1, 8)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(each(x), head(x), rtol=1e-4, atol=1e-5)
+    assert repr(loaded.report) == repr(made.report)
+
+
+def test_values_that_only_one_side_fixes_are_those_of_the_side(compiled: pb.CompiledModel, model: nn.Module) -> None:
+    agrees(compiled, model, (2, 4), (1, 6), (3, 7), (2, 30), (1, 1))
+
+
+def test_variants_are_told(compiled: pb.CompiledModel) -> None:
+    short, long = compiled.variants
+    assert [condition.text for condition in short.conditions] == [
+        "the length of text (text.shape[1]) must be at most 6"
+    ]
+    assert "test_variants.py:" in str(short)
+    assert str(long).startswith("for inputs[1] and where the length of text")
+    assert long.program is not None
+    for text in (repr(compiled), repr(compiled.report)):
+        assert "variant 0: for inputs[0], inputs[2] and where" in text
+
+
+def test_no_weights_are_copied(compiled: pb.CompiledModel, model: nn.Module) -> None:
+    made = compiled_for(model, discard_input_model=True)
+    shared = [variant.program.state_dict["embed.weight"].data_ptr() for variant in made.variants]
+    assert shared == [model.get_parameter("embed.weight").data_ptr()] * 2
+    own = [variant.program.state_dict["embed.weight"].data_ptr() for variant in compiled.variants]
+    assert own[0] == own[1] != shared[0]
+
+
+class Middle(nn.Module):
+    """What is neither small nor large goes a way that no sample takes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] < 4:
+            return x + 1
+        return x.flip(0) if x.shape[0] < 8 else x * 2
+
+
+def test_a_call_that_no_variant_takes_is_refused() -> None:
+    given = [torch.ones(2, 3), torch.ones(9, 3), torch.ones(3, 3), torch.ones(8, 3)]
+    made = compiled_for(Middle(), pb.OnnxRuntimeDeployment(), tracing_inputs=given)
+    assert torch.equal(made(torch.ones(12, 3)), torch.full((12, 3), 2.0))
+    with pytest.raises(ConditionError) as raised:
+        made(torch.ones(5, 3))
+    text = str(raised.value)
+    assert "x.shape[0] = 5" in text
+    assert "variant 0 asks that the batch size of x (x.shape[0]) must be less than 4 (" in text
+    assert "variant 1 asks that" in text
+    assert "must be at least 8" in text
+    made.allow_unproven = True
+    assert made(torch.ones(5, 3)).shape == (5, 3)
+
+
+def test_more_variants_than_allowed_are_refused(model: nn.Module) -> None:
+    with pytest.raises(CaptureError, match="decide"):
+        compiled_for(model, variants=1)
+    with pytest.raises(SettingsError, match="variants must be"):
+        compiled_for(model, variants=0)
+
+
+def test_models_without_a_branch_have_one_graph() -> None:
+    made = compiled_for(nn.Linear(4, 2), tracing_inputs=[torch.ones(1, 4), torch.ones(2, 4)])
+    assert made.variants == ()
+    assert made.report.variants == ()
+
+
+def test_quantization_takes_the_inputs_of_each_side(model: nn.Module, tmp_path: Path) -> None:
+    given = [call(batch, length) for batch in (2, 3) for length in (4, 5, 9, 12)]
+    made = compiled_for(
+        model,
+        pb.OnnxRuntimeDeployment(),
+        calibration_inputs=given,
+        quantization_settings=pb.QuantizationSettings(),
+        layer_quantization_settings={"head.long": pb.LayerQuantizationSettings(skip_quantization=True)},
+    )
+    rows = {row.fqn: row for row in made.report.layers}
+    assert rows["embed"].weights_bits == rows["head.short"].weights_bits == 8
+    assert not rows["head.long"].quantized
+    assert rows["head.long"].rule == "head.long"
+    tensors = {row.fqn: row.outcome for row in made.report.tensors}
+    assert tensors["head.short.weight"] == "quantized"
+    assert tensors["head.long.weight"] == "float by rule"
+    made.save(tmp_path / "saved")
+    for each in (made, pb.load_compiled(tmp_path / "saved")):
+        for size in ((2, 5), (2, 11)):
+            x = call(*size)
+            got, wanted = each(*x)["scores"], model(*x)["scores"]
+            assert float((got - wanted).norm() / wanted.norm()) < 0.05
+
+
+def test_a_side_without_calibration_inputs_learns_from_its_tracing_inputs(model: nn.Module) -> None:
+    made = compiled_for(model)
+    made.initialize_algorithms([call(2, 4), call(3, 5)])
+    assert {row.fqn for row in made.report.layers if row.quantized} == {"embed", "head.short", "head.long"}
+    assert "variant 1 was calibrated on tracing_inputs[1]: no calibration input is for it" in repr(made.report)
+    assert made(*call(2, 9))["is_long"] is True
+
+
+def test_calibration_inputs_that_no_variant_takes_are_named() -> None:
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.middle = nn.Linear(3, 3), Middle()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.middle(self.layer(x))
+
+    given = [torch.randn(2, 3), torch.randn(9, 3)]
+    with pytest.raises(ConditionError, match=r"calibration_inputs\[1\]: No variant"):
+        compiled_for(
+            Steps(),
+            tracing_inputs=given,
+            calibration_inputs=[given[0], torch.randn(5, 3)],
+            quantization_settings=pb.QuantizationSettings(),
+        )
+
+
+def test_a_side_without_layers_stays_in_float() -> None:
+    class Optional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) if x.shape[0] > 4 else x * 2
+
+    given = [torch.randn(2, 4), torch.randn(8, 4)]
+    made = compiled_for(
+        Optional().eval(),
+        calibration_inputs=given,
+        tracing_inputs=given,
+        quantization_settings=pb.QuantizationSettings(),
+    )
+    assert [row.quantized for row in made.report.layers] == [True]
+    assert torch.equal(made(given[0]), given[0] * 2)
+
+
+def test_a_plan_is_that_of_all_variants(model: nn.Module) -> None:
+    plan = compiled_for(
+        model, calibration_inputs=samples(), quantization_settings=pb.QuantizationSettings(), is_dry_run=True
+    )
+    assert {row.fqn for row in plan.layers if row.quantized} == {"embed", "head.short", "head.long"}
+    assert len(plan.variants) == 2
+    assert not plan.leaves
+
+
+def test_other_structures_are_refused() -> None:
+    class Pair(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return (x, x + 1) if x.shape[0] > 4 else (x * 2,)
+
+    with pytest.raises(TargetError, match="Variant 1 returns another structure than variant 0"):
+        compiled_for(Pair(), tracing_inputs=[torch.ones(2, 3), torch.ones(6, 3)])
+
+
+def test_what_a_leaf_must_be_is_checked(compiled: pb.CompiledModel) -> None:
+    with pytest.raises(InputError, match=r"text must be a torch\.float32 tensor"):
+        compiled(torch.ones(2, 4, 8, dtype=torch.float64), torch.ones(()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest["calls"]["variants"][0]["conditions"][0].update(formula="__import__('os')"),
+        lambda manifest: manifest["calls"]["variants"][0].update(tensors=[]),
+        lambda manifest: manifest["calls"]["variants"][0]["constants"].update({"7": 1}),
+        lambda manifest: manifest["calls"]["variants"].pop(),
+        lambda manifest: manifest["variants"][0].update(samples=["0"]),
+        lambda manifest: manifest.pop("variants"),
+    ],
+)
+def test_variants_of_others_are_checked(tmp_path: Path, change: Any) -> None:
+    folder = tmp_path / "saved"
+    given = [torch.randn(2, 4, 8), torch.randn(3, 9, 8)]
+    compiled_for(Head().eval(), tracing_inputs=given).save(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match="manifest is damaged"):
+        pb.load_compiled(folder)
