@@ -107,14 +107,8 @@ def captured_or_reused(
 
 
 def _key(wanted: Wanted) -> CaptureKey | None:
-    choices = (
-        wanted.axes.axes,
-        wanted.leaves,
-        wanted.one_graph,
-        wanted.own_weights,
-        wanted.keeps_mode,
-        wanted.variants,
-    )
+    modes = (wanted.one_graph, wanted.own_weights, wanted.keeps_mode, wanted.variants)
+    choices = (wanted.axes.axes, wanted.leaves, *modes)
     return None if wanted.state is None else capture_key(wanted.state, wanted.samples, *choices)
 
 

@@ -8,13 +8,14 @@ import torch
 
 from prepbench.adapt.adapters import short_name
 from prepbench.capture.aten.computed_in_float32 import HALF_TYPES
+from prepbench.compile.joined_variants import joined_report
 from prepbench.compile.lowering import operator_places
 from prepbench.compile.memory import memory_needed
 from prepbench.compile.quantize_program import accounted
 from prepbench.compile.report import CompileReport, names_of
 from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.task import CompileTask
-from prepbench.compile.variants import joined_report, variant_text
+from prepbench.compile.variants import variant_text
 from prepbench.errors import SettingsError
 from prepbench.quantize import LayerReport, insert_observers
 from prepbench.running.module_state import state_bytes
@@ -29,10 +30,8 @@ def planned(task: CompileTask, timer: StageTimer) -> CompileReport:
     """
     if task.variants:
         plans = [planned(one, timer) for one in task.of_variants()]
-        size, texts = (
-            sum(plan.estimated_bytes or 0 for plan in plans),
-            [variant_text([s.index for s in one.captured.samples], one.captured.conditions) for one in task.variants],
-        )
+        size = sum(plan.estimated_bytes or 0 for plan in plans)
+        texts = [variant_text([s.index for s in v.captured.samples], v.captured.conditions) for v in task.variants]
         problems = [plan.problem for plan in plans]
         return joined_report(plans, texts, estimated_bytes=size, problem=problems[0] if all(problems) else "")
     captured, as_captured, needed = task.captured, _bytes(task.program), memory_needed(task)

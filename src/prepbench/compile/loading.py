@@ -18,7 +18,7 @@ from prepbench.compile.leaves.model_leaves import SECTION
 from prepbench.compile.manifest_check import check_calls, check_report, check_variants
 from prepbench.compile.report import CompileReport
 from prepbench.compile.variants import SECTION as VARIANTS
-from prepbench.compile.variants import Variant, VariantsRuntime, variant_folder
+from prepbench.compile.variants import joined_runtime, loaded_variants, variant_folder
 from prepbench.errors import ArtifactError, PrepbenchError, sentence
 from prepbench.internal_errors import raise_if_internal, tells_internal_errors
 from prepbench.running.tracing import tracing
@@ -87,10 +87,7 @@ def load_compiled(
         rows = manifest.get(VARIANTS, [])
         check_variants(rows, len(manifest["calls"].get("variants", [])))
         call_spec, report = CallSpec.from_dict(manifest["calls"]), CompileReport.from_dict(manifest["report"])
-        variants = tuple(
-            Variant(call.conditions, tuple(row["samples"]), CompileReport.from_dict(row["report"]))
-            for call, row in zip(call_spec.variants, rows, strict=True)
-        )
+        variants = loaded_variants(call_spec, rows)
         configuration = manifest.get(CONFIGURATION, {})
         check_configuration(configuration)
         content = manifest.get(SECTION)
@@ -119,7 +116,5 @@ def load_compiled(
             "the folder again, or compile and save the model again."
         ) from error
     leaves = None if found is None else found.leaves
-    runtime = VariantsRuntime(runtimes, call_spec.variants, call_spec.paths) if rows else runtimes[0]
-    return CompiledModel(
-        runtime, call_spec, settings, report, leaves=leaves, configuration=configuration, variants=variants
-    )
+    given: dict[str, Any] = {"leaves": leaves, "configuration": configuration, "variants": variants}
+    return CompiledModel(joined_runtime(runtimes, call_spec), call_spec, settings, report, **given)

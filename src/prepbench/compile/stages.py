@@ -22,6 +22,7 @@ from prepbench.compile.check_lowered import check_lowered
 from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size, runtime_and_calls
 from prepbench.compile.dry_run import planned
+from prepbench.compile.joined_variants import joined_report, joined_spec
 from prepbench.compile.kept_stages import KeptCapture
 from prepbench.compile.leaves.model_leaves import ModelLeaves
 from prepbench.compile.lowering import lower, lowering_of
@@ -35,7 +36,7 @@ from prepbench.compile.stored_weights import bits_per_weight, with_stored_bits
 from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
 from prepbench.compile.variant_calls import VariantChoice
-from prepbench.compile.variants import Variant, VariantsRuntime, joined_report, joined_spec
+from prepbench.compile.variants import Variant, joined_runtime
 from prepbench.compile.wrong_operator import Blame
 from prepbench.document.model import Failure
 from prepbench.errors import TargetError
@@ -140,7 +141,7 @@ def _compiled_variants(task: CompileTask, timer: StageTimer) -> CompiledModel:
             parts.append(_compiled_graph(replace(one, layer_settings=None), timer))
     calls = [runtime_and_calls(part) for part in parts]
     spec = joined_spec([spec for _, spec in calls])
-    runtime = VariantsRuntime([runtime for runtime, _ in calls], spec.variants, spec.paths)
+    runtime = joined_runtime([runtime for runtime, _ in calls], spec)
     _check_choice(task, spec)
     variants = [
         Variant(

@@ -28,6 +28,27 @@ def tensor_specs(program: torch.export.ExportedProgram) -> TensorSpecs:
     )
 
 
+def joined_tensor_specs(specs: Sequence[TensorSpecs]) -> TensorSpecs:
+    """What all of several graphs take together: a size is free where it is so in one of them, or differs."""
+    return tuple(_joined(rows) for rows in zip(*specs, strict=True))
+
+
+def _joined(rows: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+    known = [row for row in rows if row is not None]
+    if len(known) < len(rows):
+        return None
+    first, shapes = known[0], zip(*(row["shape"] for row in known), strict=True)
+    made = {**first, "shape": [sizes[0] if len(set(sizes)) == 1 else None for sizes in shapes]}
+    if None in made["shape"]:
+        made["symbols"] = first.get("symbols", [""] * len(made["shape"]))
+    if not all("below" in row for row in known):
+        made = {name: value for name, value in made.items() if name not in ("below", "from")}
+    elif "below" in made:
+        made["below"] = max(row["below"] for row in known)
+        made |= {"from": least} if (least := min(row.get("from", 0) for row in known)) else {}
+    return made
+
+
 def dummy_tensor(spec: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
     """A tensor with the sizes of the example: noise for floating point, zeros for integers, True for booleans."""
     dtype = getattr(torch, spec["dtype"])

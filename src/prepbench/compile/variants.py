@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,6 @@ from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.report import CompileReport
 from prepbench.compile.variant_calls import VariantCall, VariantChoice
-from prepbench.errors import TargetError
-from prepbench.quantize import LayerReport, TensorReport
-from prepbench.quantize.report import NOT_REACHED, QUANTIZED
-from prepbench.running.compare_samples import is_same
 from prepbench.targets import Lowering, Runtime
 from prepbench.targets.kernel_times import KernelTimes
 
@@ -105,122 +101,14 @@ def variant_folder(folder: Path, index: int) -> Path:
     return folder / f"variant_{index}"
 
 
-def joined_spec(specs: Sequence[CallSpec]) -> CallSpec:
-    """The call of a model whose variants have these.
-
-    Raises:
-        TargetError: they return other structures.
-    """
-    first = specs[0]
-    for index, spec in enumerate(specs):
-        if spec.outputs != first.outputs:
-            raise TargetError(
-                f"Variant {index} returns another structure than variant 0, and a compiled model returns one. Let both "
-                "sides of the branch return as many values, nested alike, or compile the model once for each side."
-            )
-    constants = {
-        place: value
-        for place, value in first.output_constants.items()
-        if all(place in spec.output_constants and is_same(value, spec.output_constants[place]) for spec in specs)
-    }
-    numbers = sorted({place for spec in specs for place in spec.output_numbers} - set(constants))
-    return replace(
-        first,
-        tensors=tuple(_joined_tensor(rows) for rows in zip(*(spec.tensors for spec in specs), strict=True)),
-        output_constants=constants,
-        output_numbers=tuple(numbers),
-        conditions=_in_all(specs),
-        variants=tuple(_variant_call(spec, constants) for spec in specs),
+def loaded_variants(spec: CallSpec, rows: Sequence[Mapping[str, Any]]) -> tuple[Variant, ...]:
+    """The variants of a saved model, with what its manifest says of each."""
+    return tuple(
+        Variant(call.conditions, tuple(row["samples"]), CompileReport.from_dict(row["report"]))
+        for call, row in zip(spec.variants, rows, strict=True)
     )
 
 
-def _in_all(specs: Sequence[CallSpec]) -> tuple[SizeCondition, ...]:
-    """The conditions that all variants have."""
-    formulas = [{(one.formula, one.places) for one in spec.conditions} for spec in specs]
-    return tuple(one for one in specs[0].conditions if all((one.formula, one.places) in known for known in formulas))
-
-
-def _variant_call(spec: CallSpec, constants: Mapping[int, Any]) -> VariantCall:
-    places = [place for place in range(_count(spec.outputs)) if place not in constants]
-    own = {places.index(place): value for place, value in spec.output_constants.items() if place not in constants}
-    return VariantCall(spec.conditions, spec.tensors, own)
-
-
-def _count(tree: Any) -> int:
-    return 1 if tree["kind"] == "leaf" else sum(map(_count, tree["items"]))
-
-
-def _joined_tensor(rows: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-    """What all variants take: a size is free where it is so in one of them, or where they have others."""
-    known = [row for row in rows if row is not None]
-    if len(known) < len(rows):
-        return None
-    first, shapes = known[0], zip(*(row["shape"] for row in known), strict=True)
-    made = {**first, "shape": [sizes[0] if len(set(sizes)) == 1 else None for sizes in shapes]}
-    if None in made["shape"]:
-        made["symbols"] = first.get("symbols", [""] * len(made["shape"]))
-    if not all("below" in row for row in known):
-        made.pop("below", None), made.pop("from", None)
-    elif "below" in made:
-        made["below"] = max(row["below"] for row in known)
-        made |= {"from": least} if (least := min(row.get("from", 0) for row in known)) else {}
-    return made
-
-
-def joined_report(reports: Sequence[CompileReport], texts: Sequence[str], **changes: Any) -> CompileReport:
-    """One report of a model whose variants have these.
-
-    Args:
-        reports: of the variants.
-        texts: what each of them is for.
-        changes: fields that are known of the whole.
-    """
-    sqnrs = [report.model_sqnr for report in reports if report.model_sqnr is not None]
-    divergences = [report.model_divergence for report in reports if report.model_divergence is not None]
-    bits = [report.bits_per_weight for report in reports]
-    outputs: dict[str, float] = {}
-    for report in reports:
-        for name, sqnr in report.output_sqnrs.items():
-            outputs[name] = min(sqnr, outputs.get(name, sqnr))
-    joined = replace(
-        reports[0],
-        layers=tuple(_joined_layers(reports)),
-        model_sqnr=min(sqnrs, default=None),
-        model_divergence=max(divergences, default=None),
-        output_sqnrs=outputs,
-        fallbacks=_each_once(report.fallbacks for report in reports),
-        unsupported=_each_once(report.unsupported for report in reports),
-        remarks=_each_once(report.remarks for report in reports),
-        tensors=tuple(_joined_tensors(reports)),
-        bits_per_weight=None if None in bits else round(sum(bits), 2),  # type: ignore[arg-type]
-        variants=tuple(texts),
-    )
-    return replace(joined, **changes)
-
-
-def _each_once(texts: Iterator[tuple[str, ...]] | Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(text for some in texts for text in some))
-
-
-def _joined_layers(reports: Sequence[CompileReport]) -> Iterator[LayerReport]:
-    """A row for each layer: that of the first variant in which it is quantized, with a note where others differ."""
-    rows: dict[str, list[tuple[int, LayerReport]]] = {}
-    for index, report in enumerate(reports):
-        for row in report.layers:
-            rows.setdefault(row.fqn, []).append((index, row))
-    for some in rows.values():
-        place, row = next(((i, row) for i, row in some if row.quantized), some[0])
-        others = [f"variant {i}: {other.summary}" for i, other in some if other.summary != row.summary]
-        notes = [note for note in (row.note, f"as in variant {place}; {'; '.join(others)}" if others else "") if note]
-        yield replace(row, note="; ".join(notes))
-
-
-def _joined_tensors(reports: Sequence[CompileReport]) -> Iterator[TensorReport]:
-    """A row for each tensor: quantized where it is so in one variant, and not reached where no variant reaches it."""
-    rows: dict[tuple[str, str], list[TensorReport]] = {}
-    for report in reports:
-        for row in report.tensors:
-            rows.setdefault((row.kind, row.fqn), []).append(row)
-    order = {QUANTIZED: 0, NOT_REACHED: 2}
-    for some in rows.values():
-        yield min(some, key=lambda row: order.get(row.outcome, 1))
+def joined_runtime(runtimes: Sequence[Runtime], spec: CallSpec) -> Runtime:
+    """One runtime of a model: its only one, or those of all variants."""
+    return VariantsRuntime(runtimes, spec.variants, spec.paths) if spec.variants else runtimes[0]
