@@ -10,6 +10,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -93,7 +94,27 @@ def judged(program: Program, target: str, folder: Path) -> Verdict:
 def refused(error: pb.PrepbenchError) -> Verdict:
     """A refusal; a mistake of prepbench's own is none."""
     is_own = type(error).__name__ == "InternalError" or isinstance(error.__cause__, AttributeError | KeyError)
-    return Verdict(RAW if is_own else REFUSED, f"{type(error).__name__}: {first_line(error)}")
+    return Verdict(RAW if is_own else REFUSED, told(error))
+
+
+def told(error: pb.PrepbenchError) -> str:
+    """What a refusal says of its first reason: kind, words and, behind a bar, the line of the program."""
+    failures = getattr(error, "failures", ())
+    if not failures:
+        return f"{type(error).__name__}: {first_line(error)}"
+    failure = failures[0]
+    code = failure.source.code if failure.source is not None and failure.source.code else "no line"
+    return f"{failure.exception_type}: {failure.message.splitlines()[0]} | {code.strip().splitlines()[0]}"
+
+
+def cause(text: str) -> str:
+    """The kind of a refusal: its words without names, numbers and paths."""
+    words, _, code = text.partition(" | ")
+    if code.startswith(("if ", "elif ")):
+        return "the samples are on both sides of a branch"
+    if code:
+        words = f"{words.split(':')[0]} at {re.sub(r'self[.]|[^a-z_(. ]|x[.]', '', code).split('x = ')[-1]}"
+    return re.sub(r"/\S+|[-\d.e]*\d", "_", words)[:150]
 
 
 def reliable(model: torch.nn.Module, x: torch.Tensor) -> Any:
@@ -216,9 +237,9 @@ def summed(rows: list[dict[str, Any]]) -> int:
             f"{target:12} {len(mine):9} {kinds[RIGHT]:7} {kinds[REFUSED]:8} {kinds[WRONG]:6} {kinds[RAW]:4}  "
             f"{right}, {refusals}"
         )
-    reasons = Counter(f"{row['target']}: {row['text'][:150]}" for row in rows if row["kind"] == REFUSED)
-    for reason, count in reasons.most_common(30):
-        print(f"{count:4} {reason}")
+    reasons = Counter((row["target"], cause(row["text"])) for row in rows if row["kind"] == REFUSED)
+    for (target, reason), count in reasons.most_common(60):
+        print(f"{count:4} {target}: {reason}")
     return int(any(row["kind"] in (WRONG, RAW) for row in rows))
 
 

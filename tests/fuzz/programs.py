@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import sys
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -171,6 +172,7 @@ def made(program: Program, folder: Path) -> torch.nn.Module:
     assert spec is not None
     assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # where dynamo looks for what a forward names
     spec.loader.exec_module(module)
     result: torch.nn.Module = module.Program().eval()
     return result
