@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.scans import name_modules_in_steps
 from prepbench.capture.aten.chosen_leaves import outermost
 from prepbench.capture.aten.export_program import Program, SpecialisedSize, export_program
+from prepbench.capture.aten.idle_questions import without_idle_questions
 from prepbench.capture.aten.leaf_modules import (
     failures_collected,
     leaves_replaced,
@@ -34,7 +36,7 @@ from prepbench.document.model import Failure
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 from prepbench.running.callable_module import FunctionModule
-from prepbench.running.outcomes import Outcome
+from prepbench.running.outcomes import Outcome, outcome
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import NotedState, dense_copy
 
@@ -163,9 +165,27 @@ class Attempts:
             found = problem(program.module(), self.model, self._samples, self._expected, noted)
             if found is None:
                 return program
-            first = first or found
+            if exact and (less := self._asking_less(program, noted)) is not None:
+                return less
+            # without assumptions it fails for what the model itself asks
+            first = found if first is None or isinstance(first, SpecialisedSize) else first
         assert first is not None
         raise first
+
+    def _asking_less(self, program: Program, noted: NotedState) -> Program | None:
+        """The program without questions of torch's on which samples differ, if it is right without them."""
+        found = without_idle_questions(program, SampleSizes(self.model, self._samples))
+        if found is None:
+            return None
+        less, asked = found
+        tried = list(zip(self._samples, self._expected, strict=True))
+        for sample in self._varied:
+            sizes = SampleSizes(self.model, [sample])
+            if all(sizes.answers(one.expression, dict(one.names)) == [True] for one in asked):
+                with suppress(Exception):  # a model need not run at sizes that no sample has
+                    tried.append((sample, outcome(self.model, sample, self.model, noted)))
+        samples, expected = zip(*tried, strict=True)
+        return less if problem(less.module(), self.model, samples, expected, noted) is None else None
 
     def find_failures(self) -> list[Failure]:
         """Every module that cannot be exported, found in one pass; the model itself if no part of it fails."""
@@ -267,16 +287,18 @@ class Attempts:
         sizes = SampleSizes(self.model, self._samples) if sizes_decide else None
         found: dict[str, Exception] = {}
         inside = {} if inside is None else inside
-        for exact in (False, True):
+        # what the model's own Python asks decides; what torch asks may not matter
+        for exact, own in ((True, True), (False, False), (True, False)) if sizes is not None else ((False, False),):
+            if exact and not own and sizes is not None and not sizes.has_zero_or_one:
+                break  # a question about a size of 1 is a question only where tracing assumes nothing about it
             try:
                 with failures_collected(self.model, self._leaf_names(), self._operators, found, inside, self._deriving):
-                    self._export(self.model, self._base, self.axes, exact=exact, sizes=sizes)
+                    self._export(self.model, self._base, self.axes, exact=exact, sizes=sizes, own_questions=own)
             except Exception as error:
                 # fake outputs can break what comes after them; only a pass that found nothing is to blame itself
                 if not found:
                     self.error = self.error or original_error(error)
-            # a question about a size of 1 is a question only where tracing assumes nothing about it
-            if found or sizes is None or not sizes.has_zero_or_one:
+            if found:
                 break
         return found
 

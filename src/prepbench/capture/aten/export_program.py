@@ -17,12 +17,15 @@ from prepbench._torch_compat.grad_regions import without_grad_regions
 from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds
 from prepbench._torch_compat.sizes import exact_zero_one, watched_sizes, watched_specialisation
 from prepbench.capture.aten.function_transforms import transforms_computed
+from prepbench.capture.modules.interception import symbolic_conversions, symbolic_roots
+from prepbench.capture.modules.seen_types import code_held_by
 from prepbench.capture.sizes.clamped_slices import ClampedSlices
-from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions
+from prepbench.capture.sizes.conditions import CONDITIONS, SizeConditions, if_own
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 from prepbench.capture.sizes.library_caches import one_answer_for_all_sizes
 from prepbench.capture.sizes.recurrent import RecurrentLayers
 from prepbench.capture.sizes.sample_sizes import SampleSizes
+from prepbench.capture.sizes.size_forms import SizeForms
 from prepbench.inputs import Sample, arguments_by_name, named_leaves
 from prepbench.patching import patched
 from prepbench.running.counted_numbers import count_from_sizes
@@ -43,6 +46,7 @@ def export_program(
     strict: bool = False,
     exact: bool = False,
     sizes: SampleSizes | None = None,
+    own_questions: bool = False,
     noted: NotedState | None = None,
     deriving: Collection[str] = (),
 ) -> Program:
@@ -52,6 +56,7 @@ def export_program(
         strict: through dynamo, which understands more Python but takes longer.
         exact: record what the model asks about sizes 0 and 1 instead of assuming sizes of 2 or more.
         sizes: what the model asks about sizes must have the same answer for all of these.
+        own_questions: of these, only what the model's own Python asks.
         noted: the state of the model, where it is noted already.
         deriving: names of the modules in whose own forward ``torch.func`` takes derivatives.
 
@@ -80,7 +85,12 @@ def export_program(
             stack.enter_context(derivatives_traced())
             stack.enter_context(RecurrentLayers().entered())
             stack.enter_context(ClampedSlices(SampleSizes(model, axes.samples)))
+            stack.enter_context(SizeForms())
+            stack.enter_context(symbolic_conversions(code_held_by(model), of_data=False))
+            stack.enter_context(symbolic_roots())
             question = sizes.refuse_contradiction if sizes is not None else None
+            if question is not None and own_questions:
+                question = if_own(question)
             stack.enter_context(watched_sizes(conditions.note, question))
         program = torch.export.export(model, sample.args, sample.kwargs, dynamic_shapes=shapes, strict=strict)
         program = without_grad_regions(program)

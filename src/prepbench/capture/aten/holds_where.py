@@ -21,6 +21,7 @@ import torch
 from prepbench._torch_compat.programs import size_limits, with_guards
 from prepbench._torch_compat.sizes import noted_guards
 from prepbench.capture.aten.export_program import Program
+from prepbench.capture.aten.idle_questions import guarded_size
 from prepbench.capture.sizes.axis import Axis
 from prepbench.capture.sizes.conditions import CONDITIONS, Asked, SizeCondition, SizeConditions
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
@@ -115,8 +116,7 @@ def with_small_sizes_refused(program: Program, where: HoldsWhere) -> Program:
     torch itself makes it refuse other sizes, and takes these two for impossible.
     """
     small = [one for one in where.conditions() if len(one.places) == 1 and all(map(one.holds, ([2], [3], [5], [64])))]
-    names = [re.sub(r"^(\w+)(.*)\.shape", r"L['\1']\2.size()", one.sizes[0]) for one in small]
-    texts = [python_text(one.formula, [name]) for one, name in zip(small, names, strict=True)]
+    texts = [python_text(one.formula, [guarded_size(one.sizes[0])]) for one in small]
     return with_guards(program, texts) if texts else program
 
 

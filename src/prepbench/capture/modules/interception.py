@@ -16,7 +16,7 @@ from prepbench._torch_compat.fake_tensors import LOGGERS
 from prepbench._torch_compat.modes import transforms
 from prepbench._torch_compat.number_analysis import SQRT
 from prepbench._torch_compat.symbolic_fx import wrapped_functions
-from prepbench.patching import logs_dropped_here, patched, patched_item
+from prepbench.patching import logs_dropped_here, patched, patched_here, patched_item
 
 _MATH = {
     "sqrt": SQRT,
@@ -67,10 +67,14 @@ def intercepted(run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def symbolic_conversions(code: Iterable[Any]) -> Iterator[None]:
+def symbolic_conversions(code: Iterable[Any], *, of_data: bool = True) -> Iterator[None]:
     """Inside the block ``int`` and ``float`` in the files of these classes and functions keep sizes symbolic.
 
     Python insists that ``int(value)`` gives a plain number, so the names themselves are replaced.
+
+    Args:
+        code: classes and functions.
+        of_data: numbers that are read from data stay symbolic, too.
     """
     homes = {getattr(part, "__module__", None) or type(part).__module__ for part in code}
     numbers = [(getattr(math, name), _Followed(math, name)) for name in _MATH]
@@ -79,13 +83,28 @@ def symbolic_conversions(code: Iterable[Any]) -> Iterator[None]:
             module = sys.modules.get(home)
             if module is None or home.partition(".")[0] in ("torch", "builtins", "prepbench"):
                 continue
-            for name, value in (("int", _Int), ("float", _Float)):
+            for name, value in (("int", _Int if of_data else _IntOfSizes), ("float", _Float)):
                 if name not in vars(module):
                     stack.enter_context(patched_item(vars(module), name, value))
             for name, value in list(vars(module).items()):
                 followed = next((f for f in numbers if value is f[0]), None)  # from math import sqrt
                 if followed is not None:
                     stack.enter_context(patched_item(vars(module), name, followed[1]))
+        yield
+
+
+@contextmanager
+def symbolic_roots() -> Iterator[None]:
+    """Inside the block, ``math.sqrt`` keeps sizes symbolic in this thread, where torch itself makes a number of them.
+
+    A function that a file imported by name is followed inside of :func:`symbolic_conversions`, which comes first.
+    """
+    original = math.sqrt
+
+    def sqrt(value: Any, /) -> Any:
+        return SQRT(value) if isinstance(value, torch.SymInt | torch.SymFloat) else original(value)
+
+    with patched_here(math, "sqrt", sqrt):
         yield
 
 
@@ -114,6 +133,12 @@ class _Int(int, metaclass=_Like):
         if len(args) == 1 and isinstance(args[0], torch.SymFloat):
             return args[0].__trunc__()
         return int(*args, **kwargs)
+
+
+class _IntOfSizes(int, metaclass=_Like):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        is_size = len(args) == 1 and isinstance(args[0], torch.SymInt | torch.SymFloat) and args[0].node.has_hint()
+        return (_Int if is_size else int)(*args, **kwargs)
 
 
 class _Float(float, metaclass=_Like):

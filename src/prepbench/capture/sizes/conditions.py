@@ -8,10 +8,10 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any
 
-from prepbench._torch_compat.sizes import asking_python
+from prepbench._torch_compat.sizes import SizeCallback, asking_python
 from prepbench.capture.sizes.sample_sizes import condition_text, size_key, value_at
 from prepbench.capture.sizes.size_formulas import formula_text, size_function
 from prepbench.document.model import SourceLine
@@ -112,9 +112,7 @@ class SizeConditions:
     def note(self, expression: Any, names: dict[Any, str]) -> None:
         """Remember a sympy condition that tracing has just assumed."""
         frame = sys._getframe(1)
-        asking = asking_python(frame)
-        is_own = asking is not None and is_user_code(asking.f_code)
-        self.add(expression, names, source_of_frame(frame), is_own=is_own)
+        self.add(expression, names, source_of_frame(frame), is_own=_asks_itself(frame))
 
     def add(self, expression: Any, names: dict[Any, str], source: SourceLine | None, *, is_own: bool) -> None:
         """Remember a sympy condition that somebody else noted."""
@@ -173,6 +171,21 @@ class SizeConditions:
                 text = condition_in_words(expression, names)
                 found.setdefault(text, SizeCondition(text, tuple(sorted(names.values())), source))
         return list(found.values())
+
+
+def if_own(question: SizeCallback) -> SizeCallback:
+    """Calls ``question`` for what the model's own Python asks of sizes while it is traced, and for nothing else."""
+
+    def asked(expression: Any, names: dict[Any, str]) -> None:
+        if _asks_itself(sys._getframe(1)):
+            question(expression, names)
+
+    return asked
+
+
+def _asks_itself(frame: FrameType) -> bool:
+    asking = asking_python(frame)
+    return asking is not None and is_user_code(asking.f_code)
 
 
 def is_always_true(expression: Any, smallest: int = 2, multiples_of: Mapping[Any, int] = MappingProxyType({})) -> bool:

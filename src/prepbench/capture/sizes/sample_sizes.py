@@ -60,6 +60,14 @@ class SampleSizes:
             [int(value) for value in found] if all(value is not None and value.is_Integer for value in found) else None
         )
 
+    def answers(self, expression: Any, names: dict[Any, str]) -> list[bool] | None:
+        """Whether a condition holds in each sample; None where it is about more than the sizes of inputs."""
+        known = [{symbol: sizes.get(size_key(name)) for symbol, name in names.items()} for sizes in self._sizes]
+        if any(None in sizes.values() for sizes in known):
+            return None
+        found = [value_at(expression, sizes) for sizes in known]
+        return [value == True for value in found]  # noqa: E712 - sympy's
+
     def refuse_contradiction(self, expression: Any, names: dict[Any, str]) -> None:
         """Raise when ``expression`` has another value for the sizes of one sample than for those of another.
 

@@ -1,0 +1,50 @@
+"""Questions about sizes that tracing asks, that the samples answer differently, and that change nothing.
+
+torch asks whether a tensor is contiguous, or has one entry, to find out how a result lies in memory. The graph is the
+same for both answers, but would refuse calls with another answer than that of the sample it was traced with.
+"""
+
+from __future__ import annotations
+
+import re
+
+from prepbench._torch_compat.programs import with_guards, without_guards
+from prepbench.capture.aten.export_program import Program
+from prepbench.capture.sizes.conditions import CONDITIONS, Asked, SizeConditions
+from prepbench.capture.sizes.sample_sizes import SampleSizes
+from prepbench.capture.sizes.size_formulas import formula_text, python_text
+
+
+def without_idle_questions(program: Program, sizes: SampleSizes) -> tuple[Program, list[Asked]] | None:
+    """The program that refuses no sample for what torch asked; what it computes for them is still to be compared.
+
+    Args:
+        program: as it was exported.
+        sizes: of the samples.
+
+    Returns:
+        The program and the questions that it still asks; ``None`` where there is no such question, or where the
+        model's own Python asked one, which then goes another way for some samples.
+    """
+    conditions: SizeConditions | None = program.graph_module.meta.get(CONDITIONS)
+    texts: list[str] = []
+    kept: list[Asked] = []
+    is_less = False
+    for asked in conditions.asked() if conditions is not None else ():
+        answers = sizes.answers(asked.expression, dict(asked.names))
+        formula = formula_text(asked.expression, list(asked.names))
+        if answers is None or formula is None:
+            return None
+        if all(answers):
+            kept.append(asked)
+            texts.append(python_text(formula, [guarded_size(name) for name in asked.names.values()]))
+        elif asked.is_own:
+            return None
+        else:
+            is_less = True
+    return (with_guards(without_guards(program), texts), kept) if is_less else None
+
+
+def guarded_size(name: str) -> str:
+    """The size ``x.shape[0]`` as torch writes it in the guards of a program: ``L['x'].size()[0]``."""
+    return re.sub(r"^(\w+)(.*)\.shape", r"L['\1']\2.size()", name)

@@ -1,0 +1,100 @@
+"""Operators that torch makes for the sizes of one sample, in forms that are one graph for all sizes.
+
+``max_pool1d`` and ``linspace`` turn a symbolic size into a Python number, ``tensor_split`` asks whether the parts are
+equal, and ``interpolate(mode="area")`` over one dim takes only numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+
+class SizeForms(TorchFunctionMode):
+    """Inside the block, operators with a form for all sizes are called in it where their sizes are symbolic."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        form = _FORMS.get(func)
+        result = NotImplemented if form is None else form(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if result is NotImplemented else result
+
+
+def _max_pool1d(
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The pooling of an image of one row."""
+    if not isinstance(input.shape[-1], torch.SymInt) or return_indices:
+        return NotImplemented
+    window, pad, spread = _number(kernel_size), _number(padding), _number(dilation)
+    # an empty list is what torch itself has for no stride
+    step = window if stride is None or stride in ([], ()) else _number(stride)
+    rows = F.max_pool2d(input.unsqueeze(-2), (1, window), (1, step), (0, pad), (1, spread), ceil_mode)
+    return rows.squeeze(-2)
+
+
+def _adaptive_avg_pool1d(input: torch.Tensor, output_size: Any) -> Any:
+    size = _number(output_size)
+    if not isinstance(size, torch.SymInt):
+        return NotImplemented
+    return F.adaptive_avg_pool2d(input.unsqueeze(-2), (1, size)).squeeze(-2)  # type: ignore[arg-type]
+
+
+def _interpolate(input: torch.Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any,
+                 **kwargs: Any) -> Any:  # fmt: skip
+    if mode != "area" or input.dim() != 3 or not (isinstance(input.shape[-1], torch.SymInt) or _is_symbolic(size)):
+        return NotImplemented
+    sizes = None if size is None else (1, _number(size))
+    factors = None if scale_factor is None else (1.0, _number(scale_factor))
+    return F.interpolate(input.unsqueeze(-2), sizes, factors, mode, *args, **kwargs).squeeze(-2)  # type: ignore[arg-type]
+
+
+def _linspace(start: Any, end: Any, steps: Any = None, *, out: Any = None, dtype: Any = None, device: Any = None,
+              **kwargs: Any) -> Any:  # fmt: skip
+    """From both ends to the middle, as torch computes it."""
+    dtype = dtype or torch.get_default_dtype()
+    are_numbers = not isinstance(start, torch.Tensor) and not isinstance(end, torch.Tensor)
+    if not isinstance(steps, torch.SymInt) or out is not None or not are_numbers or not dtype.is_floating_point:
+        return NotImplemented
+    places = torch.arange(steps, dtype=dtype, device=device)
+    each = (end - start) / torch.sym_max(steps - 1, 1)
+    is_first_half = places < torch.sym_max(steps // 2, 1)
+    return torch.where(is_first_half, start + places * each, end - (steps - 1 - places) * each)
+
+
+def _tensor_split(input: torch.Tensor, sections: Any, dim: int = 0) -> Any:
+    """The first parts have one entry more where the parts are not equal."""
+    if type(sections) is not int or not isinstance(input.shape[dim], torch.SymInt):
+        return NotImplemented
+    size: Any = input.shape[dim]
+    starts = [place * (size // sections) + torch.sym_min(size % sections, place) for place in range(sections)]
+    lengths = [(size + (sections - 1 - place)) // sections for place in range(sections)]
+    return tuple(input.narrow(dim, start, length) for start, length in zip(starts, lengths, strict=True))
+
+
+def _number(value: Any) -> Any:
+    return value[0] if isinstance(value, Sequence) else value
+
+
+def _is_symbolic(size: Any) -> bool:
+    return isinstance(_number(size), torch.SymInt)
+
+
+_FORMS: Mapping[Any, Callable[..., Any]] = {
+    F.max_pool1d: _max_pool1d,
+    torch.max_pool1d: _max_pool1d,
+    F.adaptive_avg_pool1d: _adaptive_avg_pool1d,
+    F.interpolate: _interpolate,
+    torch.linspace: _linspace,
+    torch.tensor_split: _tensor_split,
+    torch.Tensor.tensor_split: _tensor_split,
+}

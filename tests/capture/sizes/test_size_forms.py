@@ -1,0 +1,62 @@
+"""Operators that torch makes for one size are one graph for all sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from math import sqrt
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from prepbench.capture.aten.capture import capture
+
+FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "windows": lambda x: F.max_pool1d(x, 4, 3, 1, ceil_mode=True) + 1,
+    "windows without a step": lambda x: F.max_pool1d(x, 3, dilation=1),
+    "means of a computed number": lambda x: F.adaptive_avg_pool1d(x, x.shape[2] // 2),
+    "area": lambda x: F.interpolate(x, scale_factor=0.5, mode="area"),
+    "area of a computed size": lambda x: F.interpolate(x, size=x.shape[2] - 2, mode="area"),
+    "a ramp": lambda x: x * torch.linspace(-1, 3, x.shape[2]),
+    "parts": lambda x: torch.cat(x.tensor_split(3, 2)[::-1], 2),
+    "the second part": lambda x: torch.tensor_split(x, 4, -1)[1] * 2,
+    "a root": lambda x: x[..., : int(math.sqrt(x.shape[2]))] + int(math.sqrt(x.shape[2])),
+    "a root by its name": lambda x: x * int(sqrt(x.shape[2])),
+    "memory in another order": lambda x: x.transpose(0, 2).reshape(x.shape[0], -1),
+    "every fourth": lambda x: F.linear(x[:, 0, ::4].unsqueeze(-1), torch.ones(2, 1)),
+}
+
+
+class Formed(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.form = FORMS[name]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.form(x) * 2
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_one_graph_for_all_sizes(name: str) -> None:
+    model = Formed(name)
+    program = capture(model, [torch.randn(2, 3, 8), torch.randn(3, 3, 13), torch.randn(4, 3, 4)]).program.module()
+    for batch, length in ((2, 5), (5, 6), (3, 16), (4, 25)):
+        x = torch.randn(batch, 3, length)
+        torch.testing.assert_close(program(x), model(x))
+
+
+def test_sizes_that_do_not_change_keep_their_operators() -> None:
+    captured = capture(Formed("windows"), [torch.randn(2, 3, 8), torch.randn(3, 3, 8)])
+    assert "aten.max_pool1d.default" in {str(node.target) for node in captured.program.graph.nodes}
+
+
+def test_what_the_model_itself_asks_is_told_first() -> None:
+    class Asks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.t().reshape(x.shape[0], -1)
+            return x + 1 if x.shape[1] % 2 else x - 1
+
+    with pytest.raises(Exception, match=r"x\.shape\[1\] % 2 else x - 1\n.*Mod\(x.shape\[1\], 2\) != 0 holds"):
+        capture(Asks(), [torch.randn(2, 4), torch.randn(3, 9)])
