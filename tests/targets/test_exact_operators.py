@@ -65,6 +65,18 @@ OVER_SIZES: dict[str, tuple[list[Callable[[torch.Tensor], torch.Tensor]], list[t
         LINES,
         (3, 2, 20),
     ),
+    "integers and orders": (
+        [
+            lambda x: (x * 9).to(torch.int64) % 4,
+            lambda x: torch.remainder((x * 9).to(torch.int32), (x.abs() * 3).to(torch.int32) + 1),
+            lambda x: (x * 90).to(torch.int32) >> 2,
+            lambda x: torch.bitwise_left_shift((x * 9).to(torch.int64), 3),
+            lambda x: x.sort(2, descending=True).values.cumsum(2),
+            lambda x: F.gelu(-x.abs(), approximate="tanh"),
+        ],
+        LINES,
+        (3, 2, 20),
+    ),
 }
 LARGE: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: F.layer_norm(x + 2000, (12,)),
@@ -72,6 +84,7 @@ LARGE: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: F.instance_norm((x + 2000).reshape(-1, 2, 6)),
     lambda x: F.batch_norm((x + 2000).reshape(-1, 3), None, None, training=True),
     lambda x: (x + 2000).var(1) + (x + 2000).std(1),
+    lambda x: F.group_norm((x * 0 + 103.7).reshape(-1, 4, 3, 1), 2) + x.reshape(-1, 4, 3, 1),
 ]
 SATURATED: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: F.logsigmoid(x),

@@ -39,4 +39,17 @@ def computed_from_sizes() -> Mapping[OpOverload, Callable[..., Any]]:
         aten.chunk.default: parts.chunk,
         aten.split.Tensor: parts.split,
         aten.tensor_split.sections: parts.tensor_split,
+        **dict.fromkeys((aten.__rshift__.Scalar, aten.bitwise_right_shift.Tensor_Scalar), _shifted_right),
+        **dict.fromkeys((aten.__lshift__.Scalar, aten.bitwise_left_shift.Tensor_Scalar), _shifted_left),
     }
+
+
+def _shifted_right(x: torch.Tensor, bits: Any) -> Any:
+    """ONNX shifts unsigned integers only, and OpenVINO and ExecuTorch have no kernel for others."""
+    is_plain = isinstance(bits, int) and 0 <= bits < 8 * x.element_size() - 1 and not x.is_floating_point()
+    return torch.floor_divide(x, 2**bits) if is_plain else NotImplemented
+
+
+def _shifted_left(x: torch.Tensor, bits: Any) -> Any:
+    is_plain = isinstance(bits, int) and 0 <= bits < 8 * x.element_size() - 1 and not x.is_floating_point()
+    return x * 2**bits if is_plain else NotImplemented

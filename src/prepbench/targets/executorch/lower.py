@@ -29,6 +29,7 @@ from prepbench.targets.dynamic_sizes import computed_from_sizes
 from prepbench.targets.executorch.bounds import LargestSizes, bytes_needed
 from prepbench.targets.executorch.layers import InstructionLayers, instruction_layers, layers_by_handle
 from prepbench.targets.executorch.partitioner import partitioner
+from prepbench.targets.executorch.replaced import REPLACED
 from prepbench.targets.executorch.weights import fit_to_xnnpack
 from prepbench.targets.grouped import grouped_products
 from prepbench.targets.plain_tensors import plain_tensor
@@ -112,7 +113,7 @@ def _rewritten(program: Program) -> Program:
         torch.ops.aten.scaled_dot_product_attention.default: attention,
         **grouped_products(program),
         **computed_from_sizes(),
-        **_CENTERED,
+        **REPLACED,
     }
     program = decompose(program, by_operator)
     module = program.module(check_guards=False)
@@ -123,39 +124,6 @@ def _rewritten(program: Program) -> Program:
     # lowering records assumptions about sizes in what programs share, so it must not get the program itself
     assert program.example_inputs is not None
     return lowered_program(module, program, tuple(map(in_order, program.example_inputs[0])))
-
-
-def _center_layer(x: torch.Tensor, normalized_shape: Sequence[Any], *rest: Any) -> Any:
-    dims = list(range(-len(normalized_shape), 0))
-    return torch.ops.aten.layer_norm.default(x - x.mean(dims, keepdim=True), normalized_shape, *rest)
-
-
-def _center_groups(x: torch.Tensor, num_groups: int, *rest: Any) -> Any:
-    groups = x.reshape(x.shape[0], num_groups, -1)
-    centered = (groups - groups.mean(-1, keepdim=True)).reshape(x.shape)
-    return torch.ops.aten.group_norm.default(centered, num_groups, *rest)
-
-
-def _center_instances(x: torch.Tensor, *rest: Any) -> Any:
-    if rest[2] is not None or not rest[4]:  # a running mean, or the statistics of the input
-        return NotImplemented
-    return torch.ops.aten.instance_norm.default(x - x.mean(list(range(2, x.ndim)), keepdim=True), *rest)
-
-
-def _center_batch(x: torch.Tensor, *rest: Any) -> Any:
-    if rest[2] is not None or not rest[4]:
-        return NotImplemented
-    dims = [dim for dim in range(x.ndim) if dim != 1]
-    return torch.ops.aten.batch_norm.default(x - x.mean(dims, keepdim=True), *rest)
-
-
-# its kernels take the difference of two squares for the variance, of which nothing is left where the mean is large
-_CENTERED: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.layer_norm.default: _center_layer,
-    torch.ops.aten.group_norm.default: _center_groups,
-    torch.ops.aten.instance_norm.default: _center_instances,
-    torch.ops.aten.batch_norm.default: _center_batch,
-}
 
 
 def in_order(value: Any) -> Any:
