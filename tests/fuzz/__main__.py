@@ -7,12 +7,15 @@ runs add up and a seed is not run twice. It fails where an answer is wrong, or a
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import logging
 import os
 import re
+import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -33,6 +36,7 @@ TARGETS = {
     "onnxruntime": pb.OnnxRuntimeDeployment,
     "openvino": lambda: pb.OpenVinoDeployment(inference_precision="f32"),
     "executorch": pb.ExecuTorchDeployment,
+    "inductor": pb.InductorDeployment,
 }
 RIGHT, REFUSED, WRONG, RAW, NOTHING = "right", "refused", "WRONG", "RAW", "no judge"
 CALLS = 8
@@ -47,15 +51,24 @@ class Verdict:
             that is not prepbench's) or ``NOTHING`` (eager itself fails, or does not agree with itself).
         text: the reason.
         calls: how many calls were right, and how many were refused.
+        is_of_capture: whether no target would get a graph.
     """
 
     kind: str
     text: str = ""
     calls: tuple[int, int] = (0, 0)
+    is_of_capture: bool = False
 
 
-def judged(program: Program, target: str, folder: Path) -> Verdict:
-    """Compile a program for a target, and compare it with eager."""
+def judged(program: Program, target: str, folder: Path, reuse: pb.KeptStages | None = None) -> Verdict:
+    """Compile a program for a target, and compare it with eager.
+
+    Args:
+        program: to compile.
+        target: a key of ``TARGETS``.
+        folder: for its source.
+        reuse: the capture of the same program for another target.
+    """
     model = made(program, folder)
     torch.manual_seed(program.seed)
     samples = [torch.randn(shape) for shape in program.shapes]
@@ -63,7 +76,11 @@ def judged(program: Program, target: str, folder: Path) -> Verdict:
         return Verdict(NOTHING)
     try:
         compiled = pb.compile_model(
-            model, tracing_inputs=samples, deployment_settings=TARGETS[target](), discard_input_model=False
+            model,
+            tracing_inputs=samples,
+            deployment_settings=TARGETS[target](),
+            discard_input_model=False,
+            reuse=reuse,
         )
     except pb.PrepbenchError as error:
         return refused(error)
@@ -94,7 +111,8 @@ def judged(program: Program, target: str, folder: Path) -> Verdict:
 def refused(error: pb.PrepbenchError) -> Verdict:
     """A refusal; a mistake of prepbench's own is none."""
     is_own = type(error).__name__ == "InternalError" or isinstance(error.__cause__, AttributeError | KeyError)
-    return Verdict(RAW if is_own else REFUSED, told(error))
+    is_of_capture = isinstance(error, pb.errors.CaptureError)
+    return Verdict(RAW if is_own else REFUSED, told(error), is_of_capture=is_of_capture and not is_own)
 
 
 def told(error: pb.PrepbenchError) -> str:
@@ -111,7 +129,7 @@ def cause(text: str) -> str:
     """The kind of a refusal: its words without names, numbers and paths."""
     words, _, code = text.partition(" | ")
     if code.startswith(("if ", "elif ")):
-        return "the samples are on both sides of a branch"
+        return BRANCH
     if code:
         words = f"{words.split(':')[0]} at {re.sub(r'self[.]|[^a-z_(. ]|x[.]', '', code).split('x = ')[-1]}"
     return re.sub(r"/\S+|[-\d.e]*\d", "_", words)[:150]
@@ -194,29 +212,42 @@ def main() -> int:
     rows = read(options.results)
     done = {(row["seed"], row["target"]) for row in rows}
     for seed in range(options.first, options.first + options.programs):
+        kept, refusal = pb.KeptStages(), None
         for target in options.targets.split(","):
             if (seed, target) in done:
                 continue
-            row = one(seed, target)
+            # what no target can capture is captured once
+            row = {**refusal, "target": target} if refusal else one(seed, target, kept)
+            refusal = row if row["is_of_capture"] else None
             rows.append(row)
             if options.results is not None:
+                options.results.parent.mkdir(parents=True, exist_ok=True)
                 with options.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
     return summed(rows)
 
 
-def one(seed: int, target: str) -> dict[str, Any]:
+def one(seed: int, target: str, reuse: pb.KeptStages | None = None) -> dict[str, Any]:
     """The row of one program on one target; what failed is told as the smallest program that still does."""
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         program = drawn(seed)
-        verdict = judged(program, target, Path(name))
+        verdict = judged(program, target, Path(name), reuse)
         source = ""
         if verdict.kind in (WRONG, RAW):
             program = shrunk(program, lambda one: judged(one, target, Path(name)).kind == verdict.kind)
             verdict, source = judged(program, target, Path(name)), program.source
             print(f"seed {seed} {target}: {verdict.kind} {verdict.text}\n{source}", flush=True)
     return {"seed": seed, "target": target, "kind": verdict.kind, "text": verdict.text, "calls": verdict.calls,
-            "source": source}  # fmt: skip
+            "source": source, "is_of_capture": verdict.is_of_capture,
+            "revision": revision(), "seconds": round(time.perf_counter() - start, 2)}  # fmt: skip
+
+
+@functools.cache
+def revision() -> str:
+    """The commit that is tried."""
+    found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
 
 
 def read(path: Path | None) -> list[dict[str, Any]]:
@@ -226,16 +257,25 @@ def read(path: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+BRANCH = "the samples are on both sides of a branch"
+
+
 def summed(rows: list[dict[str, Any]]) -> int:
     """Print how many programs ended how on each target, and why they were refused; 1 where one is wrong."""
-    print(f"{'target':12} {'programs':>9} {'right':>7} {'refused':>8} {'wrong':>6} {'raw':>4}  calls right, refused")
+    print(
+        f"{'target':12} programs  right  refused, of these at a branch  wrong  raw  calls right, refused  seconds each"
+    )
     for target in TARGETS:
         mine = [row for row in rows if row["target"] == target and row["kind"] != NOTHING]
+        if not mine:
+            continue
         kinds = Counter(row["kind"] for row in mine)
+        branches = sum(row["kind"] == REFUSED and cause(row["text"]) == BRANCH for row in mine)
         right, refusals = (sum(row["calls"][i] for row in mine) for i in (0, 1))
+        share = f"{kinds[REFUSED]} ({kinds[REFUSED] / len(mine):.1%}), {branches} ({branches / len(mine):.1%})"
         print(
-            f"{target:12} {len(mine):9} {kinds[RIGHT]:7} {kinds[REFUSED]:8} {kinds[WRONG]:6} {kinds[RAW]:4}  "
-            f"{right}, {refusals}"
+            f"{target:12} {len(mine):8} {kinds[RIGHT]:6}  {share:29} {kinds[WRONG]:6} {kinds[RAW]:4}  "
+            f"{f'{right}, {refusals}':20}  {sum(row.get('seconds', 0) for row in mine) / len(mine):.1f}"
         )
     reasons = Counter((row["target"], cause(row["text"])) for row in rows if row["kind"] == REFUSED)
     for (target, reason), count in reasons.most_common(60):
