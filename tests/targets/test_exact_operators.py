@@ -132,6 +132,17 @@ def test_large_values_are_right(target: pb.DeploymentSettings) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-4)  # values of 150 are rounded on the way
 
 
+@named("target", TARGETS)
+def test_small_results_keep_their_digits(target: pb.DeploymentSettings) -> None:
+    model = Applied([F.softplus, lambda x: F.softplus(x, 3.0), lambda x: F.logsigmoid(-x), lambda x: torch.expm1(x)])
+    compiled = pb.compile_model(
+        model, tracing_inputs=[torch.randn(2, 12), torch.randn(4, 12)], deployment_settings=target
+    )
+    x = -torch.logspace(-6, 1.4, 24).reshape(2, 12)
+    for found, expected in zip(compiled(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+
+
 class Logs(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         return [torch.logaddexp(x, y), torch.logaddexp2(x, y), torch.log1p(x.abs() * 1e-7)]

@@ -35,6 +35,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         torch.ops.aten.logaddexp.default: _logaddexp,
         torch.ops.aten.logaddexp2.default: _logaddexp2,
         torch.ops.aten.log1p.default: _log1p,
+        torch.ops.aten.expm1.default: _expm1,
         torch.ops.aten.group_norm.default: _group_norm,
         **size_translations(),
     }
@@ -74,6 +75,13 @@ def _log1p(x: Any) -> Any:
     log = onnx.Log(total)
     scaled = onnx.Mul(log, onnx.Div(x, onnx.Where(is_none, one, rounded)))
     return onnx.Where(is_none, x, onnx.Where(is_plain, log, scaled))
+
+
+def _expm1(x: Any) -> Any:
+    """Without a difference, of which little would be left near zero."""
+    onnx = _operators()
+    half, one = onnx.CastLike(0.5, x), onnx.CastLike(1.0, x)
+    return onnx.Mul(onnx.Tanh(onnx.Mul(x, half)), onnx.Add(onnx.Exp(x), one))
 
 
 def _group_norm(

@@ -31,13 +31,14 @@ from prepbench.targets.openvino.profiling import kernel_times, named_operations
 from prepbench.targets.openvino.quantizers import add_biases, hoist_quantizers, multiply_rows, use_signed_integers
 from prepbench.targets.openvino.renamed import rename_ends
 from prepbench.targets.openvino.requests import Requests
+from prepbench.targets.openvino.softplus import keep_small_exponentials
 from prepbench.targets.openvino.tensors import check_dtypes, to_openvino
 from prepbench.targets.openvino.ties import keep_order_of_equals
 from prepbench.targets.openvino.unsupported import check_right, wrong_nodes
 
 _CHANGES = (
     clip_before_quantizers, use_signed_integers, hoist_quantizers, keep_extremes_in_floats, add_biases, multiply_rows,
-    keep_indices_inside,
+    keep_indices_inside, keep_small_exponentials,
 )  # fmt: skip
 FILES = ("model.xml", "model.bin")
 # inputs that share a scale where layers with weights of 4 bits read them: what OpenVINO takes by itself
