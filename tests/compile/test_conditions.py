@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import prepbench as pb
+from prepbench.compile.greedy import CompiledSteps
 from prepbench.errors import ArtifactError, ConditionError, InputError
 
 DEPLOYMENTS = [
@@ -265,12 +266,104 @@ def test_random_programs_answer_as_the_model_or_refuse(seed: int) -> None:
 def test_ir_has_the_conditions(model: nn.Module, tmp_path: Path) -> None:
     import openvino
 
-    from prepbench.compile.condition_files import conditions_text, write_conditions
+    from prepbench.compile.condition_files import FileConditions, conditions_text, write_conditions
 
     compiled = compiled_for(model, pb.OpenVinoDeployment())
     compiled.save(tmp_path)
+    conditions = FileConditions(compiled._call_spec.conditions, ["signal"], {})
     for _ in range(2):  # a file that has them already stays as it is
-        write_conditions(tmp_path / "model.xml", compiled.conditions, ["signal"])
+        write_conditions(tmp_path / "model.xml", conditions)
     read = openvino.Core().read_model(tmp_path / "model.xml")
-    assert read.get_rt_info("prepbench_conditions").astype(str) == conditions_text(compiled.conditions, ["signal"])
+    assert read.get_rt_info("prepbench_conditions").astype(str) == conditions_text(conditions)
     assert (tmp_path / "model.xml").read_text().count("prepbench_conditions") == 1
+
+
+class Cools(nn.Module):
+    """Loops as long as its values need it, which nothing in the code limits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+        nn.init.eye_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, heat: torch.Tensor) -> torch.Tensor:
+        heat = self.layer(heat)
+        while heat.abs().max() > 1.0:
+            heat = heat * 0.5
+        return heat
+
+
+WARM = [torch.full((2, 5), 1.5), torch.full((3, 5), 3.0), torch.full((3, 5), 0.5)]
+HOT, FAILS = torch.full((2, 5), 90.0), "fails with: more than 2 iterations"
+
+
+@pytest.fixture(scope="module")
+def cools() -> nn.Module:
+    fixed: nn.Module = pb.fix(Cools().eval(), WARM, bounds=2).model
+    return fixed
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: type(each).__name__)
+def test_every_target_refuses_values_beyond_what_a_fix_takes_for_granted(
+    cools: nn.Module, deployment: Any, tmp_path: Path
+) -> None:
+    compiled = compiled_for(cools, deployment, WARM)
+    compiled.save(tmp_path / "saved")
+    for each in (compiled, pb.load_compiled(tmp_path / "saved", allow_code=True)):
+        assert FAILS in each.conditions[-1].text
+        assert any(FAILS in line for line in each.report.conditions)
+        assert FAILS in repr(each)
+        for x in (WARM[0], torch.full((7, 5), -3.5)):
+            torch.testing.assert_close(each(x), cools(x), rtol=1e-4, atol=1e-5)
+        with pytest.raises(ConditionError, match=FAILS):
+            each(HOT)
+        each.allow_unproven = True
+        torch.testing.assert_close(each(HOT), HOT / 4, rtol=1e-4, atol=1e-4)
+
+
+def test_quantized_models_refuse_such_values_too(cools: nn.Module) -> None:
+    compiled = compiled_for(cools, pb.OnnxRuntimeDeployment(), WARM)
+    # activations in 8 bits end at the largest value of calibration, which keeps to the condition
+    settings = pb.QuantizationSettings(prefer_weights_only_quantization=True)
+    compiled.initialize_algorithms(WARM, quantization_settings=settings)
+    assert compiled.report.layers[0].quantized
+    torch.testing.assert_close(compiled(WARM[1]), cools(WARM[1]), rtol=0.05, atol=0.05)
+    with pytest.raises(ConditionError, match=FAILS):
+        compiled(HOT)
+
+
+def test_exported_files_tell_whether_such_a_condition_holds(cools: nn.Module, tmp_path: Path) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    compiled = compiled_for(cools, pb.OnnxRuntimeDeployment(), WARM)
+    path = compiled.export(tmp_path / "cools.onnx", output_names=["cooled"])
+    (row,) = json.loads((tmp_path / "cools.onnx.conditions.json").read_text())["conditions"]
+    assert FAILS in row["text"]
+    session = ort.InferenceSession(path)
+    assert [one.name for one in session.get_outputs()] == ["cooled", row["output"]]
+    for x, holds in ((WARM[0], True), (HOT, False)):
+        assert bool(session.run([row["output"]], {"heat": x.numpy()})[0]) is holds
+    with pytest.raises(pb.errors.SettingsError, match="Choose another name"):
+        compiled.export(tmp_path / "other.onnx", output_names=[row["output"]])
+
+
+class Predicts(nn.Module):
+    """Predicts tokens, and another way as soon as there are eight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(20, 8), nn.Linear(8, 20)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.table(input_ids).cumsum(1)
+        return self.head(hidden) if input_ids.shape[1] < 8 else -self.head(hidden)
+
+
+def test_generation_goes_beyond_a_condition_where_that_is_allowed() -> None:
+    compiled = compiled_for(Predicts().eval(), samples=[torch.ones(1, n, dtype=torch.long) for n in (3, 6)])
+    ids = torch.tensor([[1, 2, 3]])
+    assert CompiledSteps(compiled).generate(ids, torch.ones_like(ids), 5).tokens.shape == (1, 5)
+    with pytest.raises(ConditionError, match="must be less than 8"):
+        CompiledSteps(compiled).generate(ids, torch.ones_like(ids), 6)
+    compiled.allow_unproven = True
+    assert CompiledSteps(compiled).generate(ids, torch.ones_like(ids), 6).tokens.shape == (1, 6)

@@ -14,9 +14,11 @@ from torch.export.graph_signature import (
     ConstantArgument,
     ExportGraphSignature,
     OutputKind,
+    OutputSpec,
     SymBoolArgument,
     SymFloatArgument,
     SymIntArgument,
+    TensorArgument,
 )
 
 from prepbench._torch_compat import pytree
@@ -169,6 +171,42 @@ def with_outputs(program: torch.export.ExportedProgram, places: Sequence[int]) -
         program,
         _graph_module=module,
         _graph_signature=ExportGraphSignature(signature.input_specs, [signature.output_specs[i] for i in kept]),
+        _module_call_graph=[dataclasses.replace(root, signature=flat), *rest],
+    )
+
+
+def with_further_outputs(
+    program: torch.export.ExportedProgram, instead: Mapping[torch.fx.Node, torch.fx.Node]
+) -> torch.export.ExportedProgram:
+    """A flat program that returns further values behind its user outputs. Weights are shared.
+
+    Args:
+        program: it is not changed.
+        instead: for calls that return nothing, which are left out, the value of one element that is returned for each,
+            as a boolean.
+    """
+    module = torch.fx.GraphModule(program.graph_module, copied_graph(program.graph_module.graph))
+    by_name = {node.name: node for node in module.graph.nodes}
+    output, specs = module.graph.output_node(), list(program.graph_signature.output_specs)
+    results = list(output.args[0])  # type: ignore[arg-type]
+    for call, value in instead.items():
+        source = by_name[value.name]
+        with module.graph.inserting_before(by_name[call.name]):
+            holds = module.graph.call_function(torch.ops.aten.ne.Scalar, (source, 0))
+        holds.meta = {**call.meta, "val": torch.ops.aten.ne.Scalar(source.meta["val"], 0)}
+        results.append(holds)
+        specs.append(OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name=holds.name), None))
+        module.graph.erase_node(by_name[call.name])
+    output.args = (tuple(results),)
+    module.recompile()
+    root, *rest = program.module_call_graph
+    assert root.signature is not None
+    count = len(program.graph_signature.user_outputs) + len(instead)
+    flat = dataclasses.replace(root.signature, out_spec=pytree.tree_structure((0,) * count))
+    return _changed(
+        program,
+        _graph_module=module,
+        _graph_signature=ExportGraphSignature(program.graph_signature.input_specs, specs),
         _module_call_graph=[dataclasses.replace(root, signature=flat), *rest],
     )
 

@@ -113,7 +113,7 @@ class _HeardSteps(CompiledSteps):
         super().__init__(compiled)
         run = self._run
 
-        def heard(leaves: Any) -> Any:
+        def heard(leaves: Sequence[Any]) -> Sequence[Any]:
             outputs = run(leaves)
             hear(outputs[self._logits][:, -1].argmax(-1))
             return outputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ from prepbench.compile.output_tree import (
 from prepbench.compile.size_checks import SizeChecks
 from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
 from prepbench.compile.variant_calls import VariantCall, VariantChoice
+from prepbench.compile.value_conditions import ValueCondition, check_values
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
 from prepbench.running.call_forms import CallForm
@@ -66,6 +68,7 @@ class CallSpec:
         identity: which weights and adapters the model had.
         conditions: on sizes, under which the graph equals the model.
         variants: what each of several graphs takes, of which a call runs the first that takes it; empty for one graph.
+        assertions: on values, for which the lowered program has further outputs.
     """
 
     parameters: tuple[str, ...]
@@ -84,6 +87,7 @@ class CallSpec:
     identity: ModelIdentity = NO_IDENTITY
     conditions: tuple[SizeCondition, ...] = ()
     variants: tuple[VariantCall, ...] = ()
+    assertions: tuple[ValueCondition, ...] = ()
 
     @classmethod
     def of(
@@ -129,6 +133,13 @@ class CallSpec:
         """A name for each output leaf that is computed, e.g. ``"logits"``."""
         names = identifiers(leaf_names(self.outputs))
         return tuple(name for i, name in enumerate(names) if i not in self.output_constants)
+
+    @property
+    def named_assertions(self) -> dict[str, ValueCondition]:
+        """The conditions on values by the names of the further outputs that tell whether they hold."""
+        names = (f"assertion_{place}" for place in itertools.count())
+        known = set(self.output_names)
+        return dict(zip((name for name in names if name not in known), self.assertions, strict=False))
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The input leaves of a call, in the order of the program.
@@ -284,6 +295,23 @@ class CallSpec:
             self._choice.check(found)
         return found
 
+    def checked_outputs(self, outputs: Sequence[Any], *, allow_unproven: bool = False) -> Sequence[Any]:
+        """The output leaves that are results, of what a lowered program returned.
+
+        Args:
+            outputs: of the lowered program.
+            allow_unproven: whether values may break conditions.
+
+        Raises:
+            ConditionError: a condition on values is broken.
+        """
+        if not self.assertions:
+            return outputs
+        count = len(outputs) - len(self.assertions)
+        if not allow_unproven:
+            check_values(self.assertions, outputs[count:])
+        return outputs[:count]
+
     @functools.cached_property
     def _size_checks(self) -> SizeChecks:
         return SizeChecks(self.conditions)
@@ -362,6 +390,7 @@ class CallSpec:
             "identity": self.identity.to_dict(),
             "conditions": [condition.to_dict() for condition in self.conditions],
             "variants": [variant.to_dict() for variant in self.variants],
+            "assertions": [assertion.to_dict() for assertion in self.assertions],
         }
 
     @classmethod
@@ -384,6 +413,7 @@ class CallSpec:
             ModelIdentity.from_dict(data.get("identity", {})),
             tuple(map(SizeCondition.from_dict, data.get("conditions", []))),  # none in folders before version 2.2
             tuple(map(VariantCall.from_dict, data.get("variants", []))),  # none before 2.3
+            tuple(map(ValueCondition.from_dict, data.get("assertions", []))),
         )
 
 

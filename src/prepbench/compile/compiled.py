@@ -14,7 +14,6 @@ from torch import nn
 
 from prepbench._display import view
 from prepbench._torch_compat import pytree
-from prepbench.capture.aten.axes_text import condition_lines
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress, check_switch
@@ -32,6 +31,7 @@ from prepbench.compile.tensor_specs import failed_call
 from prepbench.compile.transformers_style import TRANSFORMERS, check_style, export_for_transformers
 from prepbench.compile.variants import SECTION as VARIANTS
 from prepbench.compile.variants import Variant
+from prepbench.compile.value_conditions import ValueCondition
 from prepbench.compile.written_parts import measured_size as measured_size
 from prepbench.compile.written_parts import write_parts
 from prepbench.document.model import GraphCollectionDocument
@@ -122,15 +122,13 @@ class CompiledModel(nn.Module):
 
         Raises:
             InputError: the call has another form than the tracing inputs, or fails.
-            ConditionError: its sizes break one of :attr:`conditions`, or those of each variant.
+            ConditionError: its sizes or values break one of :attr:`conditions`, or its sizes those of each variant.
             UnknownOutputsError: a leaf returns another structure, and the model is not there.
             Exception: what the model itself raises, in a leaf.
         """
         leaves = self._call_spec.flatten(args, kwargs)
-        tensors = self._call_spec.checked(leaves, allow_unproven=self.allow_unproven)
         try:
-            with torch.no_grad():
-                outputs = self._runtime.run(tensors)
+            outputs = outputs_of(self, leaves)
         except UnknownOutputsError:
             if self._leaves is None or self._leaves.model is None:
                 raise
@@ -151,8 +149,10 @@ class CompiledModel(nn.Module):
         return self.report.target
 
     @property
-    def conditions(self) -> tuple[SizeCondition, ...]:
-        """The conditions on sizes under which the graph equals the model. A call that breaks one is refused.
+    def conditions(self) -> tuple[SizeCondition | ValueCondition, ...]:
+        """The conditions under which the graph equals the model. A call that breaks one is refused.
+
+        Those on sizes come first. Those on values are what the graph asserts, such as what a fix takes for granted.
 
         Of a model with variants those that all of them have; each has its own besides.
 
@@ -160,7 +160,7 @@ class CompiledModel(nn.Module):
             >>> [condition.text for condition in compiled.conditions]
             []
         """
-        return self._call_spec.conditions
+        return (*self._call_spec.conditions, *self._call_spec.assertions)
 
     @property
     def size_bytes(self) -> int | None:
@@ -404,9 +404,22 @@ class CompiledModel(nn.Module):
     def extra_repr(self) -> str:
         size = "not saveable" if self.size_bytes is None else f"{self.size_bytes / 1e6:.2f} MB"
         quantized = sum(row.quantized for row in self.report.layers)
-        where = [f"holds where {line}" for line in condition_lines(self.conditions)]
+        where = [f"holds where {line}" for line in self.report.conditions]
         where += [f"variant {index}: {variant}" for index, variant in enumerate(self.variants)]
         return "\n".join([f"target={self.target}, quantized layers={quantized}, {size}", *where])
+
+
+def outputs_of(compiled: CompiledModel, leaves: Sequence[Any]) -> Sequence[Any]:
+    """The output leaves for the input leaves of a call, which must meet the conditions unless the model allows others.
+
+    Raises:
+        InputError: the compiled graph cannot take a leaf.
+        ConditionError: a condition is broken.
+    """
+    runtime, spec, allow_unproven = compiled._runtime, compiled._call_spec, compiled.allow_unproven
+    tensors = spec.checked(leaves, allow_unproven=allow_unproven)
+    with torch.no_grad():
+        return spec.checked_outputs(runtime.run(tensors), allow_unproven=allow_unproven)
 
 
 def runtime_and_calls(compiled: CompiledModel) -> tuple[Runtime, CallSpec]:

@@ -1,63 +1,81 @@
-"""Conditions on sizes in files that others run: metadata of ONNX, ``rt_info`` of IR, and a line of JSON beside them.
+"""Conditions in files that others run: metadata of ONNX, ``rt_info`` of IR, and a line of JSON beside them.
 
-No other runtime checks them, but who reads the file can.
+No other runtime checks them, but who reads the file can: sizes beforehand, and values by an output of the file.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from prepbench.capture.sizes.conditions import SizeCondition
+from prepbench.compile.value_conditions import ValueCondition
 from prepbench.storage import write_file
 
 KEY = "prepbench.conditions"
 """In the metadata of ONNX; in IR it is ``rt_info`` at ``["prepbench_conditions"]``."""
-_FORMAT = {"format": "prepbench conditions on sizes", "version": "1"}
+_FORMAT = {"format": "prepbench conditions", "version": "1.1"}
 
 
-def conditions_text(conditions: Sequence[SizeCondition], inputs: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class FileConditions:
+    """The conditions of a model in a file.
+
+    Attributes:
+        sizes: what sizes must fulfil.
+        inputs: the name that each leaf of a call has in the file.
+        values: what values must fulfil, by the output that tells whether they do.
+    """
+
+    sizes: Sequence[SizeCondition]
+    inputs: Sequence[str]
+    values: Mapping[str, ValueCondition]
+
+    def __bool__(self) -> bool:
+        return bool(self.sizes or self.values)
+
+
+def conditions_text(conditions: FileConditions) -> str:
     """The conditions as one line of JSON.
 
     Each has its words (``text``), the line that asked (``source``: file, number, code; null where there is none), and a
     formula over ``s0``, ``s1``, ..., which are the listed ``sizes`` in order, each a dim of an input of the file.
-
-    Args:
-        conditions: of a compiled model.
-        inputs: the name that each leaf of a call has in the file.
+    One on values has the ``output`` of the file, a boolean, that is true where it holds.
     """
-    rows = []
-    for condition in conditions:
-        sizes = [{"input": inputs[leaf], "dim": dim} for leaf, dim in condition.places]
+    rows: list[dict[str, Any]] = []
+    for condition in conditions.sizes:
+        sizes = [{"input": conditions.inputs[leaf], "dim": dim} for leaf, dim in condition.places]
         kept = {name: value for name, value in condition.to_dict().items() if name in ("text", "source", "formula")}
         rows.append({**kept, "sizes": sizes})
+    rows += [{**value.to_dict(), "output": name} for name, value in conditions.values.items()]
     return json.dumps({**_FORMAT, "conditions": rows})
 
 
-def write_conditions(file: Path, conditions: Sequence[SizeCondition], inputs: Sequence[str]) -> None:
+def write_conditions(file: Path, conditions: FileConditions) -> None:
     """Note conditions in an ONNX or IR file, in place.
 
     Args:
         file: ends in ``.onnx`` or ``.xml``.
         conditions: of the model in it; where there are none, nothing is written.
-        inputs: the name that each leaf of a call has in the file.
     """
     if not conditions:
         return
-    text = conditions_text(conditions, inputs)
+    text = conditions_text(conditions)
     if file.suffix == ".onnx":
         _into_onnx(file, text)
     else:
         _into_ir(file, text)
 
 
-def write_beside(file: Path, conditions: Sequence[SizeCondition], inputs: Sequence[str]) -> None:
+def write_beside(file: Path, conditions: FileConditions) -> None:
     """Write ``<file>.conditions.json``, or remove an old one where there are no conditions."""
     beside = file.with_name(f"{file.name}.conditions.json")
     if conditions:
-        write_file(beside, conditions_text(conditions, inputs) + "\n")
+        write_file(beside, conditions_text(conditions) + "\n")
     else:
         beside.unlink(missing_ok=True)
 

@@ -5,17 +5,18 @@ It makes a fixed number of tokens, so that times can be compared, and notes when
 
 from __future__ import annotations
 
+import functools
 import inspect
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.compiled import CompiledModel, runtime_and_calls
+from prepbench.compile.compiled import CompiledModel, outputs_of, runtime_and_calls
 from prepbench.compile.tensor_specs import with_empty_tensors
 from prepbench.errors import InputError
 
@@ -48,8 +49,8 @@ class CompiledSteps:
     """
 
     def __init__(self, compiled: CompiledModel) -> None:
-        runtime, self._spec = runtime_and_calls(compiled)
-        self._run = runtime.run
+        self._run: Callable[[Sequence[Any]], Sequence[Any]] = functools.partial(outputs_of, compiled)
+        self._spec = runtime_and_calls(compiled)[1]
         self._tokens = _token_leaf(self._spec)
         names, outputs = self._spec.input_names, self._spec.output_names
         self._caches = {index: outputs.index(name) for index, name in enumerate(names) if name in outputs}
@@ -99,7 +100,7 @@ class CompiledSteps:
             if caches is None and self._caches:
                 missing = [i in self._caches for i in range(len(leaves))]
                 leaves = with_empty_tensors(leaves, missing, self._spec.tensors, lengths)
-            outputs = self._run(self._spec.checked(leaves))
+            outputs = self._run(leaves)
             caches = {index: outputs[place] for index, place in self._caches.items()}
             logits: torch.Tensor = outputs[self._logits]
             return logits

@@ -17,7 +17,7 @@ from torch import nn
 
 from prepbench.compile.attached import Notices, attached_forward, check_model
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.compiled import CompiledModel, runtime_and_calls
+from prepbench.compile.compiled import CompiledModel, outputs_of, runtime_and_calls
 from prepbench.compile.generation_call import GenerationCalls
 from prepbench.errors import InputError
 from prepbench.running.object_nodes import is_mark
@@ -63,7 +63,7 @@ class LaterSteps:
     """
 
     def __init__(self, compiled: CompiledModel) -> None:
-        self._runtime, self._spec = runtime_and_calls(compiled)
+        self._compiled, self._spec = compiled, runtime_and_calls(compiled)[1]
         names, outputs = self._spec.input_names, self._spec.output_names
         self._caches = {index: outputs.index(name) for index, name in enumerate(names) if name in outputs}
         self._logits = outputs.index("logits") if "logits" in outputs else 0
@@ -96,8 +96,7 @@ class LaterSteps:
         def run(*args: Any, **kwargs: Any) -> Any:
             leaves = self._spec.flatten(args, kwargs)
             calls.append([leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
-            with torch.no_grad():
-                return self._spec.result(self._runtime.run(self._spec.checked(leaves)))
+            return self._spec.result(outputs_of(self._compiled, leaves))
 
         with _attached(run, self._spec, model):
             model.generate(**prompt, max_new_tokens=3, min_new_tokens=3, do_sample=False, num_beams=1)  # type: ignore[operator]
@@ -148,7 +147,7 @@ class LaterSteps:
         leaves, made, times = list(begun.leaves), [], []
         start = time.perf_counter_ns()
         for _ in range(steps):
-            outputs = self._runtime.run(self._spec.checked(leaves))
+            outputs = outputs_of(self._compiled, leaves)
             token = outputs[self._logits][:, -1].argmax(-1, keepdim=True)
             now = time.perf_counter_ns()
             times.append(now - start)

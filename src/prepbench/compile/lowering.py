@@ -34,7 +34,7 @@ def lowering_of(
     return Lowering(
         program,
         call_spec.input_names,
-        call_spec.output_names,
+        (*call_spec.output_names, *call_spec.named_assertions),
         _size_names(program, captured),
         captured.leaves,
         keep_alive=captured,

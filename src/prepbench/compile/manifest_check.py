@@ -53,6 +53,10 @@ def check_variants(data: Any, count: int) -> None:
         _check_table(row, f"variants[{index}]", "samples", "report")
         _check_list(row, "samples", int, f"variants[{index}]")
         check_report(row["report"])
+    if not isinstance(data.get("assertions", []), list):
+        raise ValueError("calls.assertions must be a list")
+    for place, row in enumerate(data.get("assertions", [])):
+        _check_words(row, f"assertions[{place}]")
 
 
 def check_report(data: Any) -> None:
@@ -205,12 +209,10 @@ def _check_condition(row: Any, where: str, tensors: Sequence[Any]) -> None:
     """A condition has words, a formula in the grammar of sizes, and a dim of a tensor for each size in it."""
     _check_table(row, f"calls.{where}", "text", "sizes", "source", "formula", "places")
     _check_list(row, "sizes", str, f"calls.{where}")
-    source, places = row["source"], row["places"]
-    if not isinstance(row["text"], str) or not isinstance(row["formula"], str):
-        raise ValueError(f"calls.{where} must have words and a formula")
-    is_line = isinstance(source, list) and [type(part) for part in source] == [str, int, str]
-    if source is not None and not is_line:
-        raise ValueError(f"calls.{where}.source must be a file, a line and its text")
+    _check_words(row, where)
+    places = row["places"]
+    if not isinstance(row["formula"], str):
+        raise ValueError(f"calls.{where} must have a formula")
     if not isinstance(places, list) or len(places) != len(row["sizes"]):
         raise ValueError(f"calls.{where}.places must name a dim for each size")
     for place in places:
@@ -220,6 +222,17 @@ def _check_condition(row: Any, where: str, tensors: Sequence[Any]) -> None:
             raise ValueError(f"calls.{where}.places names a dim that is not there")
     if row["formula"]:
         size_function(row["formula"], len(places))
+
+
+def _check_words(row: Any, where: str) -> None:
+    """A condition says what it is about, and which line asks."""
+    _check_table(row, f"calls.{where}", "text", "source")
+    source = row["source"]
+    if not isinstance(row["text"], str):
+        raise ValueError(f"calls.{where} must have words")
+    is_line = isinstance(source, list) and [type(part) for part in source] == [str, int, str]
+    if source is not None and not is_line:
+        raise ValueError(f"calls.{where}.source must be a file, a line and its text")
 
 
 def _are_sizes(sizes: Any, *, dynamic: bool = False) -> bool:

@@ -14,7 +14,7 @@ import torch
 from prepbench._torch_compat.programs import with_outputs
 from prepbench.checks import check_table, described
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.condition_files import write_beside, write_conditions
+from prepbench.compile.condition_files import FileConditions, write_beside, write_conditions
 from prepbench.compile.report import CompileReport
 from prepbench.errors import ArtifactError, SettingsError, TargetError
 from prepbench.running.tracing import tracing
@@ -56,7 +56,7 @@ def export_onnx_file(
     with tracing(), typed_errors(path), temporary_space(), folder_beside(path) as folder:
         inputs = spec.input_names
         if source is not None:
-            renamed = _renamed(source, names)
+            renamed = _renamed(source, names, list(spec.named_assertions))
             inputs = renamed.input_names
             write_onnx(target_named(report.target), renamed, folder)
         else:
@@ -66,9 +66,10 @@ def export_onnx_file(
             raise ArtifactError(
                 "The model's weights do not fit into one ONNX file (2 GB); use save(folder), which keeps both files."
             )
-        write_conditions(files[0], spec.conditions, inputs)
+        conditions = FileConditions(spec.conditions, inputs, spec.named_assertions)
+        write_conditions(files[0], conditions)
         move_file(files[0], path)
-        write_beside(path, spec.conditions, inputs)
+        write_beside(path, conditions)
     return path
 
 
@@ -91,8 +92,10 @@ def _from_saved(folder: Path, names: ExportNames, runtime: Runtime, target: str)
     put_weights_inside(folder / "model.onnx")
 
 
-def _renamed(source: Lowering, names: ExportNames) -> Lowering:
-    program, outputs = source.program, list(source.output_names)
+def _renamed(source: Lowering, names: ExportNames, assertions: Sequence[str]) -> Lowering:
+    """With the chosen names and outputs; those that tell whether assertions hold stay, and keep their names."""
+    program, count = source.program, len(source.output_names) - len(assertions)
+    outputs = list(source.output_names[:count])
     if names.kept_outputs is not None:
         places = list(names.kept_outputs) if isinstance(names.kept_outputs, Iterable) else []
         if not places or any(type(place) is not int or not 0 <= place < len(outputs) for place in places):
@@ -100,7 +103,8 @@ def _renamed(source: Lowering, names: ExportNames) -> Lowering:
                 f"keep_outputs_at_idx must name some of the results 0 to {len(outputs) - 1} ({', '.join(outputs)}), "
                 f"got {described(names.kept_outputs)}. Give their indices."
             )
-        program, outputs = with_outputs(program, places), [outputs[place] for place in places]
+        program = with_outputs(program, [*places, *range(count, count + len(assertions))])
+        outputs = [outputs[place] for place in places]
     user_inputs = program.graph_signature.user_inputs
     tensors = [i for i, value in enumerate(user_inputs) if isinstance(value, str)]
     inputs = list(source.input_names)
@@ -110,6 +114,12 @@ def _renamed(source: Lowering, names: ExportNames) -> Lowering:
             inputs[place] = name
     if names.outputs is not None:
         outputs = _checked(names.outputs, outputs, "output_names")
+        if taken := set(outputs) & set(assertions):
+            raise SettingsError(
+                f"output_names: {', '.join(sorted(taken))} is the output that tells whether a condition on values "
+                "holds. Choose another name."
+            )
+    outputs += assertions
     renamed = replace(source, program=program, input_names=tuple(inputs), output_names=tuple(outputs))
     if names.axes is None:
         return renamed

@@ -37,6 +37,7 @@ from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
 from prepbench.compile.variant_calls import VariantChoice
 from prepbench.compile.variants import Variant, joined_runtime
+from prepbench.compile.value_conditions import with_assertions_returned
 from prepbench.compile.wrong_operator import Blame
 from prepbench.document.model import Failure
 from prepbench.errors import TargetError
@@ -197,14 +198,15 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
     check_memory(task)
     task = task.in_types_of_target()
     quantized = None if task.layer_settings is None else quantize(task, timer, kept)
-    program = task.program if quantized is None else quantized.program
+    exact = None if quantized is None else with_assertions_returned(task.program)[0]
+    program, assertions = with_assertions_returned(task.program if quantized is None else quantized.program)
+    call_spec = replace(call_spec, assertions=assertions)
     with timer("lower"), tracing(timer.progress):
         lowering = lowering_of(program, captured, call_spec, timer.progress, None if kept is None else kept.programs)
         before = 0 if kept is None else kept.programs.taken
         runtime, fallbacks = lower(task, lowering)
         give_back(task.float_bytes)
         timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
-        exact = None if quantized is None else task.program
         check_lowered(
             runtime,
             program,
@@ -212,10 +214,11 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
             flat_samples(of_different_sizes(captured.samples), call_spec),
             exact,
             others=flat_samples(with_other_sizes(captured), call_spec),
+            asserted=len(assertions),
             precision=getattr(task.settings, "inference_precision", None),
             blame=None if fallbacks else Blame(target, task.settings, lowering),
         )
-        call_spec = replace(call_spec, conditions=_conditions(task, runtime, program, exact))
+        call_spec = replace(call_spec, conditions=_conditions(task, runtime, program, exact, len(assertions)))
     size, bits = measured_size(runtime, leaves), runtime.stored_bits()
     tensors = quantized.tensors if quantized else accounted(task, None)
     report = CompileReport(
@@ -243,7 +246,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         tensors=tensors,
         bits_per_weight=bits_per_weight(tensors, bits, size),
         reused=tuple(timer.reused),
-        conditions=tuple(condition_lines(call_spec.conditions)),
+        conditions=(*condition_lines(call_spec.conditions), *map(str, call_spec.assertions)),
     )
     document = document_of_program(
         program,
@@ -262,7 +265,7 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
 
 
 def _conditions(
-    task: CompileTask, runtime: Runtime, program: Program, exact: Program | None
+    task: CompileTask, runtime: Runtime, program: Program, exact: Program | None, asserted: int
 ) -> tuple[SizeCondition, ...]:
     """The conditions on sizes, with what the runtime does in the calls that were made for those of the capture."""
 
@@ -271,7 +274,7 @@ def _conditions(
         # without entries a runtime may end the process
         filled = [one for one in flat if all(leaf.numel() for leaf in one.args if isinstance(leaf, torch.Tensor))]
         try:
-            check_lowered(runtime, program, task.target.display_name, filled, exact)
+            check_lowered(runtime, program, task.target.display_name, filled, exact, asserted=asserted)
         except Exception:  # each runtime has its own
             return False
         return True

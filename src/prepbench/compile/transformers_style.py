@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prepbench.checks import described
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.condition_files import write_beside, write_conditions
+from prepbench.compile.condition_files import FileConditions, write_beside, write_conditions
 from prepbench.compile.configuration import CONFIG, GENERATION, Configuration, with_cache
 from prepbench.compile.genai_configuration import GENAI, genai_configuration
 from prepbench.errors import ArtifactError, SettingsError, TargetError
@@ -77,8 +77,9 @@ def export_for_transformers(
             )
         target.rename_ends(place, names)
         inputs = [names.inputs.get(name, name) for name in spec.input_names]
-        write_conditions(place / target.renamed_file, spec.conditions, inputs)
-        write_beside(place / target.renamed_file, spec.conditions, inputs)
+        conditions = FileConditions(spec.conditions, inputs, spec.named_assertions)
+        write_conditions(place / target.renamed_file, conditions)
+        write_beside(place / target.renamed_file, conditions)
         for name, text in with_cache(configuration, has_cache=has_cache(spec)).items():
             write_file(place / name, text)
         if target.renamed_file.endswith(".onnx") and (text := genai_configuration(spec, names, configuration)):
@@ -112,7 +113,7 @@ def transformers_names(spec: CallSpec) -> EndNames:
             f"{', '.join(outputs)}: style='transformers' needs {' or '.join(_RESULTS)} among the results. Compile a "
             "model that returns what models of transformers return, with return_dict=True."
         )
-    return EndNames(inputs, outputs)
+    return EndNames(inputs, [*outputs, *spec.named_assertions])
 
 
 def _input_name(path: str) -> str:

@@ -30,12 +30,14 @@ class EagerRuntime(Runtime):
     def __init__(self, program: torch.export.ExportedProgram, layers: Mapping[str, str | None] | None = None) -> None:
         self._program = program
         self._layers = layers_of(program.graph) if layers is None else layers
-        self._module = program.module(check_guards=False)
+        module: Any = program.module(check_guards=False)
+        module.validate_inputs = False  # whoever calls has checked them, and may allow what is not proven
+        self._module: torch.fx.GraphModule = module
         # weights are shared with the original model, but not the buffers that the program changes in each call
         for name in written_buffers(program):
             owner, _, attribute = program.graph_signature.inputs_to_buffers[name].rpartition(".")
-            module = self._module.get_submodule(owner)
-            setattr(module, attribute, getattr(module, attribute).clone())
+            holder = module.get_submodule(owner)
+            setattr(holder, attribute, getattr(holder, attribute).clone())
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         outputs: Sequence[Any] = self._module(*leaves)
