@@ -287,3 +287,23 @@ def test_a_full_disk_is_no_note(monkeypatch):
     monkeypatch.setattr(type(compiled), "save", lambda self, folder: full(folder))
     with pytest.raises(StorageError, match="no space left on device"):
         compare({"compiled": compiled}, [torch.ones(3, 4)], rounds=1)
+
+
+class OneRowIsOther(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) if x.shape[0] > 1 else self.layer(x) * 2
+
+
+def test_calls_beyond_conditions_are_scored_and_timed_where_they_are_allowed() -> None:
+    samples = [torch.randn(2, 4), torch.randn(3, 4)]
+    compiled = pb.compile_model(OneRowIsOther().eval(), tracing_inputs=samples)
+    with pytest.raises(InputError, match="breaks a condition"):
+        pb.compare({"compiled": compiled}, [torch.ones(1, 4)], rounds=1)
+    compiled.allow_unproven = True
+    (row,) = pb.compare({"compiled": compiled}, [torch.ones(1, 4)], rounds=1).rows
+    assert row.timed_in == "own process", row.note
+    assert row.p50_ms > 0

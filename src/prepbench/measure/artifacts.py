@@ -15,7 +15,7 @@ from prepbench.internal_errors import raise_if_internal
 from prepbench.jobs import Cancelled, ProgressCallback
 from prepbench.running.module_state import state_bytes
 from prepbench.running.object_nodes import holds_objects
-from prepbench.storage import folder_bytes, temporary_space
+from prepbench.storage import folder_bytes, temporary_space, write_file
 
 SAVED = "saved artifact"
 PARAMETERS = "parameters and buffers"
@@ -77,6 +77,8 @@ def save_candidate(
             compiled = _captured(candidate, samples, progress)
         with temporary_space():
             compiled.save(folder)
+        if getattr(compiled, "allow_unproven", False):
+            write_file(_unproven(folder), "")
     except (Cancelled, StorageError):
         raise
     except Exception as error:
@@ -91,6 +93,20 @@ def save_candidate(
             None, size, SAVED, target, f"timed in this process, because these parts run in Python: {'; '.join(needs)}"
         )
     return Artifact(folder, size, SAVED, target, leaves=_leaves(compiled, samples))
+
+
+def load_candidate(folder: Path) -> Any:
+    """Read what :func:`save_candidate` saved; it allows the calls that the candidate allows."""
+    from prepbench.compile import load_compiled
+
+    compiled = load_compiled(folder, allow_code=True)
+    compiled.allow_unproven = _unproven(folder).exists()
+    return compiled
+
+
+def _unproven(folder: Path) -> Path:
+    """A file beside an artifact of a candidate that computes calls beyond its conditions; no saved model says so."""
+    return folder.with_name(f"{folder.name}-unproven")
 
 
 def _leaves(compiled: Any, samples: Sequence[Sample]) -> tuple[Any, ...] | None:

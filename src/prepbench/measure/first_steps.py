@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench.compile import CompiledModel, load_compiled
+from prepbench.compile import CompiledModel
 from prepbench.compile.attached import check_model
 from prepbench.compile.compiled import runtime_and_calls
 from prepbench.compile.greedy import Generated
 from prepbench.compile.later_steps import Begun, LaterSteps, attached_quietly
 from prepbench.errors import InputError
 from prepbench.inputs import Sample
+from prepbench.measure.artifacts import load_candidate
 from prepbench.measure.generation import Generation, Prompt
 from prepbench.measure.transfer import load_sample, save_sample
 from prepbench.running.record_inputs import record_inputs
@@ -95,7 +96,7 @@ class PyTorchFirst:
 
     def save_begun(self, workload: Generation, artifact: Path, folder: Path) -> None:
         """Write what the later steps after each prompt begin with, for the process that runs them."""
-        compiled = load_compiled(artifact, allow_code=True) if self._compiled is None else self._compiled
+        compiled = load_candidate(artifact) if self._compiled is None else self._compiled
         steps = LaterSteps(compiled)
         save_sample(Sample(()), folder)
         for index, prompt in enumerate(workload.batches):

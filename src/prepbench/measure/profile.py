@@ -76,7 +76,7 @@ def _compiled(model: CompiledModel, inputs: Any, rounds: int) -> Profile:
     flat: list[Sequence[Any]] = []
     for sample in samples:
         leaves = calls.flatten(sample.args, sample.kwargs)
-        flat.append(calls.checked(leaves))
+        flat.append(calls.checked(leaves, allow_unproven=model.allow_unproven))
     layers, program = model.report.layers, program_of(model)
     types, weights = stored_by_layer(program.graph) if program is not None else ({}, {})
     types |= {row.fqn: row.type for row in layers}

@@ -80,10 +80,10 @@ def load_call(folder: Path, candidate: Any) -> Callable[[], Any]:
     leaves, structure = _load(folder)
     if structure is not None:
         return functools.partial(load_sample(folder).call, candidate)
-    from prepbench.compile.compiled import runtime_and_calls
+    from prepbench.compile.compiled import outputs_of, runtime_and_calls
 
-    runtime, spec = runtime_and_calls(candidate)
-    return lambda: spec.result(runtime.run(spec.checked(leaves)))
+    _, spec = runtime_and_calls(candidate)
+    return lambda: spec.result(outputs_of(candidate, leaves))
 
 
 def _load(folder: Path) -> tuple[list[Any], Any]:

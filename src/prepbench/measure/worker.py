@@ -56,14 +56,14 @@ def main(arguments: list[str]) -> None:
     artifact, inputs, threads = arguments
     import torch
 
-    from prepbench.compile import load_compiled
+    from prepbench.measure.artifacts import load_candidate
     from prepbench.measure.transfer import load_call
 
     torch.set_num_threads(int(threads))
     model = call = None
 
     def load() -> tuple[Any, Callable[[], Any]]:
-        model = load_compiled(Path(artifact), allow_code=True)
+        model = load_candidate(Path(artifact))
         call = load_call(Path(inputs), model)
         gc.collect()
         gc.freeze()  # each turn begins with a collection, which need not look at what is there for good
