@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -276,6 +277,54 @@ def test_ir_has_the_conditions(model: nn.Module, tmp_path: Path) -> None:
     read = openvino.Core().read_model(tmp_path / "model.xml")
     assert read.get_rt_info("prepbench_conditions").astype(str) == conditions_text(conditions)
     assert (tmp_path / "model.xml").read_text().count("prepbench_conditions") == 1
+
+
+class AsksInDepth(nn.Module):
+    """Asks what is nested so deeply that no file would hold it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if self.odd(x.shape[1]) else x * 3
+
+    def odd(self, size: int) -> bool:
+        for step in range(60):
+            size = (size * 5 + step) // 3
+        return size % 3 != 0
+
+
+def test_what_no_formula_tells_holds_for_the_sizes_of_the_samples_alone(tmp_path: Path) -> None:
+    model = AsksInDepth().eval()
+    alike = [size for size in range(5, 40) if model.odd(size)][:3]
+    compiled = compiled_for(model, samples=[torch.ones(2, size) for size in alike])
+    compiled.save(tmp_path / "saved")
+    for each in (compiled, pb.load_compiled(tmp_path / "saved")):
+        assert torch.equal(each(torch.ones(2, alike[1])), torch.full((2, alike[1]), 2.0))
+        with pytest.raises(ConditionError, match=r"x.shape\[1\] must be as in a sample.* may be"):
+            each(torch.ones(2, alike[-1] + 9))
+
+
+@pytest.mark.parametrize(
+    ("asks", "sizes"),
+    [
+        (lambda n: (n & 6) == 4, (4, 5, 12)),
+        (lambda n: (n ^ 1) < n, (5, 7)),
+        (lambda n: 2**n > 500, (9, 12)),
+        (lambda n: n**0.5 > 2.5, (7, 9)),
+        (lambda n: n << 1 > 20, (11, 15)),
+        (lambda n: math.log2(n) > 3.5, (12, 15)),
+    ],
+)
+def test_questions_in_bits_and_powers_are_conditions(asks: Callable[[int], bool], sizes: tuple[int, ...]) -> None:
+    class Asks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if asks(x.shape[1]) else x * 3
+
+    compiled = compiled_for(Asks().eval(), samples=[torch.ones(2, size) for size in sizes])
+    for size in range(2, 40):
+        if asks(size):
+            assert compiled(torch.ones(2, size))[0, 0] == 2
+        else:
+            with pytest.raises(ConditionError):
+                compiled(torch.ones(2, size))
 
 
 class Cools(nn.Module):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prepbench.capture.sizes.conditions import SizeCondition
-from prepbench.capture.sizes.size_formulas import check_function
+from prepbench.capture.sizes.size_formulas import UNDEFINED, check_function
 from prepbench.errors import ConditionError
 
 _NEAR = 4096
@@ -32,7 +32,7 @@ class SizeChecks:
         try:
             if self._hold(leaves):
                 return
-        except ArithmeticError:  # a condition divides by a size of 0
+        except UNDEFINED:  # a condition divides by a size of 0
             pass
         for condition in self._conditions:
             sizes = _sizes(condition, leaves)

@@ -28,6 +28,11 @@ N, M = sympy.symbols("n m", integer=True, positive=True)
         (functions.CeilToInt(functions.IntTrueDiv(N, M)) > 2, lambda n, m: -(-n // m) > 2),
         (sympy.Not(sympy.Eq(N, M + 1)), lambda n, m: n != m + 1),
         (sympy.Rational(1, 3) * N > M, lambda n, m: n > 3 * m),
+        (sympy.Eq(functions.BitwiseFn_bitwise_and(N, 6), M), lambda n, m: n & 6 == m),
+        (functions.BitwiseFn_bitwise_or(N, 3) > functions.BitwiseFn_bitwise_xor(M, 9), lambda n, m: n | 3 > m ^ 9),
+        (functions.PowByNatural(sympy.Integer(2), N) > 5 * M, lambda n, m: 2**n > 5 * m),
+        (functions.FloatPow(functions.ToFloat(N), sympy.Float(0.5)) > M, lambda n, m: n**0.5 > m),
+        (functions.LShift(N, M) < 99, lambda n, m: n << m < 99),
     ],
 )
 def test_formulas_mean_what_python_means(expression, compute) -> None:
@@ -52,7 +57,7 @@ def test_every_function_of_the_grammar_is_computed_or_cannot_be_in_a_condition()
         "Symbol('x')",
         "lambda: 1",
         "Mod(Symbol('s0'))",
-        "Pow(Integer(9), Symbol('s0'))",
+        "Pow(Pow(Pow(Symbol('s0'), Integer(60)), Integer(60)), Integer(60))",
         "[1]",
         "true if true else false",
         "s0",
@@ -61,6 +66,12 @@ def test_every_function_of_the_grammar_is_computed_or_cannot_be_in_a_condition()
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ArtifactError):
         size_function(text, 1)
+
+
+def test_powers_of_sizes_stay_small() -> None:
+    text = formula_text(functions.PowByNatural(sympy.Integer(3), functions.PowByNatural(N, sympy.Integer(9))) > 7, [N])
+    assert text is not None
+    assert size_function(text, 1)(2**40) is True
 
 
 def test_what_has_no_word_is_no_formula() -> None:

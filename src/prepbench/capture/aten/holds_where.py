@@ -160,6 +160,7 @@ def holds_where(
     asked = [one for one in _asked(program, paths) if all(size_key(name) in places for name in one.names.values())]
     found = [*_declared(axes, places), *((one, one.condition(places)) for one in asked)]
     found += _ranges(program, places, paths)
+    found = [_with_formula(*pair, seen) for pair in found]
     parts = _sorted([pair for pair in found if not any(breaks(sizes, pair[1]) for sizes in seen)])
     roles = {f"{axis.path}.shape[{axis.dim}]": _role(axis) for axis in axes.dynamic}
     firm, doubtful, edges = (tuple(_told(*pair, roles) for pair in part) for part in parts)
@@ -197,6 +198,20 @@ def _asked(program: Program, paths: Sequence[str]) -> Iterator[Asked]:
     for expression, names, line, is_own in [] if found else noted_guards(program):
         named = {symbol: _of_flat(name, paths) for symbol, name in names.items()}
         yield Asked(expression, named, _source(line), is_own)
+
+
+def _with_formula(asked: Asked, condition: SizeCondition, seen: Sequence[Sizes]) -> Found:
+    """A condition that no formula can tell is known to hold for the sizes of the samples, and for no others."""
+    if condition.formula:
+        return asked, condition
+    symbols = [_symbol(f"s{index}") for index in range(len(condition.places))]
+    known = {tuple(sizes[place] for place in condition.places) for sizes in seen}
+    equal = [sympy.And(*map(sympy.Eq, symbols, sizes)) for sizes in sorted(known)]
+    formula = formula_text(sympy.Or(*equal), symbols) or "false"
+    return asked, replace(condition, formula=formula, is_own=True, text=_ONLY_SEEN)
+
+
+_ONLY_SEEN = "must be as in a sample, because no formula tells for which other sizes the graph holds"
 
 
 def _of_flat(name: str, paths: Sequence[str]) -> str:
@@ -322,6 +337,8 @@ _VERBS |= {f"is {bound}": f"must be {bound}" for bound in ("at least", "at most"
 
 def _told(asked: Asked, condition: SizeCondition, roles: Mapping[str, str]) -> SizeCondition:
     """The condition in words, which call each size by what it is for."""
+    if condition.text:
+        return replace(condition, text=f"{' and '.join(condition.sizes)} {condition.text}")
     text = asked.words
     for says, asks in _VERBS.items():
         text = text.replace(f" {says} ", f" {asks} ")

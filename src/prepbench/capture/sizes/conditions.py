@@ -13,7 +13,7 @@ from typing import Any
 
 from prepbench._torch_compat.sizes import SizeCallback, asking_python
 from prepbench.capture.sizes.sample_sizes import condition_text, size_key, value_at
-from prepbench.capture.sizes.size_formulas import formula_text, size_function
+from prepbench.capture.sizes.size_formulas import UNDEFINED, formula_text, size_function
 from prepbench.document.model import SourceLine
 from prepbench.running.source_lines import is_user_code, source_of_frame
 
@@ -47,10 +47,10 @@ class SizeCondition:
         return f"{self.text} ({self.source.file}:{self.source.line}: {self.source.code})" if self.source else self.text
 
     def holds(self, sizes: Sequence[int]) -> bool | None:
-        """Whether it is true of these sizes; None where it divides by zero."""
+        """Whether it is true of these sizes; None where it has no value, such as in a division by zero."""
         try:
             return bool(size_function(self.formula, len(self.sizes))(*sizes))
-        except ArithmeticError:
+        except UNDEFINED:
             return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def _limit(expression: Any) -> str | None:
     holds = size_function(formula, 1) if formula is not None else None
     try:
         wrong = [size for size in range(2, _ROUND) if holds is not None and not holds(size)]
-    except ArithmeticError:
+    except UNDEFINED:
         return None
     if not wrong or wrong != list(range(wrong[0], wrong[-1] + 1)):
         return None

@@ -16,7 +16,7 @@ _PYTHON: Mapping[str, str] = {
     **dict.fromkeys(("Mod", "PythonMod"), "({0} % {1})"),
     **dict.fromkeys(("FloorDiv", "CleanDiv"), "({0} // {1})"),
     **dict.fromkeys(("FloatTrueDiv", "IntTrueDiv"), "({0} / {1})"),
-    **dict.fromkeys(("Pow", "PowByNatural", "FloatPow"), "({0} ** {1})"),
+    **dict.fromkeys(("Pow", "PowByNatural", "FloatPow"), "power({0}, {1})"),
     **dict.fromkeys(("Equality", "Eq"), "({0} == {1})"),
     **dict.fromkeys(("Unequality", "Ne"), "({0} != {1})"),
     **dict.fromkeys(("StrictLessThan", "Lt"), "({0} < {1})"),
@@ -27,8 +27,11 @@ _PYTHON: Mapping[str, str] = {
     **dict.fromkeys(("ceiling", "CeilToInt"), "ceil({0})"),
     "CeilDiv": "(-(-{0} // {1}))",
     "ModularIndexing": "({0} // {1} % {2})",
-    "LShift": "({0} << {1})",
+    "LShift": "({0} * power(2, {1}))",
     "RShift": "({0} >> {1})",
+    "BitwiseFn_bitwise_and": "({0} & {1})",
+    "BitwiseFn_bitwise_or": "({0} | {1})",
+    "BitwiseFn_bitwise_xor": "({0} ^ {1})",
     "TruncToInt": "trunc({0})",
     "TruncToFloat": "float(trunc({0}))",
     "RoundToInt": "round({0})",
@@ -45,15 +48,30 @@ _PYTHON: Mapping[str, str] = {
 }
 _OF_MANY = {"Add": " + ", "Mul": " * ", "And": " and ", "Or": " or "}
 _OPAQUE = "OpaqueUnaryFn_"
+# bits of the largest power that is computed
+_LARGEST = 2**14
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """The power as Python has it; infinity where the number would be enormous."""
+    is_whole = isinstance(base, int) and isinstance(exponent, int) and abs(base) > 1
+    return math.inf if is_whole and base.bit_length() * exponent > _LARGEST else base**exponent
+
+
 _NAMES = {name: getattr(math, name) for name in ("floor", "ceil", "trunc", "sqrt")}
 _GLOBALS = {
     "__builtins__": {"float": float, "round": round, "abs": abs, "max": max, "min": min},
     "math": math,
+    "power": _power,
     **_NAMES,
 }
 
 # (number of the tensor, dim) for each size of a formula
 Places = Sequence[tuple[int, int]]
+
+
+UNDEFINED = (ArithmeticError, ValueError, TypeError)
+"""What Python raises where a formula has no value: division by zero, the logarithm of 0, the order of a root of -1."""
 
 
 def formula_text(expression: Any, symbols: Sequence[Any]) -> str | None:
@@ -130,7 +148,7 @@ def python_text(formula: str, names: Sequence[str]) -> str:
         >>> python_text("StrictGreaterThan(Symbol('s0'), Integer(1))", ["len(x)"])
         '(len(x) > 1)'
     """
-    return _written(parsed_size(formula, "A condition"), names)
+    return _written(parsed_size(formula, "A condition", any_exponent=True), names)
 
 
 def _written(node: ast.expr, names: Sequence[str]) -> str:

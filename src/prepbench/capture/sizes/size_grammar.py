@@ -26,15 +26,17 @@ _FUNCTIONS = _POWERS | {
     *("GreaterThan", "Ge", "And", "Or", "Not", "Piecewise", "IsNonOverlappingAndDenseIndicator"),
 }
 _OPAQUE = re.compile(r"OpaqueUnaryFn_(sqrt|cos|cosh|sin|sinh|tan|tanh|asin|acos|atan|exp|log|log2|asinh)")
+_BITWISE = re.compile(r"BitwiseFn_bitwise_(and|or|xor)")
 _NAMES = frozenset({"true", "false"})
 
 
-def parsed_size(text: object, where: str) -> ast.expr:
+def parsed_size(text: object, where: str, *, any_exponent: bool = False) -> ast.expr:
     """The tree of one expression over sizes, after checking it.
 
     Args:
         text: as torch wrote it, e.g. ``"Mul(Integer(2), Symbol('s0', positive=True, integer=True))"``.
         where: named in the error.
+        any_exponent: whether sizes may be exponents, for who computes powers that cannot become enormous.
 
     Raises:
         ArtifactError: it holds anything but sizes, numbers and known functions.
@@ -49,17 +51,17 @@ def parsed_size(text: object, where: str) -> ast.expr:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _refused(where, "it cannot be parsed") from error
-    _check(tree, where, depth=0, powers=0)
+    _check(tree, where, depth=0, powers=0, any_exponent=any_exponent)
     return tree
 
 
-def _check(node: ast.expr, where: str, depth: int, powers: int) -> None:
+def _check(node: ast.expr, where: str, depth: int, powers: int, any_exponent: bool) -> None:
     if depth > MAX_DEPTH:
         raise _refused(where, f"it nests more than {MAX_DEPTH} deep")
     if isinstance(node, ast.Call):
-        _check_call(node, where, depth, powers)
+        _check_call(node, where, depth, powers, any_exponent)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        _check(node.operand, where, depth + 1, powers)
+        _check(node.operand, where, depth + 1, powers, any_exponent)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         if abs(node.value) > MAX_NUMBER:
             raise _refused(where, f"the number {str(node.value)[:20]} is too large")
@@ -67,15 +69,15 @@ def _check(node: ast.expr, where: str, depth: int, powers: int) -> None:
         raise _refused(where, f"{ast.unparse(node)[:60]!r} is no size")
 
 
-def _check_call(node: ast.Call, where: str, depth: int, powers: int) -> None:
+def _check_call(node: ast.Call, where: str, depth: int, powers: int, any_exponent: bool) -> None:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    if name not in _FUNCTIONS and not _OPAQUE.fullmatch(name):
+    if name not in _FUNCTIONS and not _OPAQUE.fullmatch(name) and not _BITWISE.fullmatch(name):
         raise _refused(where, f"{ast.unparse(node.func)[:60]!r} is no function of sizes")
     for keyword in node.keywords:
         known = keyword.arg in _ASSUMPTIONS or (name == "Float" and keyword.arg == "precision")
         if not known or not isinstance(keyword.value, ast.Constant) or type(keyword.value.value) not in (bool, int):
             raise _refused(where, f"{keyword.arg!r} is no property of a size")
-        _check(keyword.value, where, depth + 1, powers)
+        _check(keyword.value, where, depth + 1, powers, any_exponent)
     arguments = node.args
     if name in ("Symbol", "Float") and arguments and isinstance(arguments[0], ast.Constant):
         _check_text(name, arguments[0].value, where)
@@ -84,10 +86,10 @@ def _check_call(node: ast.Call, where: str, depth: int, powers: int) -> None:
         raise _refused(where, "a symbol without a name")
     if name in _POWERS:
         powers += 1
-        if powers > 2 or not all(_is_small(argument) for argument in arguments[1:]):
+        if powers > 2 or not (any_exponent or all(_is_small(argument) for argument in arguments[1:])):
             raise _refused(where, f"powers are limited to {MAX_POWER} and may not nest")
     for argument in arguments:
-        _check(argument, where, depth + 1, powers)
+        _check(argument, where, depth + 1, powers, any_exponent)
 
 
 def _check_text(function: str, value: object, where: str) -> None:
@@ -102,6 +104,9 @@ def _is_small(node: ast.expr) -> bool:
         return _is_small(node.operand)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Integer", "Rational"):
         return all(map(_is_small, node.args))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Float" and node.args:
+        value = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+        return isinstance(value, str) and len(value) < 30 and abs(float(value)) <= MAX_POWER
     return isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) <= MAX_POWER
 
 
