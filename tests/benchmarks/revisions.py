@@ -6,19 +6,20 @@ the earlier one; the command fails above it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tests.benchmarks.models import build
-from tests.benchmarks.rounds import interleave, serve
+from tests.benchmarks.rounds import ROUNDS, interleave, serve
 
 LIMIT = 1.03
 ROOT = Path(__file__).parents[2]
@@ -92,25 +93,36 @@ def work(task: str, name: str) -> None:
 def main(revision: str) -> int:
     """Print a ratio for each case, and return 1 if one is above the limit."""
     slow = []
-    with tempfile.TemporaryDirectory(prefix="prepbench-revision-") as folder:
-        other = Path(folder) / "tree"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(other), revision], cwd=ROOT, check=True)
-        try:
-            print(f"{'case':<28}{revision[:12]:>14}{'now':>12}{'ratio':>9}    (ms, median of interleaved rounds)")
-            for task, name in CASES:
-                ratio = _compare(task, name, {revision: other, "now": ROOT})
-                slow += [f"{task} {name}"] if ratio > LIMIT else []
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(other)], cwd=ROOT, check=True)
+    with tree_of(revision) as other:
+        print(f"{'case':<28}{revision[:12]:>14}{'now':>12}{'ratio':>9}    (ms, median of interleaved rounds)")
+        for task, name in CASES:
+            ratio = _compare(task, name, {revision: other, "now": ROOT})
+            slow += [f"{task} {name}"] if ratio > LIMIT else []
     print(f"Above {LIMIT}: {', '.join(slow) or 'none'}")
     return bool(slow)
 
 
-def _compare(task: str, name: str, trees: dict[str, Path]) -> float:
-    command = ["-m", "tests.benchmarks.revisions", "--work", task, name]
+@contextlib.contextmanager
+def tree_of(revision: str) -> Iterator[Path]:
+    """A working tree of an earlier revision, which goes away again."""
+    with tempfile.TemporaryDirectory(prefix="prepbench-revision-") as folder:
+        other = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(other), revision], cwd=ROOT, check=True)
+        try:
+            yield other
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(other)], cwd=ROOT, check=True)
+
+
+def interleaved_trees(command: Sequence[str], trees: Mapping[str, Path], rounds: int = ROUNDS) -> list[list[float]]:
+    """What :func:`tests.benchmarks.rounds.interleave` gives for one command with the code of each tree."""
     paths = {tree: {**os.environ, "PYTHONPATH": f"{path / 'src'}{os.pathsep}{ROOT}"} for tree, path in trees.items()}
-    times = interleave(dict.fromkeys(trees, command), paths)
-    before, after = (times[tree] for tree in trees)
+    times = interleave(dict.fromkeys(trees, command), paths, rounds)
+    return [times[tree] for tree in trees]
+
+
+def _compare(task: str, name: str, trees: dict[str, Path]) -> float:
+    before, after = interleaved_trees(["-m", "tests.benchmarks.revisions", "--work", task, name], trees)
     if not before or not after:
         print(f"{task + ' ' + name:<28} failed: {'the earlier revision' if not before else 'the working tree'}")
         return float("inf")

@@ -32,13 +32,16 @@ def serve(call: Callable[[], object], warm_up: int = 5, wake_up: int = 2) -> Non
 
 
 def interleave(
-    commands: Mapping[str, Sequence[str]], environments: Mapping[str, Mapping[str, str]] | None = None
+    commands: Mapping[str, Sequence[str]],
+    environments: Mapping[str, Mapping[str, str]] | None = None,
+    rounds: int = ROUNDS,
 ) -> dict[str, list[float]]:
-    """Milliseconds of each command's worker in each of :data:`ROUNDS` rounds that take turns.
+    """Milliseconds of each command's worker in each of some rounds that take turns.
 
     Args:
         commands: the arguments of Python for each worker.
         environments: the environment of each worker, where it is not this process's.
+        rounds: how many.
 
     Workers get ready one after the other, so that they do not compete for memory and cores. One that ends before
     the last round has no rounds.
@@ -60,7 +63,7 @@ def interleave(
             if _wait_ready(workers[name]):
                 alive.append(name)
             print(f"{name}: prepared in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name in list(alive):
                 try:
                     times[name].append(_turn(workers[name]))
