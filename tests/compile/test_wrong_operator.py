@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -12,6 +15,7 @@ from onnxscript import opset21
 from torch import nn
 
 import prepbench as pb
+from prepbench.compile import wrong_operator
 from prepbench.errors import TargetError
 from prepbench.targets.onnx import export, translations
 
@@ -30,6 +34,42 @@ def wrong_translation(monkeypatch: pytest.MonkeyPatch) -> None:
     right: Callable[[], Any] = translations.translations
     wrong = {torch.ops.aten.log_sigmoid.default: lambda x: opset21.Softplus(x)}
     monkeypatch.setattr(export, "translations", lambda: {**right(), **wrong})
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("wrong_translation")
+def test_the_newest_files_that_errors_name_stay(temporary: Path) -> None:
+    for age in range(9):
+        old = temporary / f"prepbench-wrong-{age}"
+        old.mkdir()
+        os.utime(old, (1e9 - age, 1e9 - age))
+    (temporary / "prepbench-wrong-note").write_text("no folder")
+    samples = [torch.randn(2, 6), torch.randn(3, 6)]
+    with pytest.raises(TargetError, match=r"right: (\S+) has only this operator") as caught:
+        pb.compile_model(Gated(), tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+    left = {path.name for path in temporary.glob("prepbench-wrong-*") if path.is_dir()}
+    assert {"prepbench-wrong-0", "prepbench-wrong-1", "prepbench-wrong-2"} < left
+    assert len(left) == 4
+    file = Path(str(caught.value).split("right: ")[1].split(" has only")[0])
+    assert file.parent.name in left
+    assert len(onnx.load(file).graph.node) >= 1
+
+
+@pytest.mark.usefixtures("wrong_translation")
+def test_no_folder_is_left_where_no_file_could_be_written(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(wrong_operator, "write_onnx", full)
+    samples = [torch.randn(2, 6), torch.randn(3, 6)]
+    with pytest.raises(TargetError, match="Which part is wrong was not found"):
+        pb.compile_model(Gated(), tracing_inputs=samples, deployment_settings=pb.OnnxRuntimeDeployment())
+    assert not list(temporary.glob("prepbench-wrong-*"))
 
 
 @pytest.mark.usefixtures("wrong_translation")

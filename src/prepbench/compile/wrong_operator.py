@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import operator
+import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -90,8 +93,12 @@ class Blame:
             return "By itself it is right on these values, so the target is wrong about it beside others. " + _REMEDY
         if not isinstance(self._target, OnnxTarget):
             return "It is wrong by itself: the target, or how it was lowered to it. " + _REMEDY
-        folder = Path(tempfile.mkdtemp(prefix="prepbench-wrong-"))
-        path = write_onnx(self._target, self._lowered, folder)
+        folder = _folder()
+        try:
+            path = write_onnx(self._target, self._lowered, folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         expected = _by_reference(path, inputs)
         if expected is None or not is_right(right, expected):
             return (
@@ -104,6 +111,26 @@ class Blame:
         )
 
 
+def _folder() -> Path:
+    """A new folder for files that an error names. The newest of earlier ones stay, because somebody may read them."""
+    place = Path(tempfile.gettempdir())
+    ages = {folder: age for folder in place.glob(f"{_PREFIX}*") if (age := _changed(folder)) is not None}
+    for folder in sorted(ages, key=lambda folder: ages[folder], reverse=True)[_KEPT - 1 :]:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=_PREFIX))
+
+
+def _changed(folder: Path) -> float | None:
+    """When a folder of this user was changed; None for those of others, and where it is gone."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return None
+    own = getattr(os, "getuid", lambda: status.st_uid)()
+    return status.st_mtime if stat.S_ISDIR(status.st_mode) and status.st_uid == own else None
+
+
+_PREFIX, _KEPT = "prepbench-wrong-", 4
 _REMEDY = "Choose another target, or rewrite this line with other operators."
 
 
