@@ -271,3 +271,35 @@ def test_variants_of_others_are_checked(tmp_path: Path, change: Any) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ArtifactError, match="manifest is damaged"):
         pb.load_compiled(folder)
+
+
+class Cooled(nn.Module):
+    """Long signals are cooled until they are small, which nothing in the code limits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+        nn.init.eye_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, heat: torch.Tensor) -> torch.Tensor:
+        heat = self.layer(heat)
+        if heat.shape[0] > 4:
+            while heat.abs().max() > 1.0:
+                heat = heat * 0.5
+        return heat
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: type(each).__name__)
+def test_what_one_side_asserts_about_values_is_a_condition_of_its_calls_only(deployment: Any, tmp_path: Path) -> None:
+    long = [torch.full((6, 5), 1.5), torch.full((7, 5), 3.0), torch.full((7, 5), 0.5)]
+    short = [torch.full((2, 5), 1.5), torch.full((3, 5), 3.0)]
+    fixed = pb.fix(Cooled().eval(), [*long, *short], bounds=2).model
+    compiled = pb.compile_model(fixed, tracing_inputs=[*long, *short], deployment_settings=deployment)
+    assert len(compiled.variants) == 2
+    compiled.save(tmp_path / "saved")
+    for each in (compiled, pb.load_compiled(tmp_path / "saved", allow_code=True)):
+        for x in (long[0], short[1], torch.full((3, 5), 90.0)):
+            torch.testing.assert_close(each(x), fixed(x), rtol=1e-4, atol=1e-5)
+        with pytest.raises(ConditionError, match="more than 2 iterations"):
+            each(torch.full((6, 5), 90.0))

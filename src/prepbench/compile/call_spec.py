@@ -30,8 +30,8 @@ from prepbench.compile.output_tree import (
 )
 from prepbench.compile.size_checks import SizeChecks
 from prepbench.compile.tensor_specs import TensorChecks, TensorSpecs, dummy_tensor, tensor_specs, with_empty_tensors
-from prepbench.compile.variant_calls import VariantCall, VariantChoice
 from prepbench.compile.value_conditions import ValueCondition, check_values
+from prepbench.compile.variant_calls import VariantCall, VariantChoice
 from prepbench.errors import InputError
 from prepbench.inputs import Sample, named_leaves, parameter_names, plain_defaults
 from prepbench.running.call_forms import CallForm

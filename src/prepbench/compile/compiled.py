@@ -29,9 +29,9 @@ from prepbench.compile.onnx_file import ExportNames, export_onnx_file
 from prepbench.compile.report import CompileReport
 from prepbench.compile.tensor_specs import failed_call
 from prepbench.compile.transformers_style import TRANSFORMERS, check_style, export_for_transformers
+from prepbench.compile.value_conditions import ValueCondition
 from prepbench.compile.variants import SECTION as VARIANTS
 from prepbench.compile.variants import Variant
-from prepbench.compile.value_conditions import ValueCondition
 from prepbench.compile.written_parts import measured_size as measured_size
 from prepbench.compile.written_parts import write_parts
 from prepbench.document.model import GraphCollectionDocument

@@ -43,6 +43,7 @@ def joined_spec(specs: Sequence[CallSpec]) -> CallSpec:
         output_constants=constants,
         output_numbers=tuple(numbers),
         conditions=_in_all(specs),
+        assertions=tuple(one for spec in specs for one in spec.assertions),
         variants=tuple(_variant_call(spec, constants) for spec in specs),
     )
 
@@ -56,7 +57,7 @@ def _in_all(specs: Sequence[CallSpec]) -> tuple[SizeCondition, ...]:
 def _variant_call(spec: CallSpec, constants: Mapping[int, Any]) -> VariantCall:
     places = [place for place in range(len(leaf_names(spec.outputs))) if place not in constants]
     own = {places.index(place): value for place, value in spec.output_constants.items() if place not in constants}
-    return VariantCall(spec.conditions, spec.tensors, own)
+    return VariantCall(spec.conditions, spec.tensors, own, len(spec.assertions))
 
 
 def joined_report(reports: Sequence[CompileReport], texts: Sequence[str], **changes: Any) -> CompileReport:

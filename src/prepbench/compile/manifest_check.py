@@ -42,6 +42,10 @@ def check_calls(data: Any) -> None:
         raise ValueError("calls.conditions must be a list")
     for place, row in enumerate(data.get("conditions", [])):
         _check_condition(row, f"conditions[{place}]", data["tensors"])
+    if not isinstance(data.get("assertions", []), list):
+        raise ValueError("calls.assertions must be a list")
+    for place, row in enumerate(data.get("assertions", [])):
+        _check_words(row, f"assertions[{place}]")
     _check_variants(data, outputs - len(data["output_constants"]))
 
 
@@ -53,10 +57,6 @@ def check_variants(data: Any, count: int) -> None:
         _check_table(row, f"variants[{index}]", "samples", "report")
         _check_list(row, "samples", int, f"variants[{index}]")
         check_report(row["report"])
-    if not isinstance(data.get("assertions", []), list):
-        raise ValueError("calls.assertions must be a list")
-    for place, row in enumerate(data.get("assertions", [])):
-        _check_words(row, f"assertions[{place}]")
 
 
 def check_report(data: Any) -> None:
@@ -85,7 +85,7 @@ def _check_variants(data: Mapping[str, Any], outputs: int) -> None:
         raise ValueError("calls.variants must be a list")
     for index, variant in enumerate(data.get("variants", [])):
         where = f"variants[{index}]"
-        _check_table(variant, f"calls.{where}", "conditions", "tensors", "constants")
+        _check_table(variant, f"calls.{where}", "conditions", "tensors", "constants", "assertions")
         rows = variant["tensors"]
         if not isinstance(rows, list) or [row is None for row in rows] != [row is None for row in data["tensors"]]:
             raise ValueError(f"calls.{where}.tensors must describe each input")
@@ -99,6 +99,10 @@ def _check_variants(data: Mapping[str, Any], outputs: int) -> None:
         for place, row in enumerate(variant["conditions"]):
             _check_condition(row, f"{where}.conditions[{place}]", rows)
         _check_constants(variant["constants"], f"{where}.constants", outputs)
+        if type(variant["assertions"]) is not int or variant["assertions"] < 0:
+            raise ValueError(f"calls.{where}.assertions must be a number of assertions")
+    if data.get("variants") and sum(row["assertions"] for row in data["variants"]) != len(data.get("assertions", [])):
+        raise ValueError("calls.assertions must have a row for each assertion of the variants")
 
 
 def _check_table(data: Any, where: str, *needed: str) -> None:

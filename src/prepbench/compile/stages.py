@@ -35,9 +35,9 @@ from prepbench.compile.stage_timer import StageTimer
 from prepbench.compile.stored_weights import bits_per_weight, with_stored_bits
 from prepbench.compile.task import CompileTask
 from prepbench.compile.uncompiled import NothingCompiledError, UncompiledModel
+from prepbench.compile.value_conditions import with_assertions_returned
 from prepbench.compile.variant_calls import VariantChoice
 from prepbench.compile.variants import Variant, joined_runtime
-from prepbench.compile.value_conditions import with_assertions_returned
 from prepbench.compile.wrong_operator import Blame
 from prepbench.document.model import Failure
 from prepbench.errors import TargetError
@@ -158,7 +158,7 @@ def _compiled_variants(task: CompileTask, timer: StageTimer) -> CompiledModel:
         list(map(str, variants)),
         seconds=dict(timer.seconds),
         size_bytes=measured_size(runtime),
-        conditions=tuple(condition_lines(spec.conditions)),
+        conditions=(*condition_lines(spec.conditions), *map(str, spec.assertions)),
     )
     quantize_later = functools.partial(_quantize_later, task) if task.layer_settings is None else None
     lowering = lowering_of_compiled(parts[0])

@@ -21,11 +21,13 @@ class VariantCall:
         tensors: dtype and sizes of each input leaf that is a tensor.
         constants: computed output leaves of the model that this variant gives as plain values, by index among those
             that the model computes.
+        assertions: on values, for which this variant has further outputs.
     """
 
     conditions: tuple[SizeCondition, ...]
     tensors: TensorSpecs
     constants: Mapping[int, Any] = field(default_factory=dict)
+    assertions: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data."""
@@ -33,6 +35,7 @@ class VariantCall:
             "conditions": [condition.to_dict() for condition in self.conditions],
             "tensors": list(self.tensors),
             "constants": {str(index): value for index, value in self.constants.items()},
+            "assertions": self.assertions,
         }
 
     @classmethod
@@ -42,6 +45,7 @@ class VariantCall:
             tuple(map(SizeCondition.from_dict, data["conditions"])),
             tuple(data["tensors"]),
             {int(index): value for index, value in data["constants"].items()},
+            data["assertions"],
         )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from prepbench.capture.aten.axes_text import condition_lines
 from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.compile.call_spec import CallSpec
@@ -66,15 +68,27 @@ class VariantsRuntime(Runtime):
     def __init__(self, runtimes: Sequence[Runtime], calls: Sequence[VariantCall], paths: Sequence[str]) -> None:
         self._runtimes, self._calls = tuple(runtimes), tuple(calls)
         self._choice = VariantChoice(calls, paths)
+        asserted = [call.assertions for call in calls]
+        self._asserted = asserted if any(asserted) else None
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         index = self._choice.taken(leaves)
-        outputs, constants = self._runtimes[index].run(leaves), self._calls[index].constants
-        if not constants:
+        outputs, call = self._runtimes[index].run(leaves), self._calls[index]
+        if not call.constants and self._asserted is None:
             return outputs
-        rest = iter(outputs)
-        count = len(outputs) + len(constants)
-        return [constants[place] if place in constants else next(rest) for place in range(count)]
+        count = len(outputs) - call.assertions
+        rest = iter(outputs[:count])
+        results = [
+            call.constants[place] if place in call.constants else next(rest)
+            for place in range(count + len(call.constants))
+        ]
+        if self._asserted is None:
+            return results
+        # what the variants assert that do not run holds, because nothing asks for it
+        held: list[Any] = [torch.tensor(True)] * sum(self._asserted)
+        first = sum(self._asserted[:index])
+        held[first : first + call.assertions] = outputs[count:]
+        return [*results, *held]
 
     def save(self, folder: Path) -> None:
         for index, runtime in enumerate(self._runtimes):
