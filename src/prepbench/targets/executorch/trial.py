@@ -14,7 +14,10 @@ _PROGRAM = """
 import ctypes, importlib.util, sys
 
 try:
-    # the Python of torch and ExecuTorch takes seconds to import, and only their libraries are needed
+    # the Python of torch and ExecuTorch takes seconds to import, and only their libraries are needed; ExecuTorch 1.3,
+    # which has no _C, finds no backend once a library of torch was loaded before its own Python
+    if importlib.util.find_spec("executorch.extension.pybindings._C") is None:
+        raise ImportError
     home = importlib.util.find_spec("torch").submodule_search_locations[0]
     ctypes.CDLL(home + "/lib/libtorch_python.so", mode=ctypes.RTLD_GLOBAL)
     from executorch.extension.pybindings import _C
