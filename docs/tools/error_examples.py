@@ -61,6 +61,18 @@ run_passes(pb.prepare_model(normalised, inputs=samples), [fold_batch_norm_])""",
         "The message says what the setting takes; :doc:`the reference <reference/QuantizationSettings>` has all of "
         "them in a table.",
     ),
+    "NothingQuantizedError": (
+        """
+pb.compile_model(
+    nn.Linear(4, 2),
+    calibration_inputs=[torch.randn(1, 4), torch.randn(3, 4)],
+    deployment_settings=pb.EagerDeployment(),
+    quantization_settings=pb.QuantizationSettings(),
+    layer_quantization_settings={"": pb.LayerQuantizationSettings(skip_quantization=True)},
+)""",
+        "The message has the reason of each layer. Of a model with variants, those without layers stay in float by "
+        "themselves.",
+    ),
     "NothingCompiledError": (
         """
 class Branch(nn.Module):

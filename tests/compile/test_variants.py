@@ -303,3 +303,144 @@ def test_what_one_side_asserts_about_values_is_a_condition_of_its_calls_only(dep
             torch.testing.assert_close(each(x), fixed(x), rtol=1e-4, atol=1e-5)
         with pytest.raises(ConditionError, match="more than 2 iterations"):
             each(torch.full((6, 5), 90.0))
+    if isinstance(deployment, pb.OnnxRuntimeDeployment):
+        with pytest.raises(SettingsError, match="One file has no place for .*more than 2 iterations"):
+            compiled.export(tmp_path / "model.onnx")
+
+
+class Encoder(nn.Module):
+    """A layer that both sides share, padding of what is no multiple of 4, and a result of one side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.rest = nn.Linear(6, 32), nn.Linear(32, 32)
+
+    def forward(self, signal: torch.Tensor) -> Any:
+        hidden = self.shared(signal)
+        over = signal.shape[1] % 4
+        if over:
+            return self.rest(nn.functional.pad(hidden, (0, 0, 0, 4 - over))), True
+        return hidden, False
+
+
+def onnx_results(file: Path, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file)
+    names = [value.name for value in session.get_outputs()]
+    given = {session.get_inputs()[0].name: x.numpy()}
+    return dict(zip(names, map(torch.as_tensor, session.run(None, given)), strict=True))
+
+
+def test_one_file_chooses(tmp_path: Path) -> None:
+    import onnx
+
+    torch.manual_seed(0)
+    encoder = Encoder().eval()
+    given = [torch.randn(2, 8, 6), torch.randn(3, 9, 6), torch.randn(1, 12, 6)]
+    made = compiled_for(encoder, pb.OnnxRuntimeDeployment(), tracing_inputs=given)
+    made.save(tmp_path / "saved")
+    names = {"input_names": ["sound"], "output_names": ["hidden", "padded"], "dynamic_axes": {"sound": {1: "time"}}}
+    file = made.export(tmp_path / "chosen.onnx", **names)
+    again = pb.load_compiled(tmp_path / "saved").export(tmp_path / "again.onnx")
+    read = onnx.load(file)
+    onnx.checker.check_model(read)
+    assert [node.op_type for node in read.graph.node].count("If") == 1
+    assert read.graph.input[0].type.tensor_type.shape.dim[1].dim_param == "time"
+    weights = [tensor for tensor in read.graph.initializer if list(tensor.dims) == [6, 32]]
+    assert len(weights) == 1  # of the layer that both sides have
+    for shape in ((2, 8, 6), (3, 9, 6), (1, 7, 6), (4, 16, 6), (2, 3, 6)):
+        x = torch.randn(shape)
+        hidden, padded = encoder(x)
+        for each in (file, again):
+            found = list(onnx_results(each, x).values())
+            torch.testing.assert_close(found[0], hidden, rtol=1e-4, atol=1e-5)
+            assert bool(found[1]) is padded
+    (text,) = [entry.value for entry in read.metadata_props if entry.key == "prepbench.conditions"]
+    assert (tmp_path / "chosen.onnx.conditions.json").read_text() == text + "\n"
+    first, second = json.loads(text)["variants"]
+    assert first[0]["text"] == "the length of signal (signal.shape[1]) must be a multiple of 4"
+    assert second[0]["sizes"] == [{"input": "sound", "dim": 1}]
+
+
+def test_a_file_of_three_ways_and_of_quantized_weights(tmp_path: Path) -> None:
+    class Ways(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.layer(x)
+            if x.shape[0] < 4:
+                return self.last(hidden + 1)
+            return self.last(hidden * 2) if x.shape[0] < 9 else self.last(hidden.cumsum(0))
+
+    torch.manual_seed(0)
+    model = Ways().eval()
+    given = [torch.randn(batch, 16) for batch in (2, 6, 12)]
+    made = compiled_for(
+        model,
+        pb.OnnxRuntimeDeployment(),
+        tracing_inputs=given,
+        calibration_inputs=given * 2,
+        quantization_settings=pb.QuantizationSettings(),
+    )
+    file = made.export(tmp_path / "model.onnx")
+    for batch in (1, 3, 4, 8, 9, 30):
+        x = torch.randn(batch, 16) * 0.5
+        torch.testing.assert_close(onnx_results(file, x)["output"], made(x), rtol=1e-3, atol=1e-3)
+
+
+def test_what_no_file_can_hold_is_refused(compiled: pb.CompiledModel, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="keep_outputs_at_idx cannot be given for a model with variants"):
+        compiled.export(tmp_path / "model.onnx", keep_outputs_at_idx=[0])
+    with pytest.raises(SettingsError, match="this model has variants"):
+        compiled.export(tmp_path / "folder", style="transformers")
+    assert not list(tmp_path.iterdir())
+
+
+S0, S1 = "Symbol('s0', integer=True)", "Symbol('s1', integer=True)"
+FORMULAS: dict[str, Any] = {
+    f"StrictLessThan(Add(Mul(FloorDiv({S0}, Integer(4)), Integer(3)), Mul(Integer(-2), {S1})), Integer(5))": (
+        lambda a, b: a // 4 * 3 - 2 * b < 5
+    ),
+    f"Equality(FloorDiv(Add(Integer(1), Mul(Integer(-1), {S0})), Integer(3)), Integer(-2))": (
+        lambda a, b: (1 - a) // 3 == -2
+    ),
+    f"Or(Unequality(Mod({S0}, Integer(5)), Integer(1)), StrictGreaterThan({S1}, Integer(7)))": (
+        lambda a, b: a % 5 != 1 or b > 7
+    ),
+    f"And(GreaterThan(Add(Max({S0}, {S1}), Mul(Integer(-1), Min({S0}, Integer(2)))), Integer(4)), "
+    f"Not(Eq({S1}, Integer(7))))": (lambda a, b: max(a, b) - min(a, 2) >= 4 and b != 7),
+    f"LessThan(Abs(Add({S0}, Mul(Integer(-1), {S1}))), Integer(3))": lambda a, b: abs(a - b) <= 3,
+}
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_formulas_are_the_same_in_onnx(formula: str) -> None:
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    from prepbench.capture.sizes.size_formulas import size_function
+    from prepbench.targets.onnx.size_predicates import SizePredicates
+
+    writer = SizePredicates()
+    result = writer.all_of([(formula, [("x", 0), ("x", 1)])])
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None])
+    made = helper.make_graph(writer.nodes, "g", [given], [helper.make_tensor_value_info(result, TensorProto.BOOL, [])])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for rows in range(12):
+        for columns in range(9):
+            found = bool(session.run(None, {"x": torch.zeros(rows, columns).numpy()})[0])
+            assert found == size_function(formula, 2)(rows, columns) == FORMULAS[formula](rows, columns)
+
+
+@pytest.mark.parametrize(
+    "formula", [f"StrictGreaterThan(FloorDiv({S0}, {S1}), Integer(1))", f"Equality(IntTrueDiv({S0}, Integer(2)), {S1})"]
+)
+def test_formulas_that_onnx_would_compute_otherwise_are_refused(formula: str) -> None:
+    from prepbench.targets.onnx.size_predicates import SizePredicates
+
+    with pytest.raises(TargetError, match="A condition on sizes"):
+        SizePredicates().all_of([(formula, [("x", 0), ("x", 1)])])

@@ -32,6 +32,7 @@ from prepbench.compile.transformers_style import TRANSFORMERS, check_style, expo
 from prepbench.compile.value_conditions import ValueCondition
 from prepbench.compile.variants import SECTION as VARIANTS
 from prepbench.compile.variants import Variant
+from prepbench.compile.variants_file import export_variants
 from prepbench.compile.written_parts import measured_size as measured_size
 from prepbench.compile.written_parts import write_parts
 from prepbench.document.model import GraphCollectionDocument
@@ -367,7 +368,8 @@ class CompiledModel(nn.Module):
         and ``OVModelForCausalLM`` of ``optimum`` expect: ``input_ids``, ``attention_mask``, ``position_ids``,
         ``past_key_values.N.key``, ``logits``, ``present.N.key``. Beside ``model.onnx`` of a decoder lies
         ``genai_config.json``, with which ONNX Runtime GenAI runs it. Files beside an earlier export, such as those of a
-        tokenizer, stay. :attr:`conditions` are in the file's metadata and in ``<file>.conditions.json`` beside it.
+        tokenizer, stay. :attr:`conditions` are in the file's metadata and in ``<file>.conditions.json`` beside it. Of a
+        model with variants the file has an ``If`` on the sizes of the inputs, and weights that variants share once.
 
         Args:
             path: of the file, or of the folder; an old one is replaced once the new one is whole.
@@ -395,9 +397,16 @@ class CompiledModel(nn.Module):
         """
         check_path("path", path)
         if check_style(style, input_names, output_names, dynamic_axes, keep_outputs_at_idx) == TRANSFORMERS:
+            if self.variants:
+                raise SettingsError(
+                    "style='transformers' writes one graph, and this model has variants. Write export(path) without a "
+                    "style, or compile with tracing inputs that take one side of the branch."
+                )
             parts = (self._runtime, self._call_spec, self._configuration, self.report.leaves)
             return export_for_transformers(Path(path), target_named(self.target), *parts)
         wanted = ExportNames(input_names, output_names, dynamic_axes, keep_outputs_at_idx)
+        if self.variants:
+            return export_variants(Path(path), wanted, self.variants, self._runtime, self._call_spec, self.target)
         source = self._origin.lowering if self._origin is not None else None
         return export_onnx_file(Path(path), wanted, source, self._runtime, self._call_spec, self.report)
 

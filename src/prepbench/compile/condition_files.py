@@ -29,14 +29,16 @@ class FileConditions:
         sizes: what sizes must fulfil.
         inputs: the name that each leaf of a call has in the file.
         values: what values must fulfil, by the output that tells whether they do.
+        variants: what sizes must fulfil for each variant of the model.
     """
 
     sizes: Sequence[SizeCondition]
     inputs: Sequence[str]
     values: Mapping[str, ValueCondition]
+    variants: Sequence[Sequence[SizeCondition]] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.sizes or self.values)
+        return bool(self.sizes or self.values or self.variants)
 
 
 def conditions_text(conditions: FileConditions) -> str:
@@ -44,15 +46,21 @@ def conditions_text(conditions: FileConditions) -> str:
 
     Each has its words (``text``), the line that asked (``source``: file, number, code; null where there is none), and a
     formula over ``s0``, ``s1``, ..., which are the listed ``sizes`` in order, each a dim of an input of the file.
-    One on values has the ``output`` of the file, a boolean, that is true where it holds.
+    One on values has the ``output`` of the file, a boolean, that is true where it holds. Of a model with variants,
+    ``variants`` has the conditions of each, of which a call must meet those of one.
     """
-    rows: list[dict[str, Any]] = []
-    for condition in conditions.sizes:
-        sizes = [{"input": conditions.inputs[leaf], "dim": dim} for leaf, dim in condition.places]
-        kept = {name: value for name, value in condition.to_dict().items() if name in ("text", "source", "formula")}
-        rows.append({**kept, "sizes": sizes})
+    rows = [_row(one, conditions.inputs) for one in conditions.sizes]
     rows += [{**value.to_dict(), "output": name} for name, value in conditions.values.items()]
-    return json.dumps({**_FORMAT, "conditions": rows})
+    content: dict[str, Any] = {**_FORMAT, "conditions": rows}
+    if conditions.variants:
+        content["variants"] = [[_row(one, conditions.inputs) for one in some] for some in conditions.variants]
+    return json.dumps(content)
+
+
+def _row(condition: SizeCondition, inputs: Sequence[str]) -> dict[str, Any]:
+    sizes = [{"input": inputs[leaf], "dim": dim} for leaf, dim in condition.places]
+    kept = {name: value for name, value in condition.to_dict().items() if name in ("text", "source", "formula")}
+    return {**kept, "sizes": sizes}
 
 
 def write_conditions(file: Path, conditions: FileConditions) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,11 @@ def export_onnx_file(
     with tracing(), typed_errors(path), temporary_space(), folder_beside(path) as folder:
         inputs = spec.input_names
         if source is not None:
-            renamed = _renamed(source, names, list(spec.named_assertions))
-            inputs = renamed.input_names
-            write_onnx(target_named(report.target), renamed, folder)
+            lowering = renamed(source, names, list(spec.named_assertions))
+            inputs = lowering.input_names
+            write_onnx(target_named(report.target), lowering, folder)
         else:
-            _from_saved(folder, names, runtime, report.target)
+            copy_saved(folder, names, runtime, report.target)
         files = list(folder.iterdir())
         if len(files) != 1:
             raise ArtifactError(
@@ -73,7 +73,7 @@ def export_onnx_file(
     return path
 
 
-def _from_saved(folder: Path, names: ExportNames, runtime: Runtime, target: str) -> None:
+def copy_saved(folder: Path, names: ExportNames, runtime: Runtime, target: str) -> None:
     """Copy the ONNX file of a model that was loaded from a folder."""
     runtime.save(folder)
     extra = [file for file in folder.iterdir() if not file.name.startswith("model.onnx")]
@@ -92,8 +92,14 @@ def _from_saved(folder: Path, names: ExportNames, runtime: Runtime, target: str)
     put_weights_inside(folder / "model.onnx")
 
 
-def _renamed(source: Lowering, names: ExportNames, assertions: Sequence[str]) -> Lowering:
-    """With the chosen names and outputs; those that tell whether assertions hold stay, and keep their names."""
+def renamed(source: Lowering, names: ExportNames, assertions: Sequence[str] = ()) -> Lowering:
+    """What a target gets, with the names and the outputs that the user chose.
+
+    Those that tell whether assertions hold stay, and keep their names.
+
+    Raises:
+        SettingsError: they do not fit.
+    """
     program, count = source.program, len(source.output_names) - len(assertions)
     outputs = list(source.output_names[:count])
     if names.kept_outputs is not None:
@@ -110,23 +116,24 @@ def _renamed(source: Lowering, names: ExportNames, assertions: Sequence[str]) ->
     inputs = list(source.input_names)
     if names.inputs is not None:
         old = [inputs[i] for i in tensors]
-        for place, name in zip(tensors, _checked(names.inputs, old, "input_names"), strict=True):
+        for place, name in zip(tensors, checked_names(names.inputs, old, "input_names"), strict=True):
             inputs[place] = name
     if names.outputs is not None:
-        outputs = _checked(names.outputs, outputs, "output_names")
+        outputs = checked_names(names.outputs, outputs, "output_names")
         if taken := set(outputs) & set(assertions):
             raise SettingsError(
                 f"output_names: {', '.join(sorted(taken))} is the output that tells whether a condition on values "
                 "holds. Choose another name."
             )
     outputs += assertions
-    renamed = replace(source, program=program, input_names=tuple(inputs), output_names=tuple(outputs))
+    made = replace(source, program=program, input_names=tuple(inputs), output_names=tuple(outputs))
     if names.axes is None:
-        return renamed
-    return replace(renamed, dimension_names={**source.dimension_names, **_axis_names(renamed, names.axes)})
+        return made
+    return replace(made, dimension_names={**source.dimension_names, **_dimension_names(made, names.axes)})
 
 
-def _checked(given: Sequence[str], old: Sequence[str], argument: str) -> list[str]:
+def checked_names(given: Sequence[str], old: Sequence[str], argument: str) -> list[str]:
+    """Names that are given in place of old ones; raise ``SettingsError`` unless they are as many, and different."""
     if not isinstance(given, Iterable):
         raise SettingsError(
             f"{argument} must be a list of names, got {described(given)}. Write {argument}=[{old[0]!r}]."
@@ -149,11 +156,19 @@ def _checked(given: Sequence[str], old: Sequence[str], argument: str) -> list[st
     return listed
 
 
-def _axis_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, str]:
-    """Names for the symbols of dynamic sizes."""
+def axis_names(
+    sizes: Mapping[str, Sequence[Any]], axes: Mapping[str, Mapping[int, str] | Sequence[int]]
+) -> Iterator[tuple[str, int, str]]:
+    """The tensor, the dim and the name of each dynamic dim that is to be named.
+
+    Args:
+        sizes: of the tensors by name; those that are no number are dynamic.
+        axes: as the user gave them.
+
+    Raises:
+        SettingsError: they name what is not there or not dynamic.
+    """
     check_table("dynamic_axes", axes, '{"ids": {0: "batch"}}')
-    sizes = _symbolic_sizes(lowering)
-    result: dict[str, str] = {}
     for tensor, dims in axes.items():
         if tensor not in sizes:
             raise SettingsError(f"dynamic_axes names {tensor!r}; there are {', '.join(map(repr, sizes))}.")
@@ -171,13 +186,21 @@ def _axis_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | Seque
                     "Compile with tracing inputs whose sizes differ there."
                 )
             if isinstance(dims, Mapping):
-                symbol, name = str(shape[dim]), str(dims[dim])
-                if result.get(symbol, name) != name:
-                    raise SettingsError(
-                        f"dynamic_axes[{tensor!r}]: dim {dim} always has the size of the one named {result[symbol]!r}, "
-                        f"so it cannot be named {name!r}."
-                    )
-                result[symbol] = name
+                yield tensor, dim, str(dims[dim])
+
+
+def _dimension_names(lowering: Lowering, axes: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, str]:
+    """Names for the symbols of dynamic sizes."""
+    sizes = _symbolic_sizes(lowering)
+    result: dict[str, str] = {}
+    for tensor, dim, name in axis_names(sizes, axes):
+        symbol = str(sizes[tensor][dim])
+        if result.get(symbol, name) != name:
+            raise SettingsError(
+                f"dynamic_axes[{tensor!r}]: dim {dim} always has the size of the one named {result[symbol]!r}, "
+                f"so it cannot be named {name!r}."
+            )
+        result[symbol] = name
     return result
 
 

@@ -63,17 +63,20 @@ class VariantsRuntime(Runtime):
         runtimes: one for each variant.
         calls: what each of them takes.
         paths: of the input leaves.
+
+    Attributes:
+        runtimes: those of the variants.
     """
 
     def __init__(self, runtimes: Sequence[Runtime], calls: Sequence[VariantCall], paths: Sequence[str]) -> None:
-        self._runtimes, self._calls = tuple(runtimes), tuple(calls)
+        self.runtimes, self._calls = tuple(runtimes), tuple(calls)
         self._choice = VariantChoice(calls, paths)
         asserted = [call.assertions for call in calls]
         self._asserted = asserted if any(asserted) else None
 
     def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
         index = self._choice.taken(leaves)
-        outputs, call = self._runtimes[index].run(leaves), self._calls[index]
+        outputs, call = self.runtimes[index].run(leaves), self._calls[index]
         if not call.constants and self._asserted is None:
             return outputs
         count = len(outputs) - call.assertions
@@ -91,14 +94,14 @@ class VariantsRuntime(Runtime):
         return [*results, *held]
 
     def save(self, folder: Path) -> None:
-        for index, runtime in enumerate(self._runtimes):
+        for index, runtime in enumerate(self.runtimes):
             place = variant_folder(folder, index)
             place.mkdir()
             runtime.save(place)
 
     def stored_bits(self) -> Mapping[str, int]:
         found: dict[str, int] = {}
-        for index, runtime in enumerate(self._runtimes):
+        for index, runtime in enumerate(self.runtimes):
             found |= {f"variant_{index}.{name}": bits for name, bits in runtime.stored_bits().items()}
         return found
 
@@ -106,7 +109,7 @@ class VariantsRuntime(Runtime):
         given: dict[int, list[Sequence[Any]]] = {}
         for leaves in calls:
             given.setdefault(self._choice.taken(leaves), []).append(leaves)
-        times = [self._runtimes[index].kernel_times(some, rounds) for index, some in sorted(given.items())]
+        times = [self.runtimes[index].kernel_times(some, rounds) for index, some in sorted(given.items())]
         return KernelTimes(tuple(k for each in times for k in each.kernels), sum(each.seconds for each in times))
 
 

@@ -29,10 +29,6 @@ _OF_SIZES = frozenset(kind.__name__ for kind in (SizesDecide, SpecialisedSize, W
 CaptureSome = Callable[[Sequence[Sample], DynamicAxes], Captured]
 
 
-class NoVariantsError(CaptureError):
-    """Graphs for some samples each do not make up the model."""
-
-
 def sizes_may_decide(failures: Sequence[Failure]) -> bool:
     """Whether all that prevents one graph may be that the sizes of samples lead different ways."""
     return bool(failures) and {failure.exception_type for failure in failures} <= _OF_SIZES
@@ -51,14 +47,14 @@ def captured_variants(
         limit: how many graphs there may be.
 
     Raises:
-        NoVariantsError: there would be more; no conditions on sizes tell the samples apart; or each graph would take
+        CaptureError: there would be more; no conditions on sizes tell the samples apart; or each graph would take
             one size of an axis only.
     """
     found: list[Captured] = []
     left = list(samples)
     while left:
         if len(found) == limit:
-            raise NoVariantsError(_too_many(found, left))
+            raise CaptureError(_too_many(found, left))
         variant = _first_variant(capture_some, model, left, samples, axes)
         taken = {id(sample) for sample in variant.samples}
         left = [sample for sample in left if id(sample) not in taken]
@@ -66,7 +62,7 @@ def captured_variants(
     for axis in axes.dynamic:
         place = (axis.path, axis.dim)
         if not any(place in {(other.path, other.dim) for other in one.axes.dynamic} for one in found):
-            raise NoVariantsError(
+            raise CaptureError(
                 f"Each size of {axis.path}.shape[{axis.dim}] in the samples would need a graph of its own, and none "
                 "would take another size. Give samples of further sizes, or make this axis static with dynamic_axes=."
             )
@@ -181,7 +177,7 @@ def _told_apart(variant: Captured, model: torch.nn.Module, left: Sequence[Sample
     """The variant with conditions that each of the samples for other variants breaks.
 
     Raises:
-        NoVariantsError: a sample breaks none of them.
+        CaptureError: a sample breaks none of them.
     """
     paths = paths_of(variant.program, variant.model)
     others = [Trial(sample, sizes_by_place(model, paths, sample), equal=False) for sample in left]
@@ -194,7 +190,7 @@ def _told_apart(variant: Captured, model: torch.nn.Module, left: Sequence[Sample
             told = _with_conditions(told, [condition])
         else:
             first = variant.samples[0].index
-            raise NoVariantsError(
+            raise CaptureError(
                 f"inputs[{trial.sample.index}] takes another way than inputs[{first}], and no condition on sizes that "
                 "is known tells them apart."
             )

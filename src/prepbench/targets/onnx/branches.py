@@ -1,0 +1,183 @@
+"""One ONNX graph of several, with an ``If`` on the sizes of its inputs; weights that are alike are in it once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prepbench.errors import TargetError
+from prepbench.targets.onnx.size_predicates import Asked, SizePredicates
+
+Constants = Sequence[Mapping[int, Any]]
+
+
+def joined_models(models: Sequence[Any], asked: Sequence[Asked], constants: Constants, outputs: Sequence[str]) -> Any:
+    """A model that runs the first of several whose conditions on sizes hold; the last where none of the others does.
+
+    Args:
+        models: ONNX models with inputs of the same names.
+        asked: the conditions of each.
+        constants: the results that each model does not compute, by place, with their values.
+        outputs: names of all results.
+
+    Raises:
+        TargetError: a condition cannot be written, or a result has another type in another model.
+    """
+    import onnx
+    from onnx import helper
+
+    writer = SizePredicates()
+    conditions = [writer.all_of(each) for each in asked[:-1]]
+    inputs, shared = [value.name for value in models[0].graph.input], _Shared()
+    for name in (*inputs, *outputs):
+        shared.taken.add(name)
+    branches = [
+        _branch(model, index, own, inputs, outputs, shared)
+        for index, (model, own) in enumerate(zip(models, constants, strict=True))
+    ]
+    results = zip(*(branch.output for branch in branches), strict=True)
+    types = [_joined_type(values, name) for values, name in zip(results, outputs, strict=True)]
+    tail = branches[-1]
+    for index in range(len(conditions) - 1, -1, -1):
+        names = [f"chosen_{index}.{name}" for name in outputs] if index else list(outputs)
+        node = helper.make_node("If", [conditions[index]], names, f"variant_{index}", then_branch=branches[index])
+        node.attribute.append(helper.make_attribute("else_branch", tail))
+        values = [helper.make_value_info(name, kind) for name, kind in zip(names, types, strict=True)]
+        tail = helper.make_graph([node], f"from_variant_{index}", [], values)
+    graph = helper.make_graph([*writer.nodes, *tail.node], "variants", _joined_inputs(models), tail.output)
+    graph.initializer.extend(shared.tensors)
+    made = onnx.ModelProto()
+    made.CopyFrom(models[0])
+    made.graph.CopyFrom(graph)
+    _take_functions(made, models[1:])
+    versions = {opset.domain: opset.version for model in models for opset in model.opset_import}
+    del made.opset_import[:]
+    made.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
+    return made
+
+
+def _take_functions(made: Any, models: Sequence[Any]) -> None:
+    """Add the functions of other models, in place."""
+    known = {(function.domain, function.name): function for function in made.functions}
+    for function in (function for model in models for function in model.functions):
+        key = function.domain, function.name
+        if key in known and known[key] != function:
+            raise TargetError(f"Two variants have other functions of the name {function.name}. Use save(folder).")
+        if key not in known:
+            known[key] = function
+            made.functions.append(function)
+
+
+class _Shared:
+    """The weights of all graphs, each once, by what they hold."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Any] = []
+        self.taken: set[str] = set()
+        self._names: dict[bytes, str] = {}
+
+    def name(self, tensor: Any) -> str:
+        """The name under which all graphs find a weight."""
+        import onnx
+
+        plain = onnx.TensorProto()
+        plain.CopyFrom(tensor)
+        plain.name = ""
+        digest = hashlib.sha256(plain.SerializeToString(deterministic=True)).digest()
+        if digest not in self._names:
+            name = tensor.name
+            while name in self.taken:
+                name = f"{name}_"
+            self.taken.add(name)
+            self._names[digest] = plain.name = name
+            self.tensors.append(plain)
+        return self._names[digest]
+
+
+def _branch(
+    model: Any, index: int, constants: Mapping[int, Any], inputs: Sequence[str], outputs: Sequence[str], shared: _Shared
+) -> Any:
+    """The graph of one model without inputs, which sees those of the graph around it."""
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    prefix, graph = f"variant_{index}.", model.graph
+    names = {name: name for name in inputs} | {tensor.name: shared.name(tensor) for tensor in graph.initializer}
+    nodes = _renamed(graph.node, names, prefix)
+    rest, values = iter(graph.output), []
+    for place, name in enumerate(outputs):
+        result = f"{prefix}result.{name}"
+        if place in constants:
+            tensor = numpy_helper.from_array(np.array(constants[place]))
+            nodes.append(helper.make_node("Constant", [], [result], result, value=tensor))
+            values.append(helper.make_tensor_value_info(result, tensor.data_type, []))
+        else:
+            value = next(rest)
+            nodes.append(helper.make_node("Identity", [names[value.name]], [result], result))
+            values.append(helper.make_value_info(result, value.type))
+    return helper.make_graph(nodes, f"variant_{index}", [], values)
+
+
+def _renamed(nodes: Sequence[Any], names: dict[str, str], prefix: str) -> list[Any]:
+    """Copies of nodes whose values have a prefix; ``names`` gets the new names."""
+    import onnx
+
+    made = []
+    for node in nodes:
+        new = onnx.NodeProto()
+        new.CopyFrom(node)
+        new.name = prefix + node.name
+        new.input[:] = [names.get(name, name) for name in node.input]
+        for attribute in new.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                _rename_inside(graph, dict(names), prefix)
+        names |= {name: prefix + name for name in node.output if name}
+        new.output[:] = [names.get(name, name) for name in node.output]
+        made.append(new)
+    return made
+
+
+def _rename_inside(graph: Any, names: dict[str, str], prefix: str) -> None:
+    """Rename the values of the body of a loop or a branch, in place."""
+    for value in (*graph.input, *graph.initializer):
+        names[value.name] = value.name = prefix + value.name
+    nodes = _renamed(graph.node, names, prefix)
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    for value in graph.output:
+        value.name = names.get(value.name, value.name)
+
+
+def _joined_type(values: Sequence[Any], name: str) -> Any:
+    """The type of a result of several graphs, with the sizes that all of them have."""
+    import onnx
+
+    kinds = {value.type.tensor_type.elem_type for value in values}
+    if len(kinds) > 1:
+        raise TargetError(
+            f"The result {name} has another type in another variant, and a file has one. Let both sides of the branch "
+            "return the same type, or use save(folder)."
+        )
+    made, shapes = onnx.TypeProto(), [value.type.tensor_type.shape.dim for value in values]
+    made.tensor_type.elem_type = kinds.pop()
+    if all(value.type.tensor_type.HasField("shape") for value in values) and len(set(map(len, shapes))) == 1:
+        made.tensor_type.shape.dim.extend(_joined_dims(shapes))
+    return made
+
+
+def _joined_dims(shapes: Sequence[Any]) -> list[Any]:
+    """For each dim what all have; nothing where they differ."""
+    import onnx
+
+    empty = onnx.TensorShapeProto.Dimension()
+    return [dims[0] if all(dim == dims[0] for dim in dims) else empty for dims in zip(*shapes, strict=True)]
+
+
+def _joined_inputs(models: Sequence[Any]) -> list[Any]:
+    from onnx import helper
+
+    made = []
+    for values in zip(*(model.graph.input for model in models), strict=True):
+        made.append(helper.make_value_info(values[0].name, _joined_type(values, values[0].name)))
+    return made
