@@ -110,6 +110,16 @@ def test_a_size_of_0_that_goes_another_way_is_refused() -> None:
         compiled(torch.ones(0, 4))
 
 
+def test_an_empty_result_may_have_the_same_shape_by_chance() -> None:
+    class Padded(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.shape[0] == 0 else nn.functional.pad(x, (0, 0, 0, -x.shape[1] % 3))
+
+    compiled = compiled_for(Padded(), samples=[torch.ones(1, 3, 2), torch.ones(5, 5, 2)])
+    with pytest.raises(ConditionError, match=r"x.shape\[0\] must not be 0"):
+        compiled(torch.ones(0, 4, 2))
+
+
 def test_a_later_quantization_keeps_the_conditions(model: nn.Module) -> None:
     compiled = compiled_for(model)
     compiled.initialize_algorithms([torch.randn(2, 12, 5) for _ in range(4)])

@@ -122,7 +122,10 @@ def capture(
             found = captured_variants(captured, model, samples, axes, variants)
         except CaptureError as why:
             raise FullGraphError(f"{error} {_NO_VARIANTS} {why}", error.failures) from why
-    return replace(found[0], samples=tuple(samples), axes=axes, seconds=time.perf_counter() - start, variants=found)
+    seconds = time.perf_counter() - start
+    if len(found) == 1:  # what torch asked made no difference
+        return replace(found[0], seconds=seconds)
+    return replace(found[0], samples=tuple(samples), axes=axes, seconds=seconds, variants=found)
 
 
 _NO_VARIANTS = "Nor do several graphs make it up, which was tried because sizes decide:"

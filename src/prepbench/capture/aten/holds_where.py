@@ -116,7 +116,12 @@ def with_small_sizes_refused(program: Program, where: HoldsWhere) -> Program:
     torch itself makes it refuse other sizes, and takes these two for impossible.
     """
     small = [one for one in where.conditions() if len(one.places) == 1 and all(map(one.holds, ([2], [3], [5], [64])))]
-    texts = [python_text(one.formula, [guarded_size(one.sizes[0])]) for one in small]
+    return with_conditions_checked(program, small)
+
+
+def with_conditions_checked(program: Program, conditions: Sequence[SizeCondition]) -> Program:
+    """The program whose module refuses calls that break one of these conditions."""
+    texts = [python_text(one.formula, list(map(guarded_size, one.sizes))) for one in conditions if one.formula]
     return with_guards(program, texts) if texts else program
 
 
@@ -384,9 +389,12 @@ def _made_calls(
         for size in (1, 0, *_smallest_allowed(told.firm, place, min(axis.sizes))):
             if size in axis.sizes or not axis.allows(size):
                 continue
-            if (call := made({symbol: size - now[place]})) is not None and call[1][place] == size:
-                small = (place, f"{axis.path}.shape[{axis.dim}]", size) if size < 2 else None
-                yield Trial(*call, equal=False, made=small)
+            small = (place, f"{axis.path}.shape[{axis.dim}]", size) if size < 2 else None
+            # of one size of the others a result of another shape may have the same shape by chance
+            longer = dict.fromkeys((other for other in groups if other != symbol), 1) if small else {}
+            for change in ({symbol: size - now[place]}, {**longer, symbol: size - now[place]}):
+                if (call := made(change)) is not None and call[1][place] == size:
+                    yield Trial(*call, equal=False, made=small)
     left = _TRIALS
     for condition in (*told.edges, *told.doubtful):
         for change in itertools.islice(_breaking(condition, groups, now, places), 2):

@@ -11,9 +11,10 @@ from typing import Any
 import sympy
 import torch
 
+from prepbench._torch_compat.programs import without_guards
 from prepbench.capture.aten.captured import Captured
 from prepbench.capture.aten.export_program import SpecialisedSize
-from prepbench.capture.aten.holds_where import Trial, breaks, paths_of, sizes_by_place
+from prepbench.capture.aten.holds_where import Trial, breaks, paths_of, sizes_by_place, with_conditions_checked
 from prepbench.capture.failures.wrong_programs import WrongProgram, unequal
 from prepbench.capture.sizes.axis import Axis, with_symbols
 from prepbench.capture.sizes.conditions import Asked, SizeCondition
@@ -55,10 +56,9 @@ def captured_variants(
     while left:
         if len(found) == limit:
             raise CaptureError(_too_many(found, left))
-        variant = _first_variant(capture_some, model, left, samples, axes)
-        taken = {id(sample) for sample in variant.samples}
+        found.append(_first_variant(capture_some, model, left, samples, axes))
+        taken = {id(sample) for sample in found[-1].samples}
         left = [sample for sample in left if id(sample) not in taken]
-        found.append(_told_apart(variant, model, left))
     for axis in axes.dynamic:
         place = (axis.path, axis.dim)
         if not any(place in {(other.path, other.dim) for other in one.axes.dynamic} for one in found):
@@ -79,13 +79,44 @@ def _first_variant(
     """The graph that is captured from the first of these samples, for all of them that go the same way."""
     alone, fixed = _captured_alone(capture_some, model, left[0], _axes_of(left[:1], samples, axes))
     found = _with_conditions(alone, fixed)
-    same = [left[0], *(sample for sample in left[1:] if _takes(found, model, sample))]
-    if len(same) == 1:
-        return found
+
+    def of(same: Sequence[Sample]) -> Captured:
+        of_same = _axes_of(same, samples, _as_in(axes, alone.axes))
+        try:
+            variant = found if len(same) == 1 else _with_conditions(capture_some(same, of_same), fixed)
+        except CaptureError:  # what torch asks of the one that is traced then, or of this one, makes no difference
+            variant = _of_all(found, model, same, of_same)
+        taken = {id(sample) for sample in variant.samples}
+        return _told_apart(variant, model, [sample for sample in left if id(sample) not in taken])
+
+    same = [sample for sample in left if sample is left[0] or _takes(found, model, sample, found.holds_where.firm)]
     try:
-        return _with_conditions(capture_some(same, _axes_of(same, samples, _as_in(axes, alone.axes))), fixed)
-    except CaptureError:  # a larger one of them, which is traced then, leads elsewhere
-        return found
+        return of(same)
+    except (
+        CaptureError
+    ):  # then what torch asked is what tells samples apart, so those that break it are not of one kind
+        fewer = [sample for sample in same if sample is left[0] or _takes(found, model, sample, found.conditions)]
+        if len(fewer) == len(same):
+            raise
+        return of(fewer)
+
+
+def _of_all(captured: Captured, model: torch.nn.Module, same: Sequence[Sample], axes: DynamicAxes) -> Captured:
+    """The graph of one sample as that of others for which it is right, without what they show to be no condition.
+
+    It stays that of one sample where it refuses another one for what it was traced with.
+    """
+    where, paths = captured.holds_where, paths_of(captured.program, model)
+    trials = [Trial(sample, sizes_by_place(model, paths, sample), equal=True) for sample in same]
+
+    def met(conditions: Sequence[SizeCondition]) -> tuple[SizeCondition, ...]:
+        return tuple(one for one in conditions if not any(breaks(trial.sizes, one) for trial in trials))
+
+    told = replace(where, doubtful=met(where.doubtful), edges=met(where.edges), trials=(*where.trials, *trials))
+    program = with_conditions_checked(without_guards(captured.program), told.conditions())
+    if unequal(program.module(), model, same) is not None:
+        return captured
+    return replace(captured, program=program, samples=tuple(same), axes=axes, holds_where=told)
 
 
 def _captured_alone(
@@ -151,10 +182,10 @@ def _axes_of(some: Sequence[Sample], samples: Sequence[Sample], axes: DynamicAxe
     return DynamicAxes(tuple(made), tuple(some))
 
 
-def _takes(captured: Captured, model: torch.nn.Module, sample: Sample) -> bool:
-    """Whether a sample fulfils what the model's own Python asked, and the graph does with it what the model does."""
-    sizes = sizes_by_place(model, paths_of(captured.program, captured.model), sample)
-    if any(breaks(sizes, condition) for condition in captured.holds_where.firm):
+def _takes(captured: Captured, model: torch.nn.Module, sample: Sample, asked: Sequence[SizeCondition]) -> bool:
+    """Whether a sample meets conditions, and the graph does with it what the model does."""
+    sizes = sizes_by_place(model, paths_of(captured.program, model), sample)
+    if any(breaks(sizes, condition) for condition in asked):
         return False
     return unequal(captured.program.module(check_guards=False), model, [sample]) is None
 
