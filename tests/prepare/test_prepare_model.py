@@ -234,6 +234,17 @@ def test_what_cannot_be_traced_is_said() -> None:
     assert "data-dependent branch" in kept.why
 
 
+def test_an_empty_result_may_have_the_same_shape_by_chance() -> None:
+    class Even(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.shape[0] == 0 else nn.functional.pad(x, (0, 0, 0, x.shape[1] % 2))
+
+    prepared = prepare_model(Even(), inputs=[torch.ones(2, 4, 2), torch.ones(3, 7, 2)])
+    assert prepared(torch.ones(1, 3, 2)).shape == (1, 4, 2)
+    with pytest.raises(InputError, match=r"x.shape\[0\] is 0, and the graph of this Even computes something else"):
+        prepared(torch.ones(0, 3, 2))
+
+
 @pytest.mark.parametrize(
     ("limit", "words"),
     [

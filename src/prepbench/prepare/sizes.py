@@ -147,14 +147,23 @@ def unequal_sizes(
     numbers = {id(tensor): index for index, tensor in enumerate(_tensors(names, samples[0].args, samples[0].kwargs))}
     paths = dict(named_leaves(model, samples[0]))
     places = []
+
+    def differs(change: dict[str, int]) -> bool:
+        made = resized(model, samples[0], change, groups)
+        return _ends(model, made) and not _equal(model, prepared, made)
+
     for symbol, group in groups.items():
         axis = min(group, key=lambda axis: axis.sizes[0])
         before, number = now.get((axis.path, axis.dim)), numbers.get(id(paths.get(axis.path)))
         if not before or number is None:  # what is empty cannot be repeated
             continue
+        longer = dict.fromkeys((other for other in groups if other != symbol), 1)
         for size in (1, 0):
-            made = resized(model, samples[0], {symbol: size - before}, groups)
-            if size not in axis.sizes and _ends(model, made) and not _equal(model, prepared, made):
+            change = {symbol: size - before}
+            # of one size of the others an empty result of another shape may have the same shape by chance
+            if size not in axis.sizes and (
+                differs(change) or (longer and differs({**longer, **change}) and not differs(longer))
+            ):
                 places.append((number, axis.dim, size, f"{axis.path}.shape[{axis.dim}]", _asking(trace, axis, size)))
     return UnequalSizes(names, tuple(places)) if places else None
 

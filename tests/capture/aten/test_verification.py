@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
+from prepbench._torch_compat.programs import without_guards
 from prepbench.capture.aten.capture import capture
 from prepbench.capture.sizes.dynamic_axes import DynamicAxes
 
@@ -120,3 +123,14 @@ def test_other_axes_can_be_tried_than_those_of_the_capture() -> None:
     within = DynamicAxes.infer(samples, Threshold()).limit("x", 0, max=4)
     assert not captured.axes.verify(captured).passed
     assert within.verify(captured).passed
+
+
+def test_a_size_of_0_is_tried_and_told_where_the_graph_is_wrong() -> None:
+    class Total(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.new_ones(1, 4) if x.shape[0] == 0 else x.sum(0, keepdim=True)
+
+    captured = capture(Total(), [torch.ones(2, 4), torch.ones(3, 4)])
+    assert captured.verify().passed  # the graph refuses it
+    unchecked = replace(captured, program=without_guards(captured.program))
+    assert unchecked.verify().axes[0].wrong == (0,)

@@ -170,6 +170,9 @@ def _verified(
     for symbol, group in linked_axes(axes).items():
         wanted = [size for size in _fresh_sizes(group[0].sizes) if all(axis.allows(size) for axis in group)]
         tried = [(size, pair.at_size(samples[0], axes, symbol, size)) for size in wanted]
+        empty = pair.at_size(samples[0], axes, symbol, 0) if _may_be_empty(group) else None
+        if empty is not None and not empty.equal and not isinstance(empty, _Refused):
+            tried.append((0, empty))
         largest = max([largest, *(found.largest for _, found in tried if found is not None and found.equal)])
         for axis in group:
             offset = axis.sizes[0] - group[0].sizes[0]
@@ -269,6 +272,11 @@ def _fresh_sizes(seen: tuple[int, ...]) -> list[int]:
     # large inputs are slow to run: stay within a few times what the user showed
     fresh = [size for size in dict.fromkeys(wanted) if size not in seen and 0 < size <= max(3 * top, 8)]
     return fresh[:9]
+
+
+def _may_be_empty(group: Sequence[Axis]) -> bool:
+    """Whether a size of 0 is to be tried, which is told only where the graph is wrong there."""
+    return not any(0 in axis.sizes for axis in group) and all(axis.allows(0) for axis in group)
 
 
 def _first_line(error: Exception) -> str:
