@@ -77,9 +77,10 @@ def test_a_trial_that_fails_makes_a_condition_and_one_that_holds_takes_a_doubt_a
     where = HoldsWhere((), (odd,), trials)
     assert where.conditions() == ()
     assert where.conditions(lambda samples: False)[0] is odd
-    fails = replace(where, trials=(trials[0], replace(trials[1], equal=False)))
-    assert fails.conditions() == (odd,)  # the size of 1 breaks it, so nothing more has to be said
-    (small,) = replace(fails, doubtful=()).conditions()
+    at_one = replace(trials[1], equal=False)
+    assert replace(where, trials=(at_one,)).conditions() == (odd,)  # 1 breaks it, so nothing more has to be said
+    # 3 breaks it as well, and is right: what is wrong is the size of 1
+    (small,) = replace(where, trials=(trials[0], at_one)).conditions()
     assert small.text.startswith("x.shape[1] must not be 1: ")
     assert small.holds([1]) is False
     assert small.holds([2])

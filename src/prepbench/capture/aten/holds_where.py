@@ -93,8 +93,10 @@ class HoldsWhere:
         ]
         kept = list(self.firm)
         for condition in self.doubtful:
-            found = [is_equal for trial, is_equal in open_ones if breaks(trial.sizes, condition)]
-            if not found or not all(found):
+            found = [(is_equal, trial.made) for trial, is_equal in open_ones if breaks(trial.sizes, condition)]
+            # where larger sizes tell, those of 0 and 1 are conditions of their own
+            told = [is_equal for is_equal, made in found if not made] or [is_equal for is_equal, _ in found]
+            if not told or not all(told):
                 kept.append(condition)
         for condition in self.edges:
             if not all(is_equal for trial, is_equal in open_ones if breaks(trial.sizes, condition)):
@@ -185,13 +187,7 @@ def paths_of(program: Program, model: torch.nn.Module) -> list[str]:
 
 
 def sizes_by_place(model: torch.nn.Module, paths: Sequence[str], sample: Sample) -> dict[Place, int]:
-    """The sizes of the tensors of a sample.
-
-    Args:
-        model: what is called with it.
-        paths: of the leaves of the call that was captured, in order.
-        sample: the call.
-    """
+    """The sizes of the tensors of a call, by their number among ``paths``, those of the call that was captured."""
     return {(paths.index(path), dim): n for (path, dim), n in sizes_in(model, sample).items() if path in paths}
 
 
