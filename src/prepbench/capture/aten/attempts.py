@@ -14,7 +14,7 @@ from prepbench._torch_compat import pytree
 from prepbench._torch_compat.scans import name_modules_in_steps
 from prepbench.capture.aten.chosen_leaves import outermost
 from prepbench.capture.aten.export_program import Program, SpecialisedSize, export_program
-from prepbench.capture.aten.idle_questions import without_idle_questions
+from prepbench.capture.aten.idle_questions import model_decides, without_idle_questions
 from prepbench.capture.aten.leaf_modules import (
     failures_collected,
     leaves_replaced,
@@ -86,6 +86,7 @@ class Attempts:
         self.model = model
         self.axes = axes
         self.error: Exception | None = None
+        self._model_decides = False
         self._samples = samples
         self._expected = expected
         self._leaves = dict(chosen)
@@ -123,6 +124,8 @@ class Attempts:
                 self.error = self.error or error
                 if not way and (program := self._with_loops(error)) is not None:
                     return program
+                if not way and self._model_decides:
+                    break  # dynamo, which takes longer, would ask the same
         return None
 
     def _with_loops(self, error: Exception) -> Program | None:
@@ -174,8 +177,10 @@ class Attempts:
 
     def _asking_less(self, program: Program, noted: NotedState) -> Program | None:
         """The program without questions of torch's on which samples differ, if it is right without them."""
-        found = without_idle_questions(program, SampleSizes(self.model, self._samples))
+        sizes = SampleSizes(self.model, self._samples)
+        found = without_idle_questions(program, sizes)
         if found is None:
+            self._model_decides = model_decides(program, sizes)
             return None
         less, asked = found
         tried = list(zip(self._samples, self._expected, strict=True))

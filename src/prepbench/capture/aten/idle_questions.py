@@ -45,6 +45,13 @@ def without_idle_questions(program: Program, sizes: SampleSizes) -> tuple[Progra
     return (with_guards(without_guards(program), texts), kept) if is_less else None
 
 
+def model_decides(program: Program, sizes: SampleSizes) -> bool:
+    """Whether the model's own Python asked something that samples answer differently, whichever way it is traced."""
+    conditions: SizeConditions | None = program.graph_module.meta.get(CONDITIONS)
+    own = [asked for asked in conditions.asked() if asked.is_own] if conditions is not None else []
+    return any(False in (sizes.answers(asked.expression, dict(asked.names)) or ()) for asked in own)
+
+
 def guarded_size(name: str) -> str:
     """The size ``x.shape[0]`` as torch writes it in the guards of a program: ``L['x'].size()[0]``."""
     return re.sub(r"^(\w+)(.*)\.shape", r"L['\1']\2.size()", name)
