@@ -18,7 +18,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,15 +69,39 @@ def judged(program: Program, target: str, folder: Path, reuse: pb.KeptStages | N
         folder: for its source.
         reuse: the capture of the same program for another target.
     """
-    model = made(program, folder)
     torch.manual_seed(program.seed)
-    samples = [torch.randn(shape) for shape in program.shapes]
+    samples = [(torch.randn(shape),) for shape in program.shapes]
+    further = [(x,) for x in calls(program, CALLS)]
+    return compared(made(program, folder), samples, further, target, reliable, reuse)
+
+
+Call = tuple[torch.Tensor, ...]
+
+
+def compared(
+    model: torch.nn.Module,
+    samples: Sequence[Call],
+    further: Sequence[Call],
+    target: str,
+    reliable: Callable[[torch.nn.Module, Call], Any],
+    reuse: pb.KeptStages | None,
+) -> Verdict:
+    """Compile a model for a target, and compare it with eager.
+
+    Args:
+        model: to compile.
+        samples: to compile it with.
+        further: calls that it is compared on, too.
+        target: a key of ``TARGETS``.
+        reliable: gives eager's result on a call, or None where that judges nothing.
+        reuse: the capture of the same model for another target.
+    """
     if any(reliable(model, sample) is None for sample in samples):
         return Verdict(NOTHING)
     try:
         compiled = pb.compile_model(
             model,
-            tracing_inputs=samples,
+            tracing_inputs=list(samples),
             deployment_settings=TARGETS[target](),
             discard_input_model=False,
             reuse=reuse,
@@ -87,23 +111,24 @@ def judged(program: Program, target: str, folder: Path, reuse: pb.KeptStages | N
     except Exception as error:
         return Verdict(RAW, f"{type(error).__name__}: {first_line(error)}")
     right = refusals = 0
-    for x in [*samples, *calls(program, CALLS)]:
-        expected = reliable(model, x)
+    for call in (*samples, *further):
+        expected = reliable(model, call)
         if expected is None:
             continue
+        shapes = ", ".join(str(tuple(x.shape)) for x in call)
         try:
-            got = compiled(x)
+            got = compiled(*call)
         except InputError as error:
-            if any(x is sample for sample in samples):
+            if any(call is sample for sample in samples):
                 return Verdict(WRONG, f"refuses its own sample: {first_line(error)}")
             refusals += 1
             continue
         except pb.PrepbenchError as error:
             return refused(error)
         except Exception as error:
-            return Verdict(RAW, f"{tuple(x.shape)}: {type(error).__name__}: {first_line(error)}")
+            return Verdict(RAW, f"{shapes}: {type(error).__name__}: {first_line(error)}")
         if text := difference(expected, got):
-            return Verdict(WRONG, f"{tuple(x.shape)}: {text}")
+            return Verdict(WRONG, f"{shapes}: {text}")
         right += 1
     return Verdict(RIGHT, "", (right, refusals))
 
@@ -135,15 +160,15 @@ def cause(text: str) -> str:
     return re.sub(r"/\S+|[-\d.e]*\d", "_", words)[:150]
 
 
-def reliable(model: torch.nn.Module, x: torch.Tensor) -> Any:
+def reliable(model: torch.nn.Module, call: Call) -> Any:
     """What eager gives, where it gives the same with twice the precision; else None.
 
     A result that rounding decides (equal values in a sort, a number near the edge of a floor) judges nothing.
     """
     try:
         with torch.no_grad():
-            expected = model(x.clone())
-            precise = model.double()(x.double())
+            expected = model(*(x.clone() for x in call))
+            precise = model.double()(*(x.double() for x in call))
     except Exception:
         return None
     finally:
@@ -165,10 +190,10 @@ def difference(expected: Any, got: Any) -> str:
             continue
         if one.shape != other.shape or one.dtype != other.dtype:
             return f"{tuple(other.shape)} {other.dtype} for {tuple(one.shape)} {one.dtype}"
-        finite = one.nan_to_num(0, 0, 0).abs()
-        scale = max(1.0, float(finite.max())) if one.numel() else 1.0
-        if not torch.allclose(one, other, rtol=1e-3, atol=5e-4 * scale, equal_nan=True):
-            return f"values differ by {float((one.double() - other.double()).abs().max()):.3g} of {scale:.3g}"
+        right, found = one.double(), other.double()
+        scale = max(1.0, float(right.nan_to_num(0, 0, 0).abs().max())) if one.numel() else 1.0
+        if not torch.allclose(right, found, rtol=1e-3, atol=5e-4 * scale, equal_nan=True):
+            return f"values differ by {float((right - found).abs().max()):.3g} of {scale:.3g}"
     return ""
 
 
@@ -199,8 +224,12 @@ def smaller(program: Program) -> Iterator[Program]:
         yield replace(program, result="x")
 
 
-def main() -> int:
-    """Run the seeds that have no result yet; returns 1 where something is wrong."""
+def main(one: Callable[[int, str, pb.KeptStages], dict[str, Any]]) -> int:
+    """Run the seeds that have no result yet; returns 1 where something is wrong.
+
+    Args:
+        one: makes the row of a seed on a target.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--programs", type=int, default=50)
@@ -217,13 +246,13 @@ def main() -> int:
             if (seed, target) in done:
                 continue
             # what no target can capture is captured once
-            row = {**refusal, "target": target} if refusal else one(seed, target, kept)
-            refusal = row if row["is_of_capture"] else None
-            rows.append(row)
+            found = {**refusal, "target": target} if refusal else one(seed, target, kept)
+            refusal = found if found["is_of_capture"] else None
+            rows.append(found)
             if options.results is not None:
                 options.results.parent.mkdir(parents=True, exist_ok=True)
                 with options.results.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
+                    file.write(json.dumps(found) + "\n")
     return summed(rows)
 
 
@@ -238,6 +267,11 @@ def one(seed: int, target: str, reuse: pb.KeptStages | None = None) -> dict[str,
             program = shrunk(program, lambda one: judged(one, target, Path(name)).kind == verdict.kind)
             verdict, source = judged(program, target, Path(name)), program.source
             print(f"seed {seed} {target}: {verdict.kind} {verdict.text}\n{source}", flush=True)
+    return row(seed, target, verdict, source, start)
+
+
+def row(seed: int, target: str, verdict: Verdict, source: str, start: float) -> dict[str, Any]:
+    """What is kept of a program on a target that began at ``start``."""
     return {"seed": seed, "target": target, "kind": verdict.kind, "text": verdict.text, "calls": verdict.calls,
             "source": source, "is_of_capture": verdict.is_of_capture,
             "revision": revision(), "seconds": round(time.perf_counter() - start, 2)}  # fmt: skip
@@ -284,4 +318,4 @@ def summed(rows: list[dict[str, Any]]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(one))

@@ -36,7 +36,7 @@ from prepbench.document.model import Failure
 from prepbench.errors import CaptureError
 from prepbench.inputs import Sample
 from prepbench.running.callable_module import FunctionModule
-from prepbench.running.outcomes import Outcome, outcome
+from prepbench.running.outcomes import Outcome, outcome, without_output
 from prepbench.running.twin import Twin
 from prepbench.running.unchanged import NotedState, dense_copy
 
@@ -190,7 +190,8 @@ class Attempts:
                 with suppress(Exception):  # a model need not run at sizes that no sample has
                     tried.append((sample, outcome(self.model, sample, self.model, noted)))
         samples, expected = zip(*tried, strict=True)
-        return less if problem(less.module(), self.model, samples, expected, noted) is None else None
+        with without_output():  # a graph of torch prints where it fails
+            return less if problem(less.module(), self.model, samples, expected, noted) is None else None
 
     def find_failures(self) -> list[Failure]:
         """Every module that cannot be exported, found in one pass; the model itself if no part of it fails."""

@@ -62,6 +62,14 @@ def _gelu(x: torch.Tensor, *, approximate: str = "none") -> Any:
     return 0.5 * x * (1 + torch.tanh(inner))
 
 
+def _prelu(x: torch.Tensor, weight: torch.Tensor) -> Any:
+    """XNNPACK takes images only, and fails at others."""
+    if x.ndim == 4:
+        return NotImplemented
+    slopes = weight.reshape([-1] + [1] * (x.ndim - 2)) if x.ndim > 1 else weight
+    return torch.where(x > 0, x, slopes * x)
+
+
 REPLACED: dict[Any, Callable[..., Any]] = {
     # its kernels take the difference of two squares for the variance, of which nothing is left where the mean is large
     aten.layer_norm.default: _center_layer,
@@ -73,4 +81,5 @@ REPLACED: dict[Any, Callable[..., Any]] = {
     aten.sort.default: _sort,
     aten.sort.stable: _stable_sort,
     aten.gelu.default: _gelu,
+    aten.prelu.default: _prelu,
 }
