@@ -7,7 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.fuzz.__main__ import RAW, TARGETS, WRONG, difference, judged, one, reliable, shrunk
+import prepbench as pb
+from tests.fuzz.__main__ import (
+    BRANCH,
+    RAW,
+    REFUSED,
+    TARGETS,
+    WRONG,
+    cause,
+    difference,
+    judged,
+    one,
+    reliable,
+    shrunk,
+    summed,
+)
 from tests.fuzz.programs import QUESTIONS, RESULTS, SIZES, STEPS, Program, drawn, made
 
 # as many as a run of the tests has time for; make fuzz takes others
@@ -27,7 +41,7 @@ def test_most_programs_can_be_judged(tmp_path: Path) -> None:
     for seed in range(40):
         program = drawn(seed)
         model = made(program, tmp_path)
-        judges += all(reliable(model, torch.randn(shape)) is not None for shape in program.shapes)
+        judges += all(reliable(model, (torch.randn(shape),)) is not None for shape in program.shapes)
     assert judges > 30
 
 
@@ -82,6 +96,30 @@ def test_a_wrong_answer_is_seen_and_shrunk(tmp_path: Path, monkeypatch: pytest.M
 def test_results_are_compared(expected: object, got: object, text: str) -> None:
     found = difference(expected, got)
     assert (text in found) if text else found == ""
+
+
+def test_a_refusal_tells_its_line_and_is_counted_by_its_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = "if n > 5:\n    x = x + 1\nelse:\n    x = x - 1"
+    verdict = judged(Program(3, (step,), "x", ((2, 4), (3, 8))), "eager", tmp_path)
+    assert (verdict.kind, verdict.is_of_capture) == (REFUSED, True)
+    assert verdict.text.endswith("| if n > 5:")
+    assert cause(verdict.text) == BRANCH
+    one_kind = {
+        cause(f"TargetError: /tmp/{name}.py:{line} differs by {line}.5 dB") for name, line in (("a", 3), ("b", 14))
+    }
+    assert len(one_kind) == 1
+    row = {"target": "eager", "kind": REFUSED, "text": verdict.text, "calls": (0, 0), "seconds": 2}
+    assert summed([row, {**row, "kind": WRONG}]) == 1
+    assert summed([row]) == 0
+    assert "1 (100.0%), 1 (100.0%)" in capsys.readouterr().out
+
+
+def test_what_is_captured_once_is_not_captured_for_the_next_target(tmp_path: Path) -> None:
+    program, kept = Program(3, ("x = x * 2",), "x", ((2, 4), (3, 8))), pb.KeptStages()
+    for target in ("eager", "onnxruntime"):
+        assert judged(program, target, tmp_path, kept).calls[0] > 2
 
 
 def test_a_seed_gives_the_same_program() -> None:
