@@ -15,7 +15,7 @@ from prepbench._torch_compat.derivatives import derivatives_traced
 from prepbench._torch_compat.exporting import conversions_that_change_nothing_skipped, quiet_export
 from prepbench._torch_compat.grad_regions import without_grad_regions
 from prepbench._torch_compat.programs import lower_bounds, with_lower_bounds
-from prepbench._torch_compat.sizes import exact_zero_one, watched_sizes, watched_specialisation
+from prepbench._torch_compat.sizes import SizeCallback, exact_zero_one, watched_sizes, watched_specialisation
 from prepbench.capture.aten.function_transforms import transforms_computed
 from prepbench.capture.modules.interception import symbolic_conversions, symbolic_roots
 from prepbench.capture.modules.seen_types import code_held_by
@@ -88,7 +88,7 @@ def export_program(
             stack.enter_context(SizeForms())
             stack.enter_context(symbolic_conversions(code_held_by(model), of_data=False))
             stack.enter_context(symbolic_roots())
-            question = sizes.refuse_contradiction if sizes is not None else None
+            question: SizeCallback | None = sizes.refuse_contradiction if sizes is not None else None
             if question is not None and own_questions:
                 question = if_own(question)
             stack.enter_context(watched_sizes(conditions.note, question))

@@ -33,7 +33,7 @@ def _max_pool1d(
     return_indices: bool = False,
 ) -> Any:
     """The pooling of an image of one row."""
-    if not isinstance(input.shape[-1], torch.SymInt) or return_indices:
+    if not _is_symbolic(input.shape[-1]) or return_indices:
         return NotImplemented
     window, pad, spread = _number(kernel_size), _number(padding), _number(dilation)
     # an empty list is what torch itself has for no stride
@@ -44,18 +44,18 @@ def _max_pool1d(
 
 def _adaptive_avg_pool1d(input: torch.Tensor, output_size: Any) -> Any:
     size = _number(output_size)
-    if not isinstance(size, torch.SymInt):
+    if not _is_symbolic(size):
         return NotImplemented
-    return F.adaptive_avg_pool2d(input.unsqueeze(-2), (1, size)).squeeze(-2)  # type: ignore[arg-type]
+    return F.adaptive_avg_pool2d(input.unsqueeze(-2), (1, size)).squeeze(-2)
 
 
 def _interpolate(input: torch.Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any,
                  **kwargs: Any) -> Any:  # fmt: skip
-    if mode != "area" or input.dim() != 3 or not (isinstance(input.shape[-1], torch.SymInt) or _is_symbolic(size)):
+    if mode != "area" or input.dim() != 3 or not (_is_symbolic(input.shape[-1]) or _is_symbolic(size)):
         return NotImplemented
     sizes = None if size is None else (1, _number(size))
     factors = None if scale_factor is None else (1.0, _number(scale_factor))
-    return F.interpolate(input.unsqueeze(-2), sizes, factors, mode, *args, **kwargs).squeeze(-2)  # type: ignore[arg-type]
+    return F.interpolate(input.unsqueeze(-2), sizes, factors, mode, *args, **kwargs).squeeze(-2)
 
 
 def _linspace(start: Any, end: Any, steps: Any = None, *, out: Any = None, dtype: Any = None, device: Any = None,
@@ -63,17 +63,18 @@ def _linspace(start: Any, end: Any, steps: Any = None, *, out: Any = None, dtype
     """From both ends to the middle, as torch computes it."""
     dtype = dtype or torch.get_default_dtype()
     are_numbers = not isinstance(start, torch.Tensor) and not isinstance(end, torch.Tensor)
-    if not isinstance(steps, torch.SymInt) or out is not None or not are_numbers or not dtype.is_floating_point:
+    count: Any = steps
+    if not _is_symbolic(count) or out is not None or not are_numbers or not dtype.is_floating_point:
         return NotImplemented
-    places = torch.arange(steps, dtype=dtype, device=device)
-    each = (end - start) / torch.sym_max(steps - 1, 1)
-    is_first_half = places < torch.sym_max(steps // 2, 1)
-    return torch.where(is_first_half, start + places * each, end - (steps - 1 - places) * each)
+    places = torch.arange(count, dtype=dtype, device=device)
+    each = (end - start) / torch.sym_max(count - 1, 1)
+    is_first_half = places < torch.sym_max(count // 2, 1)
+    return torch.where(is_first_half, start + places * each, end - (count - 1 - places) * each)
 
 
 def _tensor_split(input: torch.Tensor, sections: Any, dim: int = 0) -> Any:
     """The first parts have one entry more where the parts are not equal."""
-    if type(sections) is not int or not isinstance(input.shape[dim], torch.SymInt):
+    if type(sections) is not int or not _is_symbolic(input.shape[dim]):
         return NotImplemented
     size: Any = input.shape[dim]
     starts = [place * (size // sections) + torch.sym_min(size % sections, place) for place in range(sections)]
