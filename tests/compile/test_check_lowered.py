@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from prepbench.compile.check_lowered import check_lowered
+from prepbench.compile.check_lowered import LoweredCheck
 from prepbench.compile.tied_choices import with_ties_broken
 from prepbench.errors import TargetError
 from prepbench.inputs import Sample
@@ -45,10 +45,26 @@ class Drops(nn.Module):
         return (torch.dropout(x, 0.9, True) + y,)
 
 
+def check_lowered(
+    run: Run,
+    program: torch.export.ExportedProgram,
+    samples: Sequence[Sample],
+    original: torch.export.ExportedProgram | None = None,
+    *,
+    others: Sequence[Sample] = (),
+    **options: Any,
+) -> None:
+    """Check in the order in which a compile does."""
+    checked = LoweredCheck(Given(run), program, "Abacus", original, **options)  # type: ignore[arg-type]
+    checked.check_samples(samples)
+    checked.check_others(others)
+    checked.check_edges(samples)
+
+
 def check(run: Run, model: nn.Module | None = None, indices: Sequence[int] = (3, 5)) -> None:
     samples = [Sample((torch.randn(4), torch.randn(4)), {}, index) for index in indices]
     program = torch.export.export(model or Adds(), samples[0].args)
-    check_lowered(Given(run), program, "Abacus", samples)  # type: ignore[arg-type]
+    check_lowered(run, program, samples)
 
 
 def test_rounding_passes() -> None:
@@ -87,7 +103,7 @@ def check_counts(change: Callable[[list[Any]], None]) -> None:
 
     samples = [Sample((torch.randn(size, 5), torch.arange(40)), {}, size) for size in (3, 6)]
     program = torch.export.export(Counts(), samples[0].args, dynamic_shapes=({0: torch.export.Dim("n")}, None))
-    check_lowered(Given(run), program, "Abacus", samples)  # type: ignore[arg-type]
+    check_lowered(run, program, samples)
 
 
 def test_sizes_may_come_as_tensors_and_near_ties_may_turn() -> None:
@@ -146,7 +162,7 @@ def check_noisy(run: Run) -> None:
     torch.manual_seed(0)
     samples = [Sample((torch.randn(64) / 2, torch.randn(64) / 2), {}, index) for index in (0, 1)]
     program, original = (torch.export.export(model, samples[0].args) for model in (Rounds(), Keeps()))
-    check_lowered(Given(run), program, "Abacus", samples, original)  # type: ignore[arg-type]
+    check_lowered(run, program, samples, original)
 
 
 def test_where_quantization_is_noise_a_target_may_round_otherwise() -> None:
@@ -195,9 +211,8 @@ def test_another_choice_of_equal_values_is_no_bug(weight: torch.Tensor, reason: 
     sample = Sample((torch.randn(5, 4),), {}, 0)
     model = Routed(weight)
     program = torch.export.export(model, sample.args)
-    others = Given(lambda leaves: [1 - model(*leaves)[0]])
     with pytest.raises(TargetError, match=reason):
-        check_lowered(others, program, "Abacus", [sample])  # type: ignore[arg-type]
+        check_lowered(lambda leaves: [1 - model(*leaves)[0]], program, [sample])
 
 
 @pytest.mark.parametrize(
@@ -247,9 +262,9 @@ def test_equal_values_that_decide_nothing_are_no_excuse() -> None:
 
     sample = Sample((torch.randn(40),), {}, 0)
     program = torch.export.export(Sorts(), sample.args)
-    negated = Given(lambda leaves: [-Sorts()(*leaves)[0]])
+
     with pytest.raises(TargetError, match="Which part is wrong was not found"):
-        check_lowered(negated, program, "Abacus", [sample])  # type: ignore[arg-type]
+        check_lowered(lambda leaves: [-Sorts()(*leaves)[0]], program, [sample])
 
 
 class Logs(nn.Module):
@@ -276,12 +291,12 @@ def check_one(run: Run, model: nn.Module, *, others: Sequence[Sample] = (), **op
     sample = Sample((torch.rand(4, 8) + 0.5,), {}, 0)
     sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("columns")}
     program = torch.export.export(model, sample.args, dynamic_shapes=(sizes,))
-    check_lowered(Given(run), program, "Abacus", [sample], others=others, **options)  # type: ignore[arg-type]
+    check_lowered(run, program, [sample], others=others, **options)
 
 
 def test_values_that_no_sample_holds_are_tried() -> None:
     check_one(lambda leaves: list(Logs()(*leaves)), Logs())
-    with pytest.raises(TargetError, match=r"on tracing_inputs\[0\] with zeros instead of its values, output\[0\] at"):
+    with pytest.raises(TargetError, match=r"on a call of sizes \(4, 8\) with zeros, output\[0\] at"):
         check_one(lambda leaves: [torch.log(leaves[0].relu()) + 0 * leaves[0]], Logs())
 
 
@@ -314,3 +329,60 @@ def test_where_rounding_decides_a_target_may_round_otherwise() -> None:
     check_one(lambda leaves: [((leaves[0].double() + 3e4) - 3e4).float()], Cancels())
     with pytest.raises(TargetError, match="Abacus does not compute"):
         check_one(lambda leaves: [((leaves[0].double() + 3e4) - 3e4).float() * 1.5], Cancels())
+
+
+class DoublesFlat(nn.Module):
+    """Does something else for rows that are nearly of one value."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        is_flat = x.var(1, keepdim=True) < 1e-9 * x.mean(1, keepdim=True) ** 2
+        return (torch.where(is_flat, x * 2, x),)
+
+
+def test_rows_of_equal_values_are_tried() -> None:
+    check_one(lambda leaves: list(DoublesFlat()(*leaves)), DoublesFlat())
+    with pytest.raises(TargetError, match="with rows of equal values, "):
+        check_one(lambda leaves: [leaves[0]], DoublesFlat())
+
+
+class Norms(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (nn.functional.layer_norm(x + 50, x.shape[1:]),)
+
+
+def test_the_rounding_of_a_mean_is_no_difference() -> None:
+    def otherwise(leaves: Sequence[Any]) -> list[Any]:
+        return [Norms()(leaves[0].double())[0].float()]
+
+    check_one(otherwise, Norms())
+    with pytest.raises(TargetError, match="Abacus does not compute"):
+        check_one(lambda leaves: [otherwise(leaves)[0] + 0.02], Norms())
+
+
+class Picks(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.topk(2, dim=1).indices, (x * 10).round())
+
+
+def test_programs_that_choose_are_tried_where_values_decide() -> None:
+    def reversed_ties(leaves: Sequence[Any]) -> list[Any]:
+        order = leaves[0].flip(1).sort(dim=1, descending=True, stable=True).indices[:, :2]
+        return [leaves[0].shape[1] - 1 - order, (leaves[0] * 10).round()]
+
+    check_one(reversed_ties, Picks())
+    with pytest.raises(TargetError, match=r"with (large|negative) values, output\[0\]"):
+        check_one(lambda leaves: [Picks()(leaves[0].clamp(0.0, 1.5))[0], Picks()(*leaves)[1]], Picks())
+    with pytest.raises(TargetError, match=r"with (large|negative) values, output\[1\]"):
+        check_one(lambda leaves: [Picks()(*leaves)[0], Picks()(leaves[0].clamp(0.0, 1.5))[1]], Picks())
+
+
+def test_quantized_programs_are_tried_at_edge_values() -> None:
+    def steps(leaves: Sequence[Any]) -> list[Any]:
+        total = leaves[0] + leaves[1]
+        return [total.round(), total.round().argmax(0)]
+
+    check_noisy(steps)
+    with pytest.raises(TargetError, match="with large values"):
+        check_noisy(lambda leaves: steps([leaf.clamp(-9, 9) for leaf in leaves]))
+    with pytest.raises(TargetError, match=r"with (zeros|rows of equal values)"):
+        check_noisy(lambda leaves: [value + 2 * (leaves[0].std() == 0) for value in steps(leaves)])

@@ -18,7 +18,7 @@ from prepbench.capture.sizes.conditions import SizeCondition
 from prepbench.checks import check_progress
 from prepbench.compile.arguments import check_arguments
 from prepbench.compile.call_spec import CallSpec
-from prepbench.compile.check_lowered import check_lowered
+from prepbench.compile.check_lowered import LoweredCheck
 from prepbench.compile.compile_log import CompileLog
 from prepbench.compile.compiled import CompiledModel, Origin, lowering_of_compiled, measured_size, runtime_and_calls
 from prepbench.compile.dry_run import planned
@@ -58,7 +58,7 @@ from prepbench.settings import (
     explain_settings,
 )
 from prepbench.storage import nothing_left
-from prepbench.targets import Runtime, Target, target_for
+from prepbench.targets import Target, target_for
 from prepbench.targets.capabilities import check_settings
 
 Program = torch.export.ExportedProgram
@@ -207,18 +207,21 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
         runtime, fallbacks = lower(task, lowering)
         give_back(task.float_bytes)
         timer.reuse(*(["lower: graph"] if kept is not None and kept.programs.taken > before else []))
-        check_lowered(
+        check = LoweredCheck(
             runtime,
             program,
             target.display_name,
-            flat_samples(of_different_sizes(captured.samples), call_spec),
             exact,
-            others=flat_samples(with_other_sizes(captured), call_spec),
             asserted=len(assertions),
             precision=getattr(task.settings, "inference_precision", None),
             blame=None if fallbacks else Blame(target, task.settings, lowering),
         )
-        call_spec = replace(call_spec, conditions=_conditions(task, runtime, program, exact, len(assertions)))
+        samples = flat_samples(of_different_sizes(captured.samples), call_spec)
+        check.check_samples(samples)
+        check.check_others(flat_samples(with_other_sizes(captured), call_spec))
+        call_spec = replace(call_spec, conditions=_conditions(task, check))
+        tried = captured.holds_where.right_calls(call_spec.conditions)
+        check.check_edges([*samples, *flat_samples(tried, call_spec)])
     size, bits = measured_size(runtime, leaves), runtime.stored_bits()
     tensors = quantized.tensors if quantized else accounted(task, None)
     report = CompileReport(
@@ -264,20 +267,14 @@ def _compiled_graph(task: CompileTask, timer: StageTimer, kept: KeptCapture | No
     )
 
 
-def _conditions(
-    task: CompileTask, runtime: Runtime, program: Program, exact: Program | None, asserted: int
-) -> tuple[SizeCondition, ...]:
+def _conditions(task: CompileTask, check: LoweredCheck) -> tuple[SizeCondition, ...]:
     """The conditions on sizes, with what the runtime does in the calls that were made for those of the capture."""
 
     def are_right(samples: Sequence[Sample]) -> bool:
         flat = flat_samples(samples, task.call_spec)
         # without entries a runtime may end the process
         filled = [one for one in flat if all(leaf.numel() for leaf in one.args if isinstance(leaf, torch.Tensor))]
-        try:
-            check_lowered(runtime, program, task.target.display_name, filled, exact, asserted=asserted)
-        except Exception:  # each runtime has its own
-            return False
-        return True
+        return all(map(check.is_right, filled))
 
     return task.captured.holds_where.conditions(are_right)
 
