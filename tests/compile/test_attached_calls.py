@@ -249,3 +249,38 @@ def test_an_adapter_that_was_changed_since_is_said() -> None:
         assert torch.equal(own(PROMPTS).logits, expected)
     with compiled.attached(own, strict=True), pytest.raises(InputError, match=message):
         own.generate(PROMPTS, max_new_tokens=2)
+
+
+def test_a_wrapper_of_peft_runs_compiled_like_the_model_inside() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=2, target_modules=["q_proj", "o_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    wrapper = get_peft_model(make_model(layers=1), config).eval()
+    inside = wrapper.get_base_model()
+    expected = wrapper.generate(input_ids=PROMPTS, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    loss = wrapper(input_ids=PROMPTS, labels=PROMPTS).loss
+    compiled, calls = compile_for(inside, EAGER)["eager"], []
+    run = compiled._runtime.run
+    compiled._runtime.run = lambda leaves: (calls.append(len(leaves)), run(leaves))[1]  # type: ignore[method-assign]
+    for given in (wrapper, inside):
+        calls.clear()
+        with compiled.attached(given, strict=True):
+            made = wrapper.generate(input_ids=PROMPTS, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+            assert len(calls) == 4
+            torch.testing.assert_close(wrapper(input_ids=PROMPTS, labels=PROMPTS).loss, loss)
+            assert len(calls) == 5
+        assert torch.equal(made, expected)
+    with wrapper.disable_adapter(), compiled.attached(wrapper, strict=True), pytest.raises(InputError, match="adapter"):
+        wrapper.generate(input_ids=PROMPTS, max_new_tokens=2)
+
+
+def test_what_was_compiled_with_a_wrapper_of_peft_is_refused() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    wrapper = get_peft_model(make_model(layers=1), config).eval()
+    compiled = pb.compile_model(
+        wrapper, tracing_inputs=make_samples(wrapper.get_base_model()), deployment_settings=pb.EagerDeployment()
+    )
+    with pytest.raises(InputError, match=r"Compile model.get_base_model\(\), which has the adapters"):
+        compiled.attached(wrapper)

@@ -53,6 +53,25 @@ def test_a_target_for_each_position_may_leave_some_out() -> None:
         metrics.perplexity(IDS[0], IDS[0])
 
 
+class LastOnly(Table):
+    """Gives the logits of the last token, as language models do with ``logits_to_keep=1``."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(ids[:, -1:])
+
+
+@pytest.mark.parametrize("metric", [metrics.perplexity, metrics.bits_per_byte(2.0)], ids=["perplexity", "bits"])
+def test_logits_of_the_last_token_are_scored_one_by_one(metric) -> None:
+    compiled = pb.compile_model(LastOnly(0.0), tracing_inputs=[torch.zeros(1, n, dtype=torch.long) for n in (3, 5)])
+    ids = IDS[0]
+    with pytest.raises(MetricError, match=r"logits of the last token alone, as with logits_to_keep=1\. Compile it"):
+        pb.compare({"compiled": compiled}, [(ids, ids[:, 1:])], metric=metric, rounds=0)
+    beginnings = [(ids[:, :n], ids[:, n : n + 1]) for n in (1, 2, 3)]
+    result = pb.compare({"compiled": compiled}, beginnings, metric=metric, rounds=0)
+    whole = pb.compare({"float32": MODELS["float32"]}, [(ids, ids[:, 1:])], metric=metric, rounds=0)
+    assert result["compiled"].metric == pytest.approx(whole["float32"].metric, rel=1e-5)
+
+
 def test_bits_per_byte_is_the_same_text_for_other_vocabularies() -> None:
     data = [(ids, ids[:, 1:]) for ids in IDS]
     nats = math.log(compared(data, metrics.perplexity)["float32"].metric)

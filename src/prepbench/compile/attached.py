@@ -120,6 +120,43 @@ def check_model(model: Any, parameters: tuple[str, ...]) -> None:
         )
 
 
+def model_to_attach(model: Any, parameters: tuple[str, ...]) -> nn.Module:
+    """The module whose forward a block replaces: of a wrapper of PEFT the model inside, which generation calls.
+
+    Args:
+        model: what was compiled, or the model inside of it, or a wrapper around it.
+        parameters: of the forward that was compiled.
+
+    Raises:
+        InputError: it is called in another way than what was compiled.
+    """
+    inside = _inside_wrapper(model)
+    if inside is None or _is_called_with(inside, parameters):
+        check_model(model if inside is None else inside, parameters)
+        return model if inside is None else inside
+    check_model(model, parameters)
+    raise InputError(
+        f"model: this {type(model).__name__} was compiled with its wrapper of PEFT, and generation calls the model "
+        "inside, past what was compiled. Compile model.get_base_model(), which has the adapters too, with samples of "
+        "its calls; the block takes the wrapper or the model inside then."
+    )
+
+
+def _inside_wrapper(model: Any) -> nn.Module | None:
+    """The model with adapters in a wrapper of PEFT; None for other models."""
+    peft = sys.modules.get("peft")  # who has such a wrapper has imported it
+    inside = model.get_base_model() if peft is not None and isinstance(model, peft.PeftModel) else None
+    return inside if isinstance(inside, nn.Module) else None
+
+
+def _is_called_with(model: nn.Module, parameters: tuple[str, ...]) -> bool:
+    try:
+        check_model(model, parameters)
+    except InputError:
+        return False
+    return True
+
+
 def _add(model: nn.Module, attachment: _Attachment) -> None:
     with _lock:
         if not _attached.get(model):

@@ -19,7 +19,7 @@ from prepbench.capture.sizes.learned_outputs import UnknownOutputsError
 from prepbench.checks import check_count, check_path, check_progress, check_switch
 from prepbench.compile.arguments import check_arguments
 from prepbench.compile.artifact import write_folder
-from prepbench.compile.attached import Notices, attached_forward, check_model
+from prepbench.compile.attached import Notices, attached_forward, model_to_attach
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.configuration import NO_CONFIGURATION, Configuration
 from prepbench.compile.configuration import SECTION as CONFIGURATION
@@ -219,7 +219,8 @@ class CompiledModel(nn.Module):
         those for a ``TextIteratorStreamer``, run compiled too. Blocks may overlap.
 
         Args:
-            model: what was compiled, or a model that is called like it. Its weights count for calls in PyTorch only.
+            model: what was compiled, or a model that is called like it. Its weights count for calls in PyTorch only. Of
+                a wrapper of PEFT, ``get_base_model()`` is what to compile, and either may be given here.
             strict: whether a call that would run in PyTorch raises.
 
         Returns:
@@ -233,7 +234,7 @@ class CompiledModel(nn.Module):
             >>> with compiled.attached(model):
             ...     tokens = model.generate(prompt, max_new_tokens=16)
         """
-        check_model(model, self._call_spec.parameters)
+        model = model_to_attach(model, self._call_spec.parameters)
         check_switch("strict", strict)
         notices = Notices(strict=strict)
         return attached_forward(model, GenerationCalls(self, self._call_spec, model, notices), notices)

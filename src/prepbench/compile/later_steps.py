@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from prepbench.compile.attached import Notices, attached_forward, check_model
+from prepbench.compile.attached import Notices, attached_forward, model_to_attach
 from prepbench.compile.call_spec import CallSpec
 from prepbench.compile.compiled import CompiledModel, outputs_of, runtime_and_calls
 from prepbench.compile.generation_call import GenerationCalls
@@ -47,7 +47,7 @@ def attached_quietly(compiled: CompiledModel, model: nn.Module) -> AbstractConte
 
 
 def _attached(run: Callable[..., Any], spec: CallSpec, model: nn.Module) -> AbstractContextManager[None]:
-    check_model(model, spec.parameters)
+    model = model_to_attach(model, spec.parameters)
     notices = Notices(quiet=True)
     return attached_forward(model, GenerationCalls(run, spec, model, notices), notices)
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from prepbench.compile import CompiledModel
-from prepbench.compile.attached import check_model
+from prepbench.compile.attached import model_to_attach
 from prepbench.compile.compiled import runtime_and_calls
 from prepbench.compile.greedy import Generated
 from prepbench.compile.later_steps import Begun, LaterSteps, attached_quietly
@@ -53,7 +53,7 @@ class PyTorchFirst:
         self.takes = frozenset(inspect.signature(model.forward).parameters)
         if compiled is not None:
             self.takes = frozenset(runtime_and_calls(compiled)[1].paths)
-            check_model(model, runtime_and_calls(compiled)[1].parameters)
+            model_to_attach(model, runtime_and_calls(compiled)[1].parameters)
 
     def generate(self, prompt: Prompt, new_tokens: int) -> Generated:
         """Generate greedily.

@@ -176,6 +176,12 @@ def _entropies(output: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
     length = target.shape[1] if isinstance(target, torch.Tensor) and target.dim() == 2 else None
     if length is not None and scores.dim() == 3 and scores.shape[1] == length + 1:
         scores = scores[:, :-1]  # what comes after the last token is not known
+    if length is not None and length > 1 and scores.dim() == 3 and scores.shape[1] == 1:
+        raise InputError(
+            f"logits of one token, of shape {tuple(scores.shape)}, and targets of {length}: the model gives the logits "
+            "of the last token alone, as with logits_to_keep=1. Compile it with samples without logits_to_keep to "
+            "score all tokens, or give the beginnings of texts as data, each with its next token, ids[:, n : n + 1]"
+        )
     scores, classes = scores_and_classes(scores, target)
     if scores.dim() == classes.dim() or classes.is_floating_point():
         raise InputError(
