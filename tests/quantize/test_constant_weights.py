@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import prepbench as pb
 from prepbench.inputs import normalize_samples
 from prepbench.quantize import Account, Observed, Placement, calibrate, convert, insert_observers
 from prepbench.quantize.report import BY_RULE, FLOAT, NOT_REACHED, QUANTIZED, TensorReport
@@ -247,3 +248,45 @@ def test_what_is_not_quantized_says_why() -> None:
     assert rows["steps"].reason == "holds int64, which is kept as it is"
     assert "register_buffer" in rows["mixing"].reason
     assert rows["unused.weight"].reason == "nothing reads it on the tracing inputs"
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda w, chosen: w[chosen],
+        lambda w, chosen: w.index_select(0, chosen),
+        lambda w, chosen: torch.gather(w, 0, chosen[:, None, None].expand(-1, *w.shape[1:])),
+    ],
+    ids=["index", "index_select", "gather"],
+)
+@pytest.mark.parametrize(
+    "multiply",
+    [
+        lambda x, w: torch.bmm(x[:, None], w)[:, 0],
+        lambda x, w: torch.einsum("ti,tio->to", x, w),
+        lambda x, w: (x[:, None] @ w).squeeze(1),
+    ],
+    ids=["bmm", "einsum", "matmul"],
+)
+def test_experts_picked_by_numbers_have_a_row_with_the_reason(pick: Any, multiply: Any) -> None:
+    class Picked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router, self.experts = nn.Linear(8, 3), nn.Parameter(torch.randn(3, 8, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return multiply(x, pick(self.experts, self.router(x).argmax(1)))
+
+    torch.manual_seed(0)
+    samples = [torch.randn(n, 8) for n in (4, 6)]
+    report = pb.compile_model(
+        Picked().eval(),
+        tracing_inputs=samples,
+        calibration_inputs=samples,
+        deployment_settings=pb.EagerDeployment(),
+        quantization_settings=QuantizationSettings(),
+        is_model_pretrained=False,
+    ).report
+    row = next(row for row in report.tensors if row.fqn == "experts")
+    assert row.outcome == "float"
+    assert row.reason.startswith("no integer form of aten.")
