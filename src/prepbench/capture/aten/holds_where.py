@@ -111,7 +111,7 @@ class HoldsWhere:
     def right_calls(self, conditions: Sequence[SizeCondition]) -> list[Sample]:
         """The calls that were tried, where the graph does what the model does and which meet some conditions."""
         right = [trial for trial in self.trials if trial.equal]
-        return [trial.sample for trial in right if not any(_breaks(trial.sizes, one) for one in conditions)]
+        return [trial.sample for trial in right if not any(breaks(trial.sizes, one) for one in conditions)]
 
 
 NOTHING = HoldsWhere()
